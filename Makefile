@@ -14,9 +14,9 @@ IMAGE ?= 0
 SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
-# Most tests wait for brokers and clocks: files run side by side, three on two processors (with real parts each of them keeps a third to a
-# half of one busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the
-# end; T=tests/some_file.py runs alone.
+# Most tests wait for brokers and clocks: files run side by side, four on two processors (with real parts each of them keeps about a third of
+# one busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the end;
+# T=tests/some_file.py runs alone.
 JOBS ?= $(if $(T),0,3)
 
 .PHONY: help
@@ -42,8 +42,12 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 .PHONY: test
 test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
-	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
-	@$(BIN)/python -m coverage report | tail -n 1
+	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(COVERAGE) --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
+
+.PHONY: coverage
+coverage: ## `make test` with the coverage of each file; takes three times the processor, so it is no part of CI
+	@$(MAKE) --no-print-directory test COVERAGE="--cov --cov-report="
+	@$(BIN)/python -m coverage report
 
 .PHONY: sim
 sim: install ## the whole daemon in virtual time: SEED=n plays one run and tells of it, SEEDS=10000 that many on all processors

@@ -39,8 +39,7 @@ def load(file: Path | None) -> Any:
 
 
 def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
-    """Beside it first, then in its place: whoever is killed leaves the former file or the new
-    one."""
+    """Beside it first, then in its place: a death leaves the former file or the new one."""
     if file is not None:
         new = file.with_name(f"{file.name}.new")
         try:

@@ -30,6 +30,7 @@ from watchrelay.model.resources import Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry, StreamStatus
+from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
@@ -77,7 +78,7 @@ async def life(bootstrap: str, objects: int) -> dict[str, float]:
         metrics=metrics.stream("pods", PODS),
         topic_metrics=metrics.topic(TOPIC),
         status=status,
-        heartbeat_interval_s=10.0,
+        heartbeat_interval=HeartbeatInterval(10.0),
         queue_bytes=64 << 20,
         foreign_records=reader,
     )

@@ -250,7 +250,7 @@ def _send(connection: socket.socket, status: int, body: bytes) -> None:
 
 
 def say(*words: object) -> None:
-    """One line to whoever started us."""
+    """One line to the parent process."""
     with _SAYING:
         print(*words, flush=True)
 

@@ -22,10 +22,9 @@ from tests.bench.readback import CONTROL
 from tests.bench.rig import RELAY_CORE, Rig
 from tests.bench.table import Row
 from tests.support.kafkabroker import KafkaBroker
-from watchrelay.cli.verify import reduce_garbage_collection
+from watchrelay.cli.audits import reduce_garbage_collection
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.audit_run import Auditor
-from watchrelay.contract.partitioning import partition_of
 
 OBJECTS, RUNS = 100_000, 3
 
@@ -33,7 +32,7 @@ OBJECTS, RUNS = 100_000, 3
 async def audited(bootstrap: str, *, bare: bool = False) -> int:
     """Records read, all of them right."""
     async with Auditor(
-        {"bootstrap_servers": bootstrap}, control_topic=CONTROL, home=partition_of, bare=bare
+        {"bootstrap_servers": bootstrap}, control_topic=CONTROL, bare=bare
     ) as auditor:
         await auditor.read_to_end()
         rows = await auditor.rows()

@@ -8,7 +8,7 @@ from tests.support import charttools
 
 @pytest.fixture(scope="session")
 def tools() -> None:
-    """Skips or fails whoever asks for programs that cannot be had."""
+    """Skips or fails a test that asks for programs that cannot be had."""
     if not charttools.wanted():
         pytest.skip(
             "CHART=1 is not set: needs the programs that `make chart-tools` gets; `make chart` "

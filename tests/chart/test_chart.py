@@ -23,7 +23,7 @@ from tests.support.charttools import (
 from tools.chart.generate import restart_keys
 from watchrelay import __version__
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.refusals import LATER
+from watchrelay.config.checks import LATER
 
 pytestmark = pytest.mark.usefixtures("tools")
 

@@ -10,8 +10,8 @@ import yaml
 
 from tests.support.charttools import CHART, ROOT, VALUES
 from tools.chart.generate import chart_files, comments, config_schema, values_schema
-from watchrelay.config.refusals import LATER
-from watchrelay.config.schema import json_schema
+from watchrelay.config.checks import LATER
+from watchrelay.config.settings import json_schema
 
 
 def test_what_is_generated_without_tools_is_committed() -> None:

@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="ask the Prometheus of the last run instead of playing anew",
+        help="ask the Prometheus of the last run instead of playing again",
     )
     wanted = parser.parse_args()
     if program() is None:

@@ -2,7 +2,7 @@
 faults that dashboards should show.
 
 What is played is the same each time; how long it takes depends on the machine. The data stays, so
-that panels can be asked anew.
+that panels can be asked again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.pace import measure_for
 from tests.support.process import Workspace
 from tests.support.prometheus import Prometheus
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 NAMESPACE = "watchrelay"
 _STREAMS = ("configmaps", "deployments.apps", "replicasets.apps", "pods", "nosuch.example.org")
@@ -47,13 +47,13 @@ def play(kept: Path) -> Played:
         stack.callback(workspace.remove)
         cluster = stack.enter_context(ControlPlane(controller_manager=True))
         broker = stack.enter_context(KafkaBroker("4.1"))
-        trial = Trial(cluster, broker, workspace.path)
-        relay = trial.relay(
+        testbed = Testbed(cluster, broker, workspace.path)
+        relay = testbed.relay(
             *_STREAMS,
             defaults={"snapshotInterval": "60s", "relistInterval": "90s"},
             queueBytes="1MiB",
         )
-        namespaces = trial.namespaces(8)
+        namespaces = testbed.namespaces(8)
         stack.enter_context(Prometheus(kept, target=f"127.0.0.1:{relay.port}", namespace=NAMESPACE))
         start = time.time()
         stack.enter_context(relay)
@@ -65,7 +65,7 @@ def play(kept: Path) -> Played:
         _faults(cluster, broker, relay)
         churn.finish(deadline_s=120.0)
         measure_for(10.0)
-        played = Played(start, time.time(), trial.name)
+        played = Played(start, time.time(), testbed.name)
     (kept / "played.json").write_text(json.dumps(asdict(played)))
     return played
 
@@ -88,7 +88,7 @@ def _faults(cluster: ControlPlane, broker: KafkaBroker, relay: Daemon) -> None:
     relay.file.write_text(yaml.safe_dump({**yaml.safe_load(right), "nosuchKey": 1}))
     measure_for(10.0)
     relay.file.write_text(right)
-    cluster.kill_apiserver()  # requests fail, watches begin anew
+    cluster.kill_apiserver()  # requests fail, watches start again
     measure_for(10.0)
     cluster.restart_apiserver()
     measure_for(20.0)

@@ -8,7 +8,7 @@ from tests.support import charttools, realparts
 
 @pytest.fixture(scope="session")
 def tools() -> None:
-    """Skips or fails whoever asks for programs that cannot be had."""
+    """Skips or fails a test that asks for programs that cannot be had."""
     if not charttools.wanted():
         pytest.skip("CHART=1 is not set: needs the programs that `make chart-tools` gets")
     if obstacle := charttools.unavailable():
@@ -17,7 +17,7 @@ def tools() -> None:
 
 @pytest.fixture(scope="session")
 def real_parts() -> None:
-    """Skips or fails whoever asks for real parts that cannot be had."""
+    """Skips or fails a test that asks for real parts that cannot be had."""
     if not realparts.wanted():
         pytest.skip("REAL=1 is not set: needs the real parts that `make real` builds")
     if obstacle := realparts.unavailable() or charttools.unavailable():

@@ -15,7 +15,7 @@ from tools.docs.loglines import found
 from tools.docs.pages import DOCS, ROOT, local_links, resolve
 from tools.docs.rooms import drawing, layers
 from watchrelay.cli.main import build_parser
-from watchrelay.config.refusals import LATER
+from watchrelay.config.checks import LATER
 from watchrelay.core.exit_codes import EXIT_CODES
 from watchrelay.observe.status import StreamStatus
 

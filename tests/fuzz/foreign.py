@@ -168,7 +168,7 @@ class Foreign:
         if kind == "stream" and name == known:
             value["epochBase"] = rng.choice(
                 [None, "1", -1, 1.5, 2**53, 2**63, 10**40, True, []]
-            )  # else it describes the stream anew, as it may
+            )  # else it describes the stream again, as it may
         return key, _bytes(text(value)), self._odd_headers()
 
     def _claim(self, *, ours: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Objects as no API server of today writes them; some of them may live for ever, others only while
+"""Objects as no API server of today writes them; some of them may live forever, others only while
 the source is odd."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from tests.fuzz.plan import DISCOVERY, FOREIGN, TROUBLE, Followed, Part, Plan
 from tests.fuzz.truth import Truth
 from watchrelay.config import load_settings
 from watchrelay.consumer import TopicReader
-from watchrelay.consumer.objects import Objects
+from watchrelay.consumer.partitions import Objects
 from watchrelay.core.errors import Died
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.demo.cluster import SyntheticCluster

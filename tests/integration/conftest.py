@@ -16,10 +16,9 @@ import pytest
 from tests.support import realparts
 from tests.support.browser import Browser, page_wanted, program
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.pod_topics import LogAppender, PodTopics
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.stage import Stage
-from tests.support.telling import Teller
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 from watchrelay.demo.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def real_parts() -> None:
-    """Skips or fails whoever asks for real parts that cannot be had; tests that start their own ask
+    """Skips or fails a test that asks for real parts that cannot be had; tests that start their own ask
     for this."""
     if not realparts.wanted():
         pytest.skip("REAL=1 is not set: needs the real parts that `make real` builds")
@@ -102,16 +101,16 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    """A mock Kafka of the test's own; `Trial.make_topics` makes what it makes not by itself."""
+    """A mock Kafka of the test's own; `Testbed.make_topics` makes what it makes not by itself."""
     with EmbeddedBroker() as broker:
         yield broker
 
 
 @pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    """A trial on real parts. Files whose tests stand on other parts have a fixture of this name
+def testbed(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
+    """A testbed on real parts. Files whose tests stand on other parts have a fixture of this name
     that says on which."""
-    return Trial(real_cluster, kafka_broker, tmp_path)
+    return Testbed(real_cluster, kafka_broker, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +121,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
-async def told(kafka: EmbeddedKafka) -> AsyncIterator[Stage]:
+async def pod_topics(kafka: EmbeddedKafka) -> AsyncIterator[PodTopics]:
     """Topics of the test's own, and who writes to them."""
-    async with Teller(kafka.bootstrap) as teller:
-        yield Stage(kafka, teller)
+    async with LogAppender(kafka.bootstrap) as appender:
+        yield PodTopics(kafka, appender)

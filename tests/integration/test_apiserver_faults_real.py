@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: a real API server behind a bad path, or set back, or of other
-versions.  Out: right topics."""
+"""A real API server behind a bad path, or that refuses requests."""
 
 import http.client
 import json
@@ -15,14 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.churn import GROUP, widget_definition
-from tests.support.daemon import Daemon, assert_verified
+from tests.support.daemon import Daemon
 from tests.support.faultproxy import FaultProxy
-from tests.support.listed import await_equal, difference, expected_table, list_text
+from tests.support.listed import await_equal
 from tests.support.process import wait_until
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
-from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = [
     pytest.mark.real,
@@ -35,8 +32,6 @@ _PATHS = {
     "secrets": "/api/v1/secrets",
     "services": "/api/v1/services",
 }
-_DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}"
-_WIDGETS = f"widgets.{GROUP}"
 _SOON_S = 90.0
 _REJECTED = "apiserver_flowcontrol_rejected_requests_total{"
 _BEGAN_ENDED = ("requestReceivedTimestamp", "stageTimestamp")
@@ -48,10 +43,10 @@ def path(real_cluster: ControlPlane) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def through(path: FaultProxy, trial: Trial, cluster: ControlPlane) -> Path:
+def through(path: FaultProxy, testbed: Testbed, cluster: ControlPlane) -> Path:
     """A kubeconfig that leads through the proxy."""
     return cluster.write_kubeconfig(
-        f"{trial.name}-through", server=f"https://127.0.0.1:{path.port}"
+        f"{testbed.name}-through", server=f"https://127.0.0.1:{path.port}"
     )
 
 
@@ -63,24 +58,15 @@ def cut_once(path: FaultProxy, after: int, relay: Daemon) -> None:
     path.heal()
 
 
-def assert_widgets_end_right(relay: Daemon, reader: TopicReader) -> None:
-    """Said so by `verify`, a clean exit, and a second reader."""
-    assert_verified(relay)
-    assert relay.stop() == 0
-    reader.read()
-    assert reader.problems == []
-    assert reader.proven(_WIDGETS)
-
-
 def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothing_is_lost(
-    trial: Trial, real_cluster: ControlPlane, path: FaultProxy
+    testbed: Testbed, real_cluster: ControlPlane, path: FaultProxy
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     configs = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(configs, [{"metadata": {"name": name}} for name in ("gone", "changed")])
+    testbed.make(configs, [{"metadata": {"name": name}} for name in ("gone", "changed")])
     with (
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay("configmaps", kubeconfig=through(path, trial, real_cluster)) as relay,
+        testbed.reader(testbed.topic("configmaps")) as reader,
+        testbed.relay("configmaps", kubeconfig=through(path, testbed, real_cluster)) as relay,
     ):
         relay.await_ready()
         wanted = {"configmaps": _PATHS["configmaps"]}
@@ -94,7 +80,7 @@ def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothin
         assert path.freeze_open() > 0
         real_cluster.request("DELETE", f"{configs}/gone")
         real_cluster.request("PATCH", f"{configs}/changed", {"data": {"v": "1"}})
-        trial.make(configs, [{"metadata": {"name": "fresh"}}])
+        testbed.make(configs, [{"metadata": {"name": "fresh"}}])
         relay.wait(
             "another watch",
             lambda: relay.metric("watchrelay_watch_starts_total", resource="configmaps") > watches,
@@ -116,12 +102,12 @@ def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothin
 
 @pytest.mark.parametrize("fault", ["cut", "delayed", "throttled", "held", "refused"])
 def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
-    trial: Trial, real_cluster: ControlPlane, path: FaultProxy, fault: str
+    testbed: Testbed, real_cluster: ControlPlane, path: FaultProxy, fault: str
 ) -> None:
     wanted = {"configmaps": _PATHS["configmaps"]}
-    relay = trial.relay("configmaps", kubeconfig=through(path, trial, real_cluster))
-    with trial.under_churn(
-        relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60
+    relay = testbed.relay("configmaps", kubeconfig=through(path, testbed, real_cluster))
+    with testbed.under_churn(
+        relay, [testbed.topic("configmaps")], namespaces=4, operations=400, per_s=60
     ) as (churn, reader):
         churn.reach(churn.operations() + 40)
         match fault:
@@ -159,180 +145,6 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
     reader.assert_right("configmaps")
 
 
-def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_the_relay(
-    kafka_broker: KafkaBroker, tmp_path: Path
-) -> None:
-    with ControlPlane() as cluster:
-        trial = Trial(cluster, kafka_broker, tmp_path)
-        (namespace,) = trial.namespaces(1)
-        configs = f"/api/v1/namespaces/{namespace}/configmaps"
-        trial.make(
-            configs,
-            [
-                {"metadata": {"name": name}, "data": {"v": "0"}}
-                for name in ("deleted", "changed", "kept")
-            ],
-        )
-        with trial.relay("configmaps") as relay:
-            relay.await_ready()
-            cluster.back_up()
-            cluster.request("DELETE", f"{configs}/deleted")
-            for number in range(50):
-                cluster.request("PATCH", f"{configs}/changed", {"data": {"v": str(number + 1)}})
-            trial.make(configs, [{"metadata": {"name": "later"}, "data": {"v": "0"}}])
-            newest = int(cluster.request("GET", configs)["metadata"]["resourceVersion"])
-            relay.wait(
-                "all that is published",
-                lambda: int(relay.stream("configmaps").get("frontier") or 0) >= newest,
-            )
-            cluster.restore()
-            assert int(cluster.request("GET", configs)["metadata"]["resourceVersion"]) < newest
-            trial.make(configs, [{"metadata": {"name": "after"}, "data": {"v": "0"}}])
-            with trial.reader(trial.topic("configmaps")) as reader:
-
-                def equal() -> bool:
-                    reader.read()
-                    return not difference(
-                        expected_table(list_text(cluster, _PATHS["configmaps"])),
-                        reader.table("configmaps"),
-                    )
-
-                wait_until("the topic is what the restored server lists", equal, deadline_s=180.0)
-                reader.read_until("it is proven", lambda: reader.proven("configmaps"))
-                back = ("frontier goes back", "behind a frontier of", "resourceVersion")
-                assert [
-                    problem
-                    for problem in reader.problems
-                    if not any(words in problem for words in back)
-                ] == []
-                assert any(line["message"] for line in relay.said("restored")), (
-                    "the log does not name it"
-                )
-            assert_verified(relay)
-            assert relay.stop() == 0
-
-
-def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_followed_there(
-    trial: Trial, real_cluster: ControlPlane
-) -> None:
-    def serve(version: str) -> str:
-        definition = widget_definition()
-        definition["spec"]["versions"][0]["name"] = version
-        real_cluster.apply(_DEFINITION, definition)
-        real_cluster.wait_for(
-            "widgets are served",
-            lambda: real_cluster.request("GET", f"/apis/{GROUP}/{version}/widgets"),
-        )
-        return f"/apis/{GROUP}/{version}"
-
-    def gone() -> bool:
-        try:
-            real_cluster.request("GET", _DEFINITION)
-        except ApiError as error:
-            return error.status == http.client.NOT_FOUND
-        return False
-
-    (namespace,) = trial.namespaces(1)
-    before = serve("v1")
-    try:
-        body = {"kind": "Widget", "spec": {"size": 1}}
-        for name in ("lost", "again"):
-            trial.make(
-                f"{before}/namespaces/{namespace}/widgets",
-                [{**body, "apiVersion": f"{GROUP}/v1", "metadata": {"name": name}}],
-            )
-        with trial.reader(trial.topic("widgets", GROUP)) as reader, trial.relay(_WIDGETS) as relay:
-            relay.await_ready()
-            await_equal(real_cluster, reader, {_WIDGETS: f"{before}/widgets"})
-            real_cluster.request("DELETE", _DEFINITION)
-            real_cluster.wait_for("widgets are gone", gone)
-            reader.read_until(
-                "the deletes are said",
-                lambda: len(reader.of(_WIDGETS, "deleted")) == 2,
-                deadline_s=_SOON_S,
-            )
-            relay.wait(
-                "the row says what it waits for",
-                lambda: relay.stream(_WIDGETS).get("waitsFor"),
-                deadline_s=_SOON_S,
-            )
-            after = serve("v2")
-            trial.make(
-                f"{after}/namespaces/{namespace}/widgets",
-                [{**body, "apiVersion": f"{GROUP}/v2", "metadata": {"name": "again"}}],
-            )
-            relay.wait(
-                "it is followed again",
-                lambda: not relay.stream(_WIDGETS).get("waitsFor"),
-                deadline_s=_SOON_S,
-            )
-            await_equal(real_cluster, reader, {_WIDGETS: f"{after}/widgets"}, deadline_s=_SOON_S)
-            assert_widgets_end_right(relay, reader)
-    finally:
-        if not gone():
-            real_cluster.request("DELETE", _DEFINITION)
-            real_cluster.wait_for("widgets are gone", gone)
-
-
-def test_T77_a_version_that_is_served_no_longer_is_left_for_another_and_no_object_is_deleted(
-    trial: Trial, real_cluster: ControlPlane
-) -> None:
-    def serve(*versions: str) -> None:
-        definition = widget_definition()
-        (shape,) = definition["spec"]["versions"]
-        definition["spec"]["versions"] = [
-            {**shape, "name": version, "served": version in versions, "storage": version == "v1"}
-            for version in ("v1", "v2")
-        ]
-        real_cluster.apply(_DEFINITION, definition)
-
-    def answers(version: str) -> int:
-        try:
-            real_cluster.request("GET", f"/apis/{GROUP}/{version}/widgets")
-        except ApiError as error:
-            return error.status
-        return http.client.OK
-
-    (namespace,) = trial.namespaces(1)
-    objects = f"/apis/{GROUP}/v1/namespaces/{namespace}/widgets"
-    body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "spec": {"size": 1}}
-    serve("v1", "v2")
-    try:
-        wait_until(
-            "both versions are served", lambda: answers("v1") == answers("v2") == http.client.OK
-        )
-        trial.make(
-            objects, [{**body, "metadata": {"name": name}} for name in ("one", "two", "three")]
-        )
-        with trial.reader(trial.topic("widgets", GROUP)) as reader, trial.relay(_WIDGETS) as relay:
-            relay.await_ready()
-            await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v2/widgets"})
-            serve("v1")
-            wait_until(
-                "only v1 is served",
-                lambda: (answers("v2"), answers("v1")) == (http.client.NOT_FOUND, http.client.OK),
-            )
-            await_equal(
-                real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"}, deadline_s=_SOON_S
-            )
-            assert reader.of(_WIDGETS, "deleted") == [], "none of them is gone"
-            story = [
-                said.type
-                for said in reader.about(_WIDGETS, f"{namespace}/one")
-                if said.type != "read"
-            ]
-            assert story == ["added", "modified"], "another apiVersion, and a snapshot beside it"
-            real_cluster.request("DELETE", f"{objects}/two")
-            await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"})
-            assert [
-                said.key.decode().rpartition("/")[2] for said in reader.of(_WIDGETS, "deleted")
-            ] == ["two"]
-            assert_widgets_end_right(relay, reader)
-    finally:
-        real_cluster.request("DELETE", _DEFINITION)
-        wait_until("widgets are gone", lambda: answers("v1") == http.client.NOT_FOUND)
-
-
 def _told(relay: Daemon, stream: str, words: str) -> bool:
     return words in json.dumps(relay.stream(stream).get("lastError"))
 
@@ -350,9 +162,9 @@ def _refused(cluster: ControlPlane, token: str) -> bool:
 
 
 def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone_mends_them(
-    trial: Trial, real_cluster: ControlPlane, path: FaultProxy, tmp_path: Path
+    testbed: Testbed, real_cluster: ControlPlane, path: FaultProxy, tmp_path: Path
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/relay"
     token = tmp_path / "token"
     token.write_text(real_cluster.service_account_token(namespace, "relay"))
@@ -362,13 +174,13 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
         [{"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["list", "watch"]}],
     )
     kubeconfig = tmp_path / "by-file.kubeconfig"
-    config = json.loads(through(path, trial, real_cluster).read_text())
+    config = json.loads(through(path, testbed, real_cluster).read_text())
     config["users"][0]["user"] = {"tokenFile": str(token)}
     kubeconfig.write_text(json.dumps(config))
     streams = {stream: _PATHS[stream] for stream in ("configmaps", "services")}
     with (
-        trial.reader(*map(trial.topic, streams)) as reader,
-        trial.relay(*streams, kubeconfig=kubeconfig) as relay,
+        testbed.reader(*map(testbed.topic, streams)) as reader,
+        testbed.relay(*streams, kubeconfig=kubeconfig) as relay,
     ):
         relay.await_ready()
         await_equal(real_cluster, reader, streams)
@@ -378,7 +190,7 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
             "the API server has forgotten that the token was good",
             partial(_refused, real_cluster, token.read_text()),
         )
-        trial.make(
+        testbed.make(
             f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "meanwhile"}}]
         )
         path.heal()
@@ -397,9 +209,6 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*streams)
-
-
-# ---- servers that turn everyone away -------------------------------------------------------------
 
 
 @contextmanager
@@ -487,9 +296,9 @@ def turned_away_so_far(cluster: ControlPlane, schema: str) -> float:
 
 
 def test_429_for_every_request_is_met_by_one_probe_at_a_time_and_nothing_is_listed_again(
-    trial: Trial, real_cluster: ControlPlane, path: FaultProxy
+    testbed: Testbed, real_cluster: ControlPlane, path: FaultProxy
 ) -> None:
-    *namespaces, other = trial.namespaces(9)
+    *namespaces, other = testbed.namespaces(9)
     streams = by_namespace(namespaces)
     token = real_cluster.service_account_token(other, "relay")
     real_cluster.grant(
@@ -498,16 +307,16 @@ def test_429_for_every_request_is_met_by_one_probe_at_a_time_and_nothing_is_list
         [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}],
     )
     kubeconfig = real_cluster.write_kubeconfig(
-        trial.name, token=token, server=f"https://127.0.0.1:{path.port}"
+        testbed.name, token=token, server=f"https://127.0.0.1:{path.port}"
     )
     with (
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(
+        testbed.reader(testbed.topic("configmaps")) as reader,
+        testbed.relay(
             {"resource": "configmaps", "namespaces": namespaces}, kubeconfig=kubeconfig
         ) as relay,
     ):
         relay.await_ready()
-        trial.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
+        testbed.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
         await_equal(real_cluster, reader, streams)
         with turned_away(real_cluster, other, f"system:serviceaccount:{other}:relay", token):
             before, cut_s = turned_away_so_far(real_cluster, other), time.monotonic()
@@ -515,7 +324,7 @@ def test_429_for_every_request_is_met_by_one_probe_at_a_time_and_nothing_is_list
             path.heal()
             real_cluster.request("DELETE", f"{streams[f'configmaps@{namespaces[0]}']}/gone")
             for collection in streams.values():
-                trial.make(collection, [{"metadata": {"name": "meanwhile"}}])
+                testbed.make(collection, [{"metadata": {"name": "meanwhile"}}])
             relay.wait(
                 "two were turned away",
                 lambda: turned_away_so_far(real_cluster, other) >= before + 2,
@@ -575,8 +384,8 @@ def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up
 ) -> None:
     # Without its etcd the server keeps watches open, and holds each list until its time is up.
     with ControlPlane(audit=True, apiserver_flags=["--request-timeout=2s"]) as cluster:
-        trial = Trial(cluster, kafka_broker, tmp_path)
-        namespaces = trial.namespaces(8)
+        testbed = Testbed(cluster, kafka_broker, tmp_path)
+        namespaces = testbed.namespaces(8)
         streams = by_namespace(namespaces)
         entry = {
             "resource": "configmaps",
@@ -584,9 +393,9 @@ def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up
             "initialList": "paged",
             "relistInterval": "4s",
         }
-        with trial.reader(trial.topic("configmaps")) as reader, trial.relay(entry) as relay:
+        with testbed.reader(testbed.topic("configmaps")) as reader, testbed.relay(entry) as relay:
             relay.await_ready()
-            trial.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
+            testbed.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
             await_equal(cluster, reader, streams)
             since = len(cluster.audit_entries())
             cluster.kill("etcd")
@@ -624,7 +433,7 @@ def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up
                 ),
             )
             for collection in streams.values():
-                trial.make(collection, [{"metadata": {"name": "afterwards"}}])
+                testbed.make(collection, [{"metadata": {"name": "afterwards"}}])
             await_equal(cluster, reader, streams, deadline_s=_SOON_S)
             assert relay.stop() == 0
             reader.read()

@@ -3,22 +3,25 @@ what a server cannot be made to do by itself: watches that end at once, a token 
 once, an event that is never said, lists that all come together.
 """
 
+import ctypes
 import itertools
 import json
+import os
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pytest
 
 from tests.support.daemon import Daemon, assert_verified
 from tests.support.listed import await_equal, difference, expected_table, list_text
 from tests.support.process import wait_until
-from tests.support.reads import Reads
 from tests.support.realparts import ControlPlane
+from tests.support.testbed import Testbed
 from tests.support.tlsproxy import TlsProxy, WatchEnd, most_at_once
-from tests.support.trial import Trial
 
 pytestmark = [
     pytest.mark.real,
@@ -28,6 +31,52 @@ pytestmark = [
 
 _SOON_S = 60.0
 _MANY = 20
+
+
+_OPEN, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x20, 0x08, 0x10
+_EVENT = struct.Struct("iIII")
+
+
+class Reads:
+    """Counts from entering on; a context manager. Shape: an open is asked for, too, for equal
+    events in a row are told as one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._descriptor = -1
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        mask = _OPEN | _CLOSE_WRITE | _CLOSE_NOWRITE
+        if (
+            self._descriptor < 0
+            or libc.inotify_add_watch(self._descriptor, os.fsencode(self._file), mask) < 0
+        ):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(self._file))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def count(self) -> int:
+        """How often it was opened for reading, and closed again."""
+        try:
+            while told := os.read(self._descriptor, 65536):
+                at = 0
+                while at < len(told):
+                    _, mask, _, name_bytes = _EVENT.unpack_from(told, at)
+                    self._count += bool(mask & _CLOSE_NOWRITE)
+                    at += _EVENT.size + name_bytes
+        except BlockingIOError:
+            pass
+        return self._count
 
 
 @pytest.fixture
@@ -65,18 +114,18 @@ def watching(relay: Daemon, count: int) -> bool:
 
 
 def test_T17_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_nothing_is_lost(
-    trial: Trial, real_cluster: ControlPlane, proxy: TlsProxy
+    testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy
 ) -> None:
     ends: tuple[WatchEnd, ...] = ("head, reset", "head, end", "half a line, reset", "line, end")
-    namespaces = trial.namespaces(len(ends))
+    namespaces = testbed.namespaces(len(ends))
     streams = configs(namespaces)
     busy = streams[f"configmaps@{namespaces[-1]}"]
     resources = {"resource": "configmaps", "namespaces": namespaces}
     with (
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(
+        testbed.reader(testbed.topic("configmaps")) as reader,
+        testbed.relay(
             resources,
-            kubeconfig=proxy.kubeconfig(trial.name, token=account(real_cluster, namespaces[0])),
+            kubeconfig=proxy.kubeconfig(testbed.name, token=account(real_cluster, namespaces[0])),
         ) as relay,
     ):
         relay.await_ready()
@@ -123,17 +172,17 @@ def test_T17_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_nothing
 
 
 def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
-    trial: Trial, real_cluster: ControlPlane, proxy: TlsProxy, tmp_path: Path
+    testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy, tmp_path: Path
 ) -> None:
-    namespaces = trial.namespaces(_MANY)
+    namespaces = testbed.namespaces(_MANY)
     streams = configs(namespaces)
     former, file = account(real_cluster, namespaces[0]), tmp_path / "token"
     file.write_text(former)
     resources = {"resource": "configmaps", "namespaces": namespaces}
     with (
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(
-            resources, kubeconfig=proxy.kubeconfig(trial.name, tokenFile=str(file))
+        testbed.reader(testbed.topic("configmaps")) as reader,
+        testbed.relay(
+            resources, kubeconfig=proxy.kubeconfig(testbed.name, tokenFile=str(file))
         ) as relay,
     ):
         relay.await_ready()
@@ -174,17 +223,17 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
 
 
 def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
-    trial: Trial, real_cluster: ControlPlane, proxy: TlsProxy
+    testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     ((stream, path),) = configs([namespace]).items()
     for name in ("gone", "changed", "kept"):
         make(real_cluster, path, name)
     resources = {"resource": "configmaps", "namespaces": [namespace], "relistInterval": "3s"}
-    kubeconfig = proxy.kubeconfig(trial.name, token=account(real_cluster, namespace))
+    kubeconfig = proxy.kubeconfig(testbed.name, token=account(real_cluster, namespace))
     with (
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(resources, kubeconfig=kubeconfig) as relay,
+        testbed.reader(testbed.topic("configmaps")) as reader,
+        testbed.relay(resources, kubeconfig=kubeconfig) as relay,
     ):
         relay.await_ready()
         await_equal(real_cluster, reader, {stream: path})
@@ -234,19 +283,19 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
 
 
 def test_history_that_is_gone_for_twenty_streams_is_listed_three_at_a_time(
-    trial: Trial, real_cluster: ControlPlane, proxy: TlsProxy
+    testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy
 ) -> None:
-    namespaces = trial.namespaces(_MANY)
+    namespaces = testbed.namespaces(_MANY)
     streams = configs(namespaces)
     resources = [
         {"resource": "configmaps", "namespaces": half, "initialList": how}
         for half, how in ((namespaces[::2], "paged"), (namespaces[1::2], "streaming"))
     ]
     with (
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(
+        testbed.reader(testbed.topic("configmaps")) as reader,
+        testbed.relay(
             *resources,
-            kubeconfig=proxy.kubeconfig(trial.name, token=account(real_cluster, namespaces[0])),
+            kubeconfig=proxy.kubeconfig(testbed.name, token=account(real_cluster, namespaces[0])),
         ) as relay,
     ):
         relay.await_ready()
@@ -257,7 +306,7 @@ def test_history_that_is_gone_for_twenty_streams_is_listed_three_at_a_time(
         for path in streams.values():
             real_cluster.request("DELETE", f"{path}/gone")
             make(real_cluster, path, "fresh")
-        # its caches begin anew: each watch from before is answered 410
+        # its caches start again: each watch from before is answered 410
         real_cluster.restart_apiserver()
         proxy.list_s, back_s = 0.2, time.monotonic()
         proxy.open()

@@ -20,9 +20,9 @@ from tests.support.kafkabroker import KafkaBroker
 from tests.support.listed import await_equal, expected_table, list_text
 from tests.support.livereader import fresh_tables
 from tests.support.process import wait_until
-from tests.support.published import index_of
+from tests.support.testbed import Testbed
+from tests.support.topic_contents import index_of
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
 
 pytestmark = pytest.mark.real
 
@@ -31,14 +31,14 @@ _OBJECTS = 30
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(cluster, kafka_broker, tmp_path)
+def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
+    return Testbed(cluster, kafka_broker, tmp_path)
 
 
 @pytest.fixture
-def path(trial: Trial) -> str:
+def path(testbed: Testbed) -> str:
     """The path of the config maps that are followed."""
-    return trial.config_maps(_OBJECTS)
+    return testbed.config_maps(_OBJECTS)
 
 
 def warnings(relay: Daemon, since: int) -> list[str]:
@@ -50,13 +50,15 @@ def warnings(relay: Daemon, since: int) -> list[str]:
     ]
 
 
-def published(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon) -> None:
+def published(
+    testbed: Testbed, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon
+) -> None:
     """A first life: everything is on the topic, a heartbeat behind it; then it is stopped."""
     if not relay.alive:
         relay.start()
     relay.await_ready()
     await_equal(cluster, reader, _PATHS)
-    wait_until("its snapshot is in the index", lambda: index_of(trial, "configmaps"))
+    wait_until("its snapshot is in the index", lambda: index_of(testbed, "configmaps"))
     before = len(reader.of("configmaps", "heartbeat"))
     reader.read_until(
         "heartbeats follow", lambda: len(reader.of("configmaps", "heartbeat")) > before + 3
@@ -76,21 +78,21 @@ def again(relay: Daemon) -> int:
     return since
 
 
-def assert_held(trial: Trial, cluster: EmbeddedCluster, *, complains: bool = False) -> None:
+def assert_held(testbed: Testbed, cluster: EmbeddedCluster, *, complains: bool = False) -> None:
     """A reader that starts now holds what the API server lists."""
     wanted = {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
 
     def equal() -> bool:
-        tables, said = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
+        tables, said = asyncio.run(fresh_tables(testbed.broker.bootstrap, testbed.control_topic))
         return tables == wanted and bool(said) == complains
 
     wait_until("a fresh reader holds what the server lists", equal, deadline_s=30.0)
 
 
-def lose(trial: Trial, kafka_broker: KafkaBroker, before: dict[int, int]) -> None:
+def lose(testbed: Testbed, kafka_broker: KafkaBroker, before: dict[int, int]) -> None:
     """What retention does: everything of these partitions before these offsets is gone."""
     places = [
-        TopicPartition(trial.topic("configmaps"), partition, offset)
+        TopicPartition(testbed.topic("configmaps"), partition, offset)
         for partition, offset in before.items()
     ]
     for done in kafka_broker.admin.delete_records(places).values():
@@ -98,9 +100,9 @@ def lose(trial: Trial, kafka_broker: KafkaBroker, before: dict[int, int]) -> Non
 
 
 def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(
-    trial: Trial, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
-    topic, relay = trial.topic("configmaps"), trial.relay(*_PATHS)
+    topic, relay = testbed.topic("configmaps"), testbed.relay(*_PATHS)
     newer = {
         "ce_type": b"dev.watchrelay.object.added.v2",
         "ce_wrstream": b"configmaps",
@@ -108,23 +110,23 @@ def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(
         "ce_sequence": b"1",
     }
     message = "skipping records that do not follow the record contract"
-    with trial.reader(topic) as reader, relay:
-        published(trial, cluster, reader, relay)
+    with testbed.reader(topic) as reader, relay:
+        published(testbed, cluster, reader, relay)
         for partition in range(3):
-            trial.write(topic, "orders-17", b"{}", partition=partition)
-        trial.write(topic, "shop/other", b'{"kind":"ConfigMap"}', headers=newer, partition=0)
+            testbed.write(topic, "orders-17", b"{}", partition=partition)
+        testbed.write(topic, "shop/other", b'{"kind":"ConfigMap"}', headers=newer, partition=0)
         claim = newer | {"ce_type": b"dev.watchrelay.claim.v1", "ce_wrepoch": b"high"}
-        trial.write(topic, "%wr/claim/configmaps/0", None, headers=claim, partition=0)
+        testbed.write(topic, "%wr/claim/configmaps/0", None, headers=claim, partition=0)
         since = again(relay)
         assert warnings(relay, since) == [message]
-        trial.write(topic, "orders-18", b"{}", partition=0)
+        testbed.write(topic, "orders-18", b"{}", partition=0)
         cluster.request("DELETE", f"{path}/c1")
         relay.wait(
             "the delete is published",
             lambda: relay.stream("configmaps")["objects"] == _objects(cluster),
         )
         assert warnings(relay, since) == [message]
-        assert_held(trial, cluster, complains=True)
+        assert_held(testbed, cluster, complains=True)
         verified = command("verify", "-c", relay.file)
         assert verified.code == 1
         assert "foreign" in verified.stdout
@@ -140,11 +142,11 @@ def _objects(cluster: EmbeddedCluster) -> int:
 
 @pytest.mark.parametrize("left", ["the newest records", "half of the last snapshot", "nothing"])
 def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
-    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str, left: str
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str, left: str
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with trial.reader(trial.topic("configmaps")) as reader, relay:
-        published(trial, cluster, reader, relay)
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
+        published(testbed, cluster, reader, relay)
         ends = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "end")}
         begins = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "begin")}
         last = {said.raw.partition: said.raw.offset for said in reader.records}
@@ -153,7 +155,7 @@ def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
             "half of the last snapshot": {0: (begins[0] + ends[0]) // 2},
             "nothing": {partition: offset + 1 for partition, offset in last.items()},
         }[left]
-        lose(trial, kafka_broker, before)
+        lose(testbed, kafka_broker, before)
         gone = next(
             said.key
             for said in reversed(reader.of("configmaps", "added"))
@@ -177,18 +179,18 @@ def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
             == expected_table(list_text(cluster, _PATHS["configmaps"])).keys()
         )
         assert reader.proven("configmaps")
-        assert_held(trial, cluster)
+        assert_held(testbed, cluster)
         verified = command("verify", "-c", relay.file, "--cluster")
         assert verified.code == 0, verified.stdout + verified.stderr
         assert relay.stop() == 0
 
 
 def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
-    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    topic, relay = trial.topic("configmaps"), trial.relay(*_PATHS)
-    with trial.reader(topic) as reader, relay:
-        published(trial, cluster, reader, relay)
+    topic, relay = testbed.topic("configmaps"), testbed.relay(*_PATHS)
+    with testbed.reader(topic) as reader, relay:
+        published(testbed, cluster, reader, relay)
         relay.start().await_ready()
         kafka_broker.admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20.0)
         cluster.request("DELETE", f"{path}/c1")
@@ -200,7 +202,7 @@ def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
         ] == [f"topic {topic} has 5 partitions, the pinned 3 are used"]
         cluster.request("DELETE", f"{path}/c2")
         await_equal(cluster, reader, _PATHS)
-        assert_held(trial, cluster)
+        assert_held(testbed, cluster)
         assert command("verify", "-c", relay.file, "--cluster").code == 0
         assert relay.stop() == 0
         reader.read()
@@ -208,17 +210,21 @@ def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
 
 
 def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
-    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with trial.reader(trial.topic("configmaps")) as reader, relay:
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
         for _ in range(3):
-            published(trial, cluster, reader, relay)
+            published(testbed, cluster, reader, relay)
         epoch, before = reader.epoch("configmaps"), len(reader.records)
-        kafka_broker.admin.delete_topics([trial.control_topic])[trial.control_topic].result(20.0)
+        kafka_broker.admin.delete_topics([testbed.control_topic])[testbed.control_topic].result(
+            20.0
+        )
         wait_until(
             "it is gone",
-            lambda: trial.control_topic not in kafka_broker.admin.list_topics(timeout=10.0).topics,
+            lambda: (
+                testbed.control_topic not in kafka_broker.admin.list_topics(timeout=10.0).topics
+            ),
         )
         cluster.request("DELETE", f"{path}/c1")
         since = again(relay)
@@ -235,8 +241,8 @@ def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
         assert said == ["deleted"], (
             "more was said than what changed, and a snapshot for the new index"
         )
-        wait_until("a snapshot is in the new index", lambda: index_of(trial, "configmaps"))
-        assert_held(trial, cluster)
+        wait_until("a snapshot is in the new index", lambda: index_of(testbed, "configmaps"))
+        assert_held(testbed, cluster)
         assert command("verify", "-c", relay.file, "--cluster").code == 0
         assert relay.stop() == 0
         reader.read()
@@ -244,21 +250,21 @@ def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
 
 
 def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(
-    trial: Trial, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
-    topic = f"{trial.name}.shared"
-    relay = trial.relay({"resource": "configmaps", "topic": topic})
-    other_config: dict[str, Any] = trial.config({"resource": "configmaps", "topic": topic}) | {
-        "cluster": f"{trial.name}-other"
+    topic = f"{testbed.name}.shared"
+    relay = testbed.relay({"resource": "configmaps", "topic": topic})
+    other_config: dict[str, Any] = testbed.config({"resource": "configmaps", "topic": topic}) | {
+        "cluster": f"{testbed.name}-other"
     }
-    with EmbeddedCluster() as elsewhere, trial.reader(topic) as reader, relay:
+    with EmbeddedCluster() as elsewhere, testbed.reader(topic) as reader, relay:
         relay.await_ready()
         other_config["kubernetes"] = {"kubeconfig": str(elsewhere.kubeconfig)}
-        with Daemon(other_config, trial.directory, name="other") as other:
+        with Daemon(other_config, testbed.directory, name="other") as other:
             other.wait("it is refused", lambda: other.stream("configmaps").get("waitsFor"))
             assert other.stream("configmaps")["waitsFor"] == (
-                f"topic {topic} holds records of cluster {trial.name}, this is cluster "
-                f"{trial.name}-other: the topics of two clusters must "
+                f"topic {topic} holds records of cluster {testbed.name}, this is cluster "
+                f"{testbed.name}-other: the topics of two clusters must "
                 "differ: name another one, or have {cluster} in kafka.topicTemplate"
             )
             assert warnings(other, 0) == ["topic refused"]
@@ -275,29 +281,31 @@ def waits_for(daemon: Daemon) -> object:
 
 
 def test_two_clusters_that_both_think_the_topic_theirs_stop_that_stream_and_say_why(
-    trial: Trial, kafka_broker: KafkaBroker, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, kafka_broker: KafkaBroker, cluster: EmbeddedCluster, path: str
 ) -> None:
-    topic = f"{trial.name}.shared"
-    relay = trial.relay({"resource": "configmaps", "topic": topic})
+    topic = f"{testbed.name}.shared"
+    relay = testbed.relay({"resource": "configmaps", "topic": topic})
     once = {"topic": topic, "partitions": 3, "keyFormat": "plain", "epochBase": 1}
     kafka_broker.create_topic(
-        f"k8s.{trial.name}-other.control", config={"cleanup.policy": "compact"}
+        f"k8s.{testbed.name}-other.control", config={"cleanup.policy": "compact"}
     )
-    trial.write(f"k8s.{trial.name}-other.control", "stream/configmaps", json.dumps(once).encode())
-    other_config = trial.config({"resource": "configmaps", "topic": topic}) | {
-        "cluster": f"{trial.name}-other"
+    testbed.write(
+        f"k8s.{testbed.name}-other.control", "stream/configmaps", json.dumps(once).encode()
+    )
+    other_config = testbed.config({"resource": "configmaps", "topic": topic}) | {
+        "cluster": f"{testbed.name}-other"
     }
-    with trial.reader(topic) as reader, relay, EmbeddedCluster() as elsewhere:
+    with testbed.reader(topic) as reader, relay, EmbeddedCluster() as elsewhere:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         with Daemon(
             {**other_config, "kubernetes": {"kubeconfig": str(elsewhere.kubeconfig)}},
-            trial.directory,
+            testbed.directory,
             name="other",
         ) as other:
             for daemon, theirs, ours in (
-                (other, trial.name, f"{trial.name}-other"),
-                (relay, f"{trial.name}-other", trial.name),
+                (other, testbed.name, f"{testbed.name}-other"),
+                (relay, f"{testbed.name}-other", testbed.name),
             ):
                 daemon.wait("it waits for an operator", partial(waits_for, daemon))
                 assert (
@@ -309,20 +317,20 @@ def test_two_clusters_that_both_think_the_topic_theirs_stop_that_stream_and_say_
         assert not [
             one
             for one in reader.records
-            if one.is_object and f"/{trial.name}-other/" in one.headers["ce_source"]
+            if one.is_object and f"/{testbed.name}-other/" in one.headers["ce_source"]
         ]
 
 
 def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_the_first_is_retired(
-    trial: Trial, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
-    topic = f"{trial.name}.shared"
-    relay = trial.relay({"resource": "configmaps", "topic": topic})
-    with trial.reader(topic) as reader:
+    topic = f"{testbed.name}.shared"
+    relay = testbed.relay({"resource": "configmaps", "topic": topic})
+    with testbed.reader(topic) as reader:
         with relay:
             relay.await_ready()
             await_equal(cluster, reader, _PATHS)
-            with trial.relay(
+            with testbed.relay(
                 {"resource": "configmaps", "id": "again", "topic": topic}, name="other"
             ) as other:
                 other.wait("it is refused", lambda: other.stream("again").get("waitsFor"))
@@ -346,13 +354,13 @@ def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_th
 
 
 def test_signals_that_do_not_parse_are_told_each_once_and_the_next_one_is_answered(
-    trial: Trial, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
-    with trial.relay(*_PATHS) as relay, trial.reader(trial.topic("configmaps")) as reader:
+    with testbed.relay(*_PATHS) as relay, testbed.reader(testbed.topic("configmaps")) as reader:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         odd = b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}'
-        trial.write(trial.signal_topic, trial.name, b"snapshot!", b"{}", odd, None)
+        testbed.write(testbed.signal_topic, testbed.name, b"snapshot!", b"{}", odd, None)
         asked = command("snapshot", "configmaps", "-c", relay.file)
         assert asked.code == 0, asked.stderr
         assert warnings(relay, 0).count("signal ignored") == 4

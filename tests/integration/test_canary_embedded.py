@@ -16,18 +16,18 @@ import pytest
 from tests.support.canary import CANARIES, b64, leaked
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader, read_control
-from tests.support.trial import Trial
 from watchrelay.store.transform import LAST_APPLIED
 
 TOKEN = "canary-of-a-bearer-token"
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics("secrets")
-    return trial
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics("secrets")
+    return testbed
 
 
 def secret(name: str, revision: int) -> dict[str, Any]:
@@ -48,12 +48,12 @@ def kubeconfig_with_token(cluster: EmbeddedCluster, tmp_path: Path) -> Path:
     return path
 
 
-def live(trial: Trial, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str]:
+def live(testbed: Testbed, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str]:
     """List, watch, a relist after lost history, errors, a snapshot on request; a restart that
     resumes. What the window showed meanwhile."""
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/secrets"
-    trial.make(path, [secret(f"s{number}", 0) for number in range(20)])
+    testbed.make(path, [secret(f"s{number}", 0) for number in range(20)])
     shown: dict[str, str] = {}
 
     def look() -> None:
@@ -98,10 +98,10 @@ def live(trial: Trial, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str
     return shown
 
 
-def topics_of(trial: Trial, *, objects: int) -> bytes:
+def topics_of(testbed: Testbed, *, objects: int) -> bytes:
     """All bytes of the topics, once each of so many objects was said three times: by the list, by
     the watch, and by what came after."""
-    with TopicReader(trial.broker.bootstrap, trial.topic("secrets")) as reader:
+    with TopicReader(testbed.broker.bootstrap, testbed.topic("secrets")) as reader:
         reader.read_until(
             "all was said",
             lambda: len(reader.of("secrets", "added", "modified", "read")) >= 3 * objects,
@@ -110,21 +110,21 @@ def topics_of(trial: Trial, *, objects: int) -> bytes:
     text = b"".join(
         (each.key or b"") + (each.value or b"") + repr(each.headers).encode() for each in raw
     )
-    return text + repr(read_control(trial.broker.bootstrap, trial.control_topic)).encode()
+    return text + repr(read_control(testbed.broker.bootstrap, testbed.control_topic)).encode()
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(
-    trial: Trial, cluster: EmbeddedCluster, named: bool
+    testbed: Testbed, cluster: EmbeddedCluster, named: bool
 ) -> None:
     """Likewise at debug level; and the same look finds them on the topic, and only there, once the
     config names them."""
     entry = {"resource": "secrets"} | (
         {"includeSecretData": True, "keepLastApplied": True} if named else {}
     )
-    kubeconfig = kubeconfig_with_token(cluster, trial.directory)
-    relay = trial.relay(entry, kubeconfig=kubeconfig, observe={"logLevel": "debug"})
-    shown = live(trial, cluster, relay)
+    kubeconfig = kubeconfig_with_token(cluster, testbed.directory)
+    relay = testbed.relay(entry, kubeconfig=kubeconfig, observe={"logLevel": "debug"})
+    shown = live(testbed, cluster, relay)
     shown["log"] = "\n".join(json.dumps(line, ensure_ascii=False) for line in relay.lines())
     for name, arguments in {
         "tail": ("tail", "--from-beginning", "--until-end", "--output", "text"),
@@ -139,6 +139,6 @@ def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(
     assert "debug" in {line["level"] for line in relay.lines()}
     assert {name: found for name, text in shown.items() if (found := leaked(text.encode()))} == {}
     assert {name for name, text in shown.items() if TOKEN in text or b64(TOKEN) in text} == set()
-    on_topic = topics_of(trial, objects=20)
+    on_topic = topics_of(testbed, objects=20)
     assert leaked(on_topic) == ({"data", "stringData", "applied"} if named else set())
     assert TOKEN.encode() not in on_topic

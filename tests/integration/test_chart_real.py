@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from tests.support import charttools
-from tests.support.audited import assert_only_listed_and_watched
 from tests.support.charttools import CHART, HELMS, ROOT, program, rendered, run, values_file
 from tests.support.churn import GROUP, widget, widget_definition
+from tests.support.controlplane import assert_only_listed_and_watched
 from tests.support.daemon import Daemon, command
 from tests.support.kafkarights import RIGHTS, denied, grant, granted
 from tests.support.listed import await_equal, redacted_data
 from tests.support.mount import mount_volumes
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = pytest.mark.real
 
@@ -230,9 +230,9 @@ def _as_the_pod_has_it(cluster: ControlPlane, namespace: str, root: Path) -> dic
 def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_daemon_relays_all_and_asks_for_nothing_else(
     cluster: ControlPlane, guarded: KafkaBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(cluster, guarded, tmp_path)
-    one, two = trial.namespaces(2)
-    home = _restricted(cluster, f"{trial.name}-home")
+    testbed = Testbed(cluster, guarded, tmp_path)
+    one, two = testbed.namespaces(2)
+    home = _restricted(cluster, f"{testbed.name}-home")
     cluster.apply(f"{_DEFINITIONS}/widgets.{GROUP}", widget_definition())
     cluster.wait_for(
         "widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets")
@@ -247,7 +247,7 @@ def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_d
     kafka = {"bootstrapServers": [guarded.listeners["MTLS"]], "security": {"protocol": "SSL"}}
     config = {
         key: value
-        for key, value in trial.config(*entries, kafka=kafka).items()
+        for key, value in testbed.config(*entries, kafka=kafka).items()
         if key != "kubernetes"
     }
     login = {"cert": issued.certificate.read_text(), "key": issued.key.read_text()}
@@ -259,14 +259,14 @@ def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_d
     )
     _install(cluster, "helm4", home, values)
     token = cluster.service_account_token(home, "relay-watchrelay")
-    kubeconfig = cluster.write_kubeconfig(f"{trial.name}-account", token=token)
+    kubeconfig = cluster.write_kubeconfig(f"{testbed.name}-account", token=token)
     environment = {"WATCHRELAY_KUBERNETES__KUBECONFIG": str(kubeconfig)}
-    trial.make(
+    testbed.make(
         f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}]
     )
     widgets = f"/apis/{GROUP}/v1/namespaces/{two}/widgets"
-    trial.make(widgets, [widget("w", random.Random(1)), widget("gone-later", random.Random(2))])
-    trial.make("/api/v1/nodes", [{"metadata": {"name": trial.name}}])
+    testbed.make(widgets, [widget("w", random.Random(1)), widget("gone-later", random.Random(2))])
+    testbed.make("/api/v1/nodes", [{"metadata": {"name": testbed.name}}])
     relay = Daemon(
         _as_the_pod_has_it(cluster, home, tmp_path / "pod"), tmp_path, environment=environment
     )
@@ -285,8 +285,10 @@ def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_d
     }
     with (
         relay,
-        trial.reader(
-            *trial.topics("configmaps", "secrets", "nodes", f"widgets.{GROUP}", "deployments.apps")
+        testbed.reader(
+            *testbed.topics(
+                "configmaps", "secrets", "nodes", f"widgets.{GROUP}", "deployments.apps"
+            )
         ) as reader,
     ):
         relay.await_ready()
@@ -295,7 +297,7 @@ def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_d
             set(wanted),
             {"watching"},
         ), rows
-        trial.make(
+        testbed.make(
             f"/api/v1/namespaces/{two}/configmaps", [{"metadata": {"name": "made-meanwhile"}}]
         )
         cluster.request("DELETE", f"{widgets}/gone-later")

@@ -22,8 +22,8 @@ from tests.support.listed import await_equal, expected_tables
 from tests.support.livereader import LiveReader, fresh_tables, table_of
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
 from watchrelay.consumer import TopicReader as ConsumerReader
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ class _Cleaning:
     """What the cleaner has done. Shape: `missing` offsets that hold nothing, by topic; `forgotten`
     deleted objects without a record."""
 
-    def __init__(self, trial: Trial, broker: KafkaBroker, reader: TopicReader) -> None:
-        self._trial, self._broker, self._reader = trial, broker, reader
+    def __init__(self, testbed: Testbed, broker: KafkaBroker, reader: TopicReader) -> None:
+        self._trial, self._broker, self._reader = testbed, broker, reader
         self.missing: dict[str, int] = {}
         self.forgotten = 0
 
@@ -113,21 +113,23 @@ class _Cleaning:
         return all(self.missing.values()) and self.forgotten > 0
 
 
-def _assert_late_readers_are_right(trial: Trial, wanted: dict[str, dict[bytes, bytes]]) -> None:
+def _assert_late_readers_are_right(testbed: Testbed, wanted: dict[str, dict[bytes, bytes]]) -> None:
     """Those that start at the newest snapshot, at what a heartbeat names, at the start of the
     topic; and a table that knows no markers."""
-    bootstrap = trial.broker.bootstrap
-    assert asyncio.run(fresh_tables(bootstrap, trial.control_topic)) == (wanted, [])
+    bootstrap = testbed.broker.bootstrap
+    assert asyncio.run(fresh_tables(bootstrap, testbed.control_topic)) == (wanted, [])
 
     async def by_heartbeats() -> dict[str, dict[bytes, bytes]]:
-        async with ConsumerReader(bootstrap, topics=trial.topics(*PATHS), until_end=True) as reader:
+        async with ConsumerReader(
+            bootstrap, topics=testbed.topics(*PATHS), until_end=True
+        ) as reader:
             await reader.ready()
             return {stream: table_of(reader, stream) for stream in reader.streams}
 
     assert asyncio.run(by_heartbeats()) == wanted
-    with trial.reader(*trial.topics(*PATHS)) as whole:
+    with testbed.reader(*testbed.topics(*PATHS)) as whole:
         whole.read()
-    for topic, stream in zip(trial.topics(*PATHS), PATHS, strict=True):
+    for topic, stream in zip(testbed.topics(*PATHS), PATHS, strict=True):
         assert whole.plain[topic] == wanted[stream], "a table that knows no markers is another"
         assert whole.table(stream) == wanted[stream]
         assert whole.proven(stream)
@@ -139,20 +141,20 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    trial, rng = Trial(real_cluster, eager, tmp_path), random.Random(11)
-    for topic in trial.topics(*PATHS):
+    testbed, rng = Testbed(real_cluster, eager, tmp_path), random.Random(11)
+    for topic in testbed.topics(*PATHS):
         eager.create_topic(topic, partitions=3, config=_STATE)
-    eager.create_topic(trial.control_topic, config=_CONTROL)
-    relay = trial.relay(*PATHS, defaults={"snapshotInterval": f"{_INTERVAL_S}s"})
-    namespaces = trial.namespaces(8)
-    with trial.reader(*trial.topics(*PATHS)) as reader, relay:
+    eager.create_topic(testbed.control_topic, config=_CONTROL)
+    relay = testbed.relay(*PATHS, defaults={"snapshotInterval": f"{_INTERVAL_S}s"})
+    namespaces = testbed.namespaces(8)
+    with testbed.reader(*testbed.topics(*PATHS)) as reader, relay:
         relay.await_ready()
         cleaning, victim = (
-            _Cleaning(trial, eager, reader),
-            Victim(relay, rng, lambda: trial.ask_snapshot("configmaps")),
+            _Cleaning(testbed, eager, reader),
+            Victim(relay, rng, lambda: testbed.ask_snapshot("configmaps")),
         )
         with (
-            LiveReader(eager.bootstrap, trial.control_topic) as living,
+            LiveReader(eager.bootstrap, testbed.control_topic) as living,
             Churn(
                 real_cluster,
                 namespaces,
@@ -192,7 +194,7 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
         reader.read()
     reader.assert_right(*PATHS, duplicates=True)
     assert {stream: reader.table(stream) for stream in PATHS} == wanted
-    _assert_late_readers_are_right(trial, wanted)
+    _assert_late_readers_are_right(testbed, wanted)
     verified = command("verify", "-c", relay.file, timeout_s=100.0)
     assert verified.code == 0, verified.stdout + verified.stderr
     with capsys.disabled():

@@ -149,7 +149,7 @@ def test_401_refreshes_the_credentials_once_and_is_then_tried_every_five_to_sixt
         api.always = status(401, "Unauthorized")
         async with following(api) as s:
             await s.run_for(600)
-            # each attempt asks twice: with what it had, and with what it read anew
+            # each attempt asks twice: with what it had, and with what it read again
             rounds = api.times()[::2]
             assert all(5 <= wait <= 61 for wait in gaps(rounds))
             assert gaps(rounds)[-1] >= 50

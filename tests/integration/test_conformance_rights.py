@@ -19,9 +19,8 @@ from tests.support.following import (
     stream,
 )
 from watchrelay.core.causes import Cause, CauseKind
-from watchrelay.observe.health import Readiness
-from watchrelay.observe.status import StatusRegistry, StreamStatus
-from watchrelay.observe.verdicts import ADVICE, judge
+from watchrelay.observe.overview import ADVICE, judge
+from watchrelay.observe.status import Readiness, StatusRegistry, StreamStatus
 
 FORBIDDEN = status(403, "Forbidden", 'pods is forbidden: User "x" cannot watch resource "pods"')
 UNAUTHORIZED = status(401, "Unauthorized")
@@ -262,7 +261,7 @@ def test_what_kafka_refuses_stays_beside_what_the_api_server_grants_again() -> N
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, settled=True) as s:
-            s.status.not_acknowledged("grant WRITE on the topic", person=True)
+            s.status.failed("records", "grant WRITE on the topic", operator=True)
             api.watches.append(drop)
             await s.server.restart()
             await s.until(lambda: s.status.last_error, 10)

@@ -105,10 +105,10 @@ def test_T85_an_uncached_resource_is_relisted_quietly_when_its_history_ran_out()
         api.bookmark_every_s = 0
         async with following(api, settled=True) as s:
             for round_ in range(4):
-                anew = s.synced_anew()
+                again = s.synced_anew()
                 api.version += 50  # other resources move on, this one's history is compacted
                 api.expire()
-                await s.until(anew, 700)
+                await s.until(again, 700)
                 assert len(api.list_requests) <= 3 * (round_ + 1) + 1
             assert s.mirror.changes == [("ADDED", "e1"), ("ADDED", "e2")]
             assert s.status.last_error is None

@@ -19,11 +19,11 @@ from confluent_kafka.admin import (
 from tests.support.churn import GROUP, Churn, widget_definition
 from tests.support.daemon import command
 from tests.support.kafkabroker import create_topic
+from tests.support.pod_topics import LogAppender
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.story import Log, Writer, stream
-from tests.support.telling import Teller
-from tests.support.trial import Trial
-from tests.vectors.telling import claim, description
+from tests.support.stream_log import Log, Writer, stream
+from tests.support.testbed import Testbed
+from tests.vectors.document import claim, description
 from watchrelay.consumer import KafkaUnavailable, NothingPublished, TopicReader
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _TOPIC, _CONTROL = "k8s.t.core.pods", "k8s.t.control"
 def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
     real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(real_cluster, kafka_broker, tmp_path)
+    testbed = Testbed(real_cluster, kafka_broker, tmp_path)
     real_cluster.apply(
         f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}",
         widget_definition(),
@@ -53,10 +53,10 @@ def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
         "namespaces",
         "secrets",
     )
-    relay = trial.relay(*streams, defaults={"snapshotInterval": "5s"})
+    relay = testbed.relay(*streams, defaults={"snapshotInterval": "5s"})
     kinds = ("configmaps", "widgets", "deployments")
     with (
-        Churn(real_cluster, trial.namespaces(4), operations=3000, kinds=kinds, per_s=60) as churn,
+        Churn(real_cluster, testbed.namespaces(4), operations=3000, kinds=kinds, per_s=60) as churn,
         relay,
     ):
         relay.await_ready()
@@ -70,7 +70,7 @@ def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
         assert len(live.objects()) == 3 * len(streams)
         relay.kill()
         real_cluster.request(
-            "POST", "/api/v1/namespaces", {"metadata": {"name": f"{trial.name}-late"}}
+            "POST", "/api/v1/namespaces", {"metadata": {"name": f"{testbed.name}-late"}}
         )
     found = command(
         "verify", "-c", relay.file, "namespaces", "--cluster", "--output", "json", timeout_s=100.0
@@ -79,7 +79,7 @@ def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
     problems = [
         (problem["kind"], problem["key"]) for row in found.objects() for problem in row["problems"]
     ]
-    assert problems == [("missing", f"/{trial.name}-late")]
+    assert problems == [("missing", f"/{testbed.name}-late")]
 
 
 @pytest.fixture(scope="module", params=["3.9", "4.1"])
@@ -109,10 +109,10 @@ async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbea
     writer.delete("shop/b")
     writer.snapshot()
     writer.beat()
-    async with Teller(secured.bootstrap) as teller:
-        await teller.tell(_TOPIC, logs)
-        await teller.say(_CONTROL, "stream/pods", description(2, topic=_TOPIC))
-        await teller.say(_CONTROL, "claim/pods", claim("w1"))
+    async with LogAppender(secured.bootstrap) as appender:
+        await appender.append(_TOPIC, logs)
+        await appender.send(_CONTROL, "stream/pods", description(2, topic=_TOPIC))
+        await appender.send(_CONTROL, "claim/pods", claim("w1"))
     me = {
         "bootstrap_servers": secured.listeners["PLAIN"],
         "security_protocol": "SASL_PLAINTEXT",

@@ -8,18 +8,18 @@ import pytest
 
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 _PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
 _CRASHES = 5
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics(*_PATHS)
-    trial.config_maps(20)
-    return trial
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*_PATHS)
+    testbed.config_maps(20)
+    return testbed
 
 
 def _asked(cluster: EmbeddedCluster) -> Counter[str]:
@@ -40,10 +40,10 @@ def _asked(cluster: EmbeddedCluster) -> Counter[str]:
 
 
 def test_a_crash_loop_lists_nothing_and_watches_each_stream_once_a_start(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(*testbed.topics(*_PATHS)) as reader, relay:
         relay.await_ready()
         first = _asked(cluster)
         assert first["list"] == len(_PATHS)
@@ -60,11 +60,11 @@ def test_a_crash_loop_lists_nothing_and_watches_each_stream_once_a_start(
 
 
 def test_a_relay_that_dies_before_kafka_is_there_has_asked_for_no_object(
-    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+    testbed: Testbed, cluster: EmbeddedCluster, broker: EmbeddedBroker
 ) -> None:
     """Lists whose objects nobody could take would be made again at each start."""
     broker.kafka.broker_down()
-    relay = trial.relay(*_PATHS)
+    relay = testbed.relay(*_PATHS)
     with relay:
         for _ in range(_CRASHES):
             relay.wait(

@@ -13,7 +13,7 @@ from tests.support.daemon import Daemon, command
 from tests.support.dashboards import Query, queries
 from tests.support.prometheus import Prometheus
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 from tools.dashboards.panels import MAY_BE_EMPTY
 
 pytestmark = pytest.mark.real
@@ -58,13 +58,19 @@ def _fail_kafka(prometheus: Prometheus, broker: KafkaBroker, relay: Daemon) -> N
 def test_every_expression_has_data_and_the_alerts_follow_what_happens(
     real_cluster: ControlPlane, own_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(real_cluster, own_broker, tmp_path)
-    relay = trial.relay(
+    testbed = Testbed(real_cluster, own_broker, tmp_path)
+    relay = testbed.relay(
         "configmaps", "deployments.apps", "nosuch.example.org", defaults={"snapshotInterval": "5s"}
     )
     several = {'=~"$cluster"': '=~".*"', '=~"$stream"': '=~".*"'}
     asked = queries(
-        {"$namespace": "ns", **several, "$cluster": trial.name, "$stream": _STREAM, "$topic": ".*"}
+        {
+            "$namespace": "ns",
+            **several,
+            "$cluster": testbed.name,
+            "$stream": _STREAM,
+            "$topic": ".*",
+        }
     )
     assert len(asked) > 60
     with (
@@ -74,7 +80,7 @@ def test_every_expression_has_data_and_the_alerts_follow_what_happens(
         relay.await_ready()
         prometheus.wait("the relay is scraped", "watchrelay_events_received_total")
         with Churn(
-            real_cluster, trial.namespaces(3), operations=400, kinds=("configmaps", "deployments")
+            real_cluster, testbed.namespaces(3), operations=400, kinds=("configmaps", "deployments")
         ) as churn:
             churn.finish()
         prometheus.wait(

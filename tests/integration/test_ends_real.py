@@ -16,7 +16,7 @@ import pytest
 from tests.support.daemon import assert_verified
 from tests.support.listed import await_equal
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = [
     pytest.mark.real,
@@ -55,9 +55,9 @@ def test_ten_kills_in_a_row_cost_the_api_server_a_watch_a_stream_each_and_no_lis
     real_parts: None, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     with ControlPlane(audit=True) as cluster:
-        trial = Trial(cluster, kafka_broker, tmp_path)
-        path = trial.config_maps(20)
-        relay = trial.relay(*_PATHS)
+        testbed = Testbed(cluster, kafka_broker, tmp_path)
+        path = testbed.config_maps(20)
+        relay = testbed.relay(*_PATHS)
 
         def states() -> set[str]:
             return {row["state"] for row in relay.api_streams().values()}
@@ -69,7 +69,7 @@ def test_ten_kills_in_a_row_cost_the_api_server_a_watch_a_stream_each_and_no_lis
             lambda: states() == {"watching"},
             lambda: relay.readyz()[0] == http.client.OK,
         )
-        with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
+        with testbed.reader(*testbed.topics(*_PATHS)) as reader, relay:
             relay.await_ready()
             await_equal(cluster, reader, _PATHS)
             first = asked(cluster)
@@ -94,10 +94,10 @@ def test_ten_kills_in_a_row_cost_the_api_server_a_watch_a_stream_each_and_no_lis
 
 
 def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_at_once_and_nothing_is_lost(
-    trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
+    testbed: Testbed, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
-    path = trial.config_maps(3)
-    relay = trial.relay(*_PATHS, shutdown={"drainTimeout": f"{_DRAIN_S:g}s"})
+    path = testbed.config_maps(3)
+    relay = testbed.relay(*_PATHS, shutdown={"drainTimeout": f"{_DRAIN_S:g}s"})
 
     def frozen_with_a_change(name: str) -> None:
         kafka_broker.pause()
@@ -108,7 +108,7 @@ def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_
         )
 
     try:
-        with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
+        with testbed.reader(*testbed.topics(*_PATHS)) as reader, relay:
             relay.await_ready()
             await_equal(real_cluster, reader, _PATHS)
 

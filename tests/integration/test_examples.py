@@ -15,16 +15,43 @@ import pytest
 from tests.support.churn import Churn
 from tests.support.daemon import Outcome, clean_environment
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
-from tests.support.java import SOURCE, java_command, java_reader
 from tests.support.kafkabroker import KafkaBroker
-from tests.support.story import NODES, Log, Writer, resend, stream
-from tests.support.telling import Teller
-from tests.support.trial import Trial
+from tests.support.parts import kafka_jars
+from tests.support.pod_topics import LogAppender
+from tests.support.stream_log import NODES, Log, Writer, resend, stream
+from tests.support.testbed import Testbed
+from tests.vectors.document import claim, description
 from tests.vectors.generate import DIRECTORY
-from tests.vectors.telling import claim, description
 from watchrelay.consumer import TopicReader
 
-EXAMPLES = SOURCE.parents[1]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SOURCE = EXAMPLES / "java" / "Reader.java"
+
+
+def java_command(*arguments: str | Path, version: str = "4.1") -> list[str]:
+    """How to run it, on the jars of that Kafka."""
+    argv = [
+        "java",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Xmx512m",
+        "-cp",
+        f"{kafka_jars(version)}/*",
+        str(SOURCE),
+    ]
+    return [*argv, *map(str, arguments)]
+
+
+def java_reader(*arguments: str | Path, version: str = "4.1") -> Outcome:
+    """Runs it to its end, on the jars of that Kafka."""
+    done = subprocess.run(
+        java_command(*arguments, version=version),
+        capture_output=True,
+        text=True,
+        timeout=100.0,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def example(name: str, *arguments: str | Path) -> Outcome:
@@ -39,15 +66,15 @@ def example(name: str, *arguments: str | Path) -> Outcome:
 def test_the_python_reader_and_the_plain_table_hold_what_the_cluster_holds(
     cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(cluster, broker, tmp_path)
+    testbed = Testbed(cluster, broker, tmp_path)
     topic, control, positions = (
-        trial.topic("configmaps"),
-        trial.control_topic,
+        testbed.topic("configmaps"),
+        testbed.control_topic,
         tmp_path / "positions.json",
     )
-    trial.make_topics("configmaps")
-    relay = trial.relay("configmaps", defaults={"snapshotInterval": "5s"})
-    namespaces = trial.namespaces(3)
+    testbed.make_topics("configmaps")
+    relay = testbed.relay("configmaps", defaults={"snapshotInterval": "5s"})
+    namespaces = testbed.namespaces(3)
     with (
         Churn(cluster, namespaces, operations=600, kinds=("configmaps",), per_s=1000) as churn,
         relay,
@@ -138,14 +165,14 @@ async def test_examples_go_on_past_foreign_records_and_say_what_is_missing(
     nodes = Writer(stream(NODES), [log], epoch=2)
     nodes.first("n1", "n2")
     nodes.beat()
-    async with Teller(broker.bootstrap) as teller:
-        await teller.tell(topic, [log])
+    async with LogAppender(broker.bootstrap) as appender:
+        await appender.append(topic, [log])
         for key, value in (("other", b"<xml/>"), (None, b"{}"), ("deep", b"[" * 100_000)):
-            await teller.say(topic, key, value)
-        await teller.say(control, "stream/nodes", description(3, topic=topic))
-        await teller.say(control, "claim/nodes", claim("w1"))
-        await teller.say(whole, "stream/nodes", description(1, topic=topic))
-        await teller.say(whole, "claim/nodes", claim("w1"))
+            await appender.send(topic, key, value)
+        await appender.send(control, "stream/nodes", description(3, topic=topic))
+        await appender.send(control, "claim/nodes", claim("w1"))
+        await appender.send(whole, "stream/nodes", description(1, topic=topic))
+        await appender.send(whole, "claim/nodes", claim("w1"))
     plain = await asyncio.to_thread(example, "plain_table.py", broker.bootstrap, topic)
     assert (plain.code, plain.stderr) == (
         0,
@@ -199,10 +226,10 @@ async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_rec
     pods = Writer(stream(partitions=2), logs, epoch=2)
     pods.first("shop/a", "shop/b", "shop/c")
     pods.beat()
-    async with Teller(kafka_broker.bootstrap) as teller:
-        await teller.tell(topic, logs[:1])
-        await teller.say(topic, "other", b"<xml/>")
-        await teller._producer.send_and_wait(
+    async with LogAppender(kafka_broker.bootstrap) as appender:
+        await appender.append(topic, logs[:1])
+        await appender.send(topic, "other", b"<xml/>")
+        await appender._producer.send_and_wait(
             topic, b"{}", b"odd", 0, headers=[("ce_type", None), ("ce_wrstream", None)]
         )
     absent = await asyncio.to_thread(
@@ -285,13 +312,13 @@ async def test_the_java_and_the_python_reader_agree_live(kafka_broker: KafkaBrok
     nodes.delete("n1")
     for writer in (new, nodes):
         writer.beat()
-    async with Teller(kafka_broker.bootstrap) as teller:
-        await teller.tell(pods_topic, logs)
-        await teller.tell(nodes_topic, one)
-        await teller.say(control, "stream/pods", description(3, topic=pods_topic))
-        await teller.say(control, "claim/pods", claim("w2"))
-        await teller.say(control, "stream/nodes", description(1, topic=nodes_topic))
-        await teller.say(control, "claim/nodes", claim("w1"))
+    async with LogAppender(kafka_broker.bootstrap) as appender:
+        await appender.append(pods_topic, logs)
+        await appender.append(nodes_topic, one)
+        await appender.send(control, "stream/pods", description(3, topic=pods_topic))
+        await appender.send(control, "claim/pods", claim("w2"))
+        await appender.send(control, "stream/nodes", description(1, topic=nodes_topic))
+        await appender.send(control, "claim/nodes", claim("w1"))
     java = java_reader("live", kafka_broker.bootstrap, pods_topic, nodes_topic)
     assert java.code == 0, java.stdout + java.stderr
     python = example("python_reader.py", kafka_broker.bootstrap, control, "--once")

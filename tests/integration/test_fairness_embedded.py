@@ -11,7 +11,7 @@ import pytest
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.sinkparts import batch, running_sink
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 from watchrelay.contract.wire import Batch
 from watchrelay.demo.kafka import EmbeddedKafka
 
@@ -64,19 +64,19 @@ def test_a_stream_that_skips_states_holds_up_no_other(
     cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     paths = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics(*paths)
-    relay = trial.relay(*paths, queueBytes="16KiB")
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*paths)
+    relay = testbed.relay(*paths, queueBytes="16KiB")
     skipped = partial(relay.metric, "watchrelay_events_conflated_total", stream="configmaps")
-    with trial.under_churn(
-        relay, trial.topics(*paths), namespaces=8, operations=600, per_s=400
+    with testbed.under_churn(
+        relay, testbed.topics(*paths), namespaces=8, operations=600, per_s=400
     ) as (churn, reader):
         broker.kafka.set_rtt(200)
         relay.wait("states are skipped", skipped)
         for number in range(2):
             before = skipped()
             quiet = f"quiet-{number}"
-            trial.make(paths["namespaces"], [{"metadata": {"name": quiet}}])
+            testbed.make(paths["namespaces"], [{"metadata": {"name": quiet}}])
             reader.read_until(
                 "the other stream says its change", partial(reader.about, "namespaces", f"/{quiet}")
             )

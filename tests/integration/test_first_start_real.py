@@ -3,15 +3,15 @@ warning."""
 
 import pytest
 
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
 
 
 def test_topics_that_are_created_for_streams_that_never_started_are_not_called_recreated(
-    trial: Trial,
+    testbed: Testbed,
 ) -> None:
-    with trial.relay("configmaps", "namespaces") as relay:
+    with testbed.relay("configmaps", "namespaces") as relay:
         relay.await_ready()
         assert relay.stop() == 0
     lines = relay.lines()

@@ -17,9 +17,9 @@ from tests.support.kafkabroker import KafkaBroker
 from tests.support.listed import expected_table, list_text
 from tests.support.livereader import fresh_tables
 from tests.support.process import wait_until
-from tests.support.published import index_of
 from tests.support.rawbatches import batch, bomb, encoded, framed, send
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
+from tests.support.topic_contents import index_of
 from watchrelay.kafka.client.decompress import UNPACKED_BYTES_MAX
 
 pytestmark = pytest.mark.real
@@ -32,8 +32,8 @@ _NOT_UTF_8 = r"a record that has a header whose name is not UTF-8: b'ce_\xff'"
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(cluster, kafka_broker, tmp_path)
+def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
+    return Testbed(cluster, kafka_broker, tmp_path)
 
 
 def highest_mib(relay: Daemon) -> int:
@@ -42,14 +42,14 @@ def highest_mib(relay: Daemon) -> int:
     return int(found) >> 10
 
 
-def held(trial: Trial, cluster: EmbeddedCluster) -> str:
+def held(testbed: Testbed, cluster: EmbeddedCluster) -> str:
     """Waits until a reader that starts now holds what the API server lists; what it complains
     of."""
     complaints: list[object] = []
 
     def equal() -> bool:
         tables, complaints[:] = asyncio.run(
-            fresh_tables(trial.broker.bootstrap, trial.control_topic)
+            fresh_tables(testbed.broker.bootstrap, testbed.control_topic)
         )
         return tables == {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
 
@@ -58,19 +58,23 @@ def held(trial: Trial, cluster: EmbeddedCluster) -> str:
 
 
 def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    path, topic = trial.config_maps(20), trial.topic("configmaps")
-    bootstrap, relay, zstd = trial.broker.bootstrap, trial.relay(*_PATHS), bomb("zstd", _BOMB_MB)
+    path, topic = testbed.config_maps(20), testbed.topic("configmaps")
+    bootstrap, relay, zstd = (
+        testbed.broker.bootstrap,
+        testbed.relay(*_PATHS),
+        bomb("zstd", _BOMB_MB),
+    )
     with relay:
         relay.await_ready()
-        wait_until("its snapshot is in the index", lambda: index_of(trial, "configmaps"))
+        wait_until("its snapshot is in the index", lambda: index_of(testbed, "configmaps"))
         before_mib = highest_mib(relay)
 
-        (place,) = send(bootstrap, trial.control_topic, bomb("gzip", _BOMB_MB))
-        send(bootstrap, trial.control_topic, _BAD_NAME)
-        send(bootstrap, trial.signal_topic, zstd, _BAD_NAME, _ASTRAY)
-        trial.ask_snapshot("configmaps")
+        (place,) = send(bootstrap, testbed.control_topic, bomb("gzip", _BOMB_MB))
+        send(bootstrap, testbed.control_topic, _BAD_NAME)
+        send(bootstrap, testbed.signal_topic, zstd, _BAD_NAME, _ASTRAY)
+        testbed.ask_snapshot("configmaps")
         relay.wait(
             "the request behind them is answered", lambda: len(relay.said("snapshot complete")) == 2
         )
@@ -91,7 +95,7 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
             )
         )
         cluster.request("DELETE", f"{path}/c1")
-        assert _NOT_UTF_8 in held(trial, cluster)
+        assert _NOT_UTF_8 in held(testbed, cluster)
         assert relay.stop() == 0
 
         since = relay.log_bytes
@@ -112,7 +116,7 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
             line["then"] for line in relay.lines(since=since) if line["message"] == "log read back"
         ] == ["WatchFrom"]
         cluster.request("DELETE", f"{path}/c2")
-        assert _NOT_UTF_8 in held(trial, cluster)
+        assert _NOT_UTF_8 in held(testbed, cluster)
         assert highest_mib(relay) < before_mib + 3 * (UNPACKED_BYTES_MAX >> 20)
 
         verified = command("verify", "-c", relay.file)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin_server import RunningAdminServer, live
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.process import wait_until
-from tests.support.trial import Trial
-from tests.support.window import Window, live
+from tests.support.testbed import Testbed
 
 FLOOD = 400
 OPEN_MAX = 100
@@ -41,8 +41,8 @@ SLOW = {
 
 
 @pytest.fixture
-def window() -> Iterator[Window]:
-    with Window() as window:
+def window() -> Iterator[RunningAdminServer]:
+    with RunningAdminServer() as window:
         for number in range(100):
             window.do(partial(live, window.statuses, f"pods-{number}", topic="t" * 200))
         yield window
@@ -88,13 +88,17 @@ def open_at(port: int) -> int:
 
 
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
-def test_probes_are_served_while_a_flood_holds_its_connections(window: Window, sent: bytes) -> None:
+def test_probes_are_served_while_a_flood_holds_its_connections(
+    window: RunningAdminServer, sent: bytes
+) -> None:
     with flood(window.port, sent):
         served_at_once(window.port)
         assert open_at(window.port) <= OPEN_MAX
 
 
-def test_a_flood_of_silent_clients_does_not_cut_off_a_slow_scrape(window: Window) -> None:
+def test_a_flood_of_silent_clients_does_not_cut_off_a_slow_scrape(
+    window: RunningAdminServer,
+) -> None:
     request = b"GET /api/overview HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n"
     with connect(
         window.port, b"GET /api/overview HTTP/1.1\r\nHost: relay\r\n\r\n" * 60 + request
@@ -105,7 +109,7 @@ def test_a_flood_of_silent_clients_does_not_cut_off_a_slow_scrape(window: Window
     assert answers.count(b"HTTP/1.1 200 OK") == 61
 
 
-def test_a_connection_that_sends_or_reads_nothing_is_closed(window: Window) -> None:
+def test_a_connection_that_sends_or_reads_nothing_is_closed(window: RunningAdminServer) -> None:
     """In half a minute: by a deadline of 20 s, of 10 s for events, of 1 s for bodies."""
     quiet = [connect(window.port, sent) for sent in SLOW.values()]
     try:
@@ -118,9 +122,12 @@ def test_a_connection_that_sends_or_reads_nothing_is_closed(window: Window) -> N
 def test_kafka_and_watches_have_file_descriptors_left_in_a_flood(
     cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics("namespaces", signal=False)
-    with trial.reader(*trial.topics("namespaces")) as reader, trial.relay("namespaces") as relay:
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics("namespaces", signal=False)
+    with (
+        testbed.reader(*testbed.topics("namespaces")) as reader,
+        testbed.relay("namespaces") as relay,
+    ):
         relay.await_ready()
         resource.prlimit(relay.pid, resource.RLIMIT_NOFILE, (200, 200))
         with flood(relay.port, b""):
@@ -128,7 +135,7 @@ def test_kafka_and_watches_have_file_descriptors_left_in_a_flood(
             relay.wait("the watch ended", lambda: relay.stream("namespaces").get("lastError"))
             cluster.restart()
             broker.kafka.broker_down()
-            trial.namespaces(3)
+            testbed.namespaces(3)
             relay.wait("the queue waits", lambda: relay.metric("watchrelay_queue_records") > 0)
             broker.kafka.broker_up()
             await_equal(cluster, reader, {"namespaces": "/api/v1/namespaces"})
@@ -157,7 +164,7 @@ ASKED = {
 
 @pytest.mark.parametrize(("sent", "status"), ASKED.values(), ids=ASKED.keys())
 def test_no_answer_names_a_program_or_a_version(
-    window: Window, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+    window: RunningAdminServer, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO), connect(window.port, sent) as connection:
         answer = b""
@@ -172,7 +179,7 @@ def test_no_answer_names_a_program_or_a_version(
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"zstd"])
 def test_a_body_that_cannot_be_unpacked_is_no_line_of_the_log(
-    window: Window, coding: bytes, caplog: pytest.LogCaptureFixture
+    window: RunningAdminServer, coding: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     head = (
         b"GET /livez HTTP/1.1\r\nHost: relay\r\nConnection: close\r\nContent-Encoding: "

@@ -25,8 +25,8 @@ from tests.support.faultproxy import FaultProxy
 from tests.support.kafkarights import RIGHTS, grant, take
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker, KafkaCluster
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
 
 if TYPE_CHECKING:
     from tests.support.kafkabroker import Version
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 _SOON_S = 90.0
 """A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so
-and 60 s to build anew."""
+and 60 s to rebuild."""
 
 
 _ASKED = os.environ.get("KAFKA", "").split(",") if os.environ.get("KAFKA") else []
@@ -67,7 +67,7 @@ def said_of(relay: Daemon) -> str:
 class Scene:
     """A relay under churn with a reader of its topic."""
 
-    trial: Trial
+    testbed: Testbed
     relay: Daemon
     reader: TopicReader
     churn: Churn
@@ -97,7 +97,7 @@ class Scene:
         )
         self.churn.reach(self.churn.operations() + 40)
         self.churn.finish()
-        await_equal(self.trial.cluster, self.reader, _PATHS, deadline_s=_SOON_S)
+        await_equal(self.testbed.cluster, self.reader, _PATHS, deadline_s=_SOON_S)
         assert self.relay.livez() == self.relay.readyz()[0] == 200
         assert self.relay.metric("watchrelay_missed_changes_total") == 0
         assert self.relay.metric("watchrelay_list_total", result="success") == 1, (
@@ -115,13 +115,13 @@ def on_scene(
     cluster: EmbeddedCluster, broker: Any, directory: Path, **kafka: Any
 ) -> Iterator[Scene]:
     """What happens in the block happens under churn; behind it everything must end right."""
-    trial = Trial(cluster, broker, directory)
-    relay = trial.relay(*_PATHS, kafka=kafka)
-    with trial.under_churn(
-        relay, trial.topics(*_PATHS), namespaces=4, operations=400, per_s=60
+    testbed = Testbed(cluster, broker, directory)
+    relay = testbed.relay(*_PATHS, kafka=kafka)
+    with testbed.under_churn(
+        relay, testbed.topics(*_PATHS), namespaces=4, operations=400, per_s=60
     ) as (churn, reader):
         churn.reach(churn.operations() + 60)
-        scene = Scene(trial, relay, reader, churn)
+        scene = Scene(testbed, relay, reader, churn)
         yield scene
         scene.healed()
 
@@ -272,9 +272,9 @@ def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_
 ) -> None:
     with FaultProxy() as door, KafkaBroker(version) as broker:
         door.lead_to(broker.ports["PLAINTEXT"])
-        trial = Trial(cluster, broker, tmp_path)
-        relay = trial.relay(*_PATHS, kafka={"bootstrapServers": [f"127.0.0.1:{door.port}"]})
-        with Churn(cluster, trial.namespaces(4), operations=400, per_s=60) as churn, relay:
+        testbed = Testbed(cluster, broker, tmp_path)
+        relay = testbed.relay(*_PATHS, kafka={"bootstrapServers": [f"127.0.0.1:{door.port}"]})
+        with Churn(cluster, testbed.namespaces(4), operations=400, per_s=60) as churn, relay:
             relay.await_ready()
             churn.reach(churn.operations() + 60)
             broker.move()
@@ -290,8 +290,8 @@ def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_
             assert relay.metric("watchrelay_producer_rebuilds_total", reason="watchdog") >= 1
             asked = command("snapshot", "-c", relay.file, "configmaps", timeout_s=90.0)
             assert asked.code == 0, asked.stdout + asked.stderr
-            with trial.reader(trial.topic("configmaps")) as reader:
-                Scene(trial, relay, reader, churn).healed()
+            with testbed.reader(testbed.topic("configmaps")) as reader:
+                Scene(testbed, relay, reader, churn).healed()
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def test_a_leader_that_ends_is_followed_by_the_next_and_nothing_is_lost(
         "minInsyncReplicas": 2,
     }
     with on_scene(cluster, brokers, tmp_path, **copies) as scene:
-        node = brokers.leader(scene.trial.topic("configmaps"), 0)
+        node = brokers.leader(scene.testbed.topic("configmaps"), 0)
         node.kill() if end == "killed" else node.pause()
         try:
             number = len(scene.reader.records)
@@ -336,7 +336,7 @@ def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
         bootstrapServers=brokers.bootstrap.split(","),
         replicationFactor=1,
     ) as scene:
-        topic = scene.trial.topic("configmaps")
+        topic = scene.testbed.topic("configmaps")
         node = brokers.leader(topic, 0)
         node.kill()
         try:
@@ -382,7 +382,7 @@ def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everythin
                     lambda: "grant WRITE" in problem(scene.relay),
                     deadline_s=_SOON_S,
                 )
-                assert scene.trial.topic("configmaps") in problem(scene.relay)
+                assert scene.testbed.topic("configmaps") in problem(scene.relay)
                 assert (
                     scene.relay.metric(
                         "watchrelay_produce_errors_total", error="TopicAuthorizationFailedError"

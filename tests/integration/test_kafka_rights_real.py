@@ -25,7 +25,7 @@ from tests.support.embedded import EmbeddedCluster
 from tests.support.kafkabroker import Version
 from tests.support.kafkarights import RIGHTS, certified, denied, grant, granted
 from tests.support.realparts import KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
@@ -42,30 +42,30 @@ def test_with_the_rights_that_are_listed_a_relay_does_all_it_does_and_asks_for_n
 ) -> None:
     grant(broker, *RIGHTS, user="enough")
     assert granted(broker, "enough") == sorted(("TOPIC", "k8s.", right.name) for right in RIGHTS)
-    trial = Trial(cluster, broker, tmp_path)
-    relay = trial.relay("configmaps", kafka=certified(broker, "enough"))
-    maps = trial.config_maps(3)
+    testbed = Testbed(cluster, broker, tmp_path)
+    relay = testbed.relay("configmaps", kafka=certified(broker, "enough"))
+    maps = testbed.config_maps(3)
     ready = command("validate", "--connect", "-c", relay.file)
     assert ready.code == 0, ready.stdout + ready.stderr
     assert "ok: rights in kafka" in ready.stdout
     with relay:
         relay.await_ready()
         assert relay.metric("watchrelay_list_total", result="success") == 1
-        with trial.reader(trial.topic("configmaps")) as reader:
+        with testbed.reader(testbed.topic("configmaps")) as reader:
             reader.read_until("heartbeats", lambda: reader.of("configmaps", "heartbeat"))
         asked = command("snapshot", "-c", relay.file)
         assert asked.code == 0, asked.stdout + asked.stderr
         grant(broker, AclOperation.READ, user="onlooker")
-        onlooker = trial.relay("configmaps", name="onlooker", kafka=certified(broker, "onlooker"))
+        onlooker = testbed.relay("configmaps", name="onlooker", kafka=certified(broker, "onlooker"))
         refused = command("snapshot", "-c", onlooker.file)
         assert refused.code == 78
         assert (
-            f"topic {trial.signal_topic} may not be written by this user: grant WRITE on it"
+            f"topic {testbed.signal_topic} may not be written by this user: grant WRITE on it"
             in refused.stderr
         )
         epoch = relay.stream("configmaps")["epoch"]
         relay.kill()
-        trial.make(maps, [{"metadata": {"name": "made-meanwhile"}}])
+        testbed.make(maps, [{"metadata": {"name": "made-meanwhile"}}])
         relay.start().await_ready()
         assert relay.stream("configmaps")["epoch"] > epoch
         assert relay.metric("watchrelay_list_total") == 0, "it resumed"
@@ -105,7 +105,7 @@ def test_a_right_to_create_that_stands_on_the_cluster_will_do(
         AclPermissionType.ALLOW,
     )
     broker.admin.create_acls([anywhere])[anywhere].result(10)
-    relay = Trial(cluster, broker, tmp_path).relay("configmaps", kafka=certified(broker, "maker"))
+    relay = Testbed(cluster, broker, tmp_path).relay("configmaps", kafka=certified(broker, "maker"))
     asked = command("validate", "--connect", "-c", relay.file)
     assert (asked.code, "ok: rights in kafka" in asked.stdout) == (0, True), asked.stdout
 
@@ -117,7 +117,7 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
     for right in RIGHTS:
         user = f"without-{right.name}"
         grant(broker, *(other for other in RIGHTS if other is not right), user=user)
-        relays[right] = Trial(cluster, broker, tmp_path).relay(
+        relays[right] = Testbed(cluster, broker, tmp_path).relay(
             "configmaps", name=user, kafka=certified(broker, user)
         )
     for right, relay in relays.items():

@@ -2,7 +2,7 @@
 seed.  Out: right topics, right readers.
 
 The number of kills is small here; KILLS=200 asks for the full run. Each test shows its accounts:
-which object records stand on the topics, and why. They are held against a witness that watches the
+which object records stand on the topics, and why. They are held against a recorder that watches the
 same API server, and is never killed.
 """
 
@@ -25,9 +25,9 @@ from tests.support.livereader import LiveReader, fresh_tables
 from tests.support.pace import last
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
-from tests.support.witness import Witness
+from tests.support.watch_recorder import WatchRecorder
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
@@ -42,9 +42,9 @@ _BULK = 1000
 in."""
 
 
-def fill(trial: Trial, cluster: ControlPlane) -> str:
+def fill(testbed: Testbed, cluster: ControlPlane) -> str:
     """A namespace with `_BULK` config maps of 2 KB; the path of them all."""
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     rng = random.Random(1)
     bodies = [
@@ -58,7 +58,7 @@ def fill(trial: Trial, cluster: ControlPlane) -> str:
 
 
 def assert_every_change_was_said_once(
-    reader: TopicReader, witness: Witness, upto: Mapping[str, int]
+    reader: TopicReader, recorder: WatchRecorder, upto: Mapping[str, int]
 ) -> int:
     """What was said of changes is what happened, each once; how many."""
     total = 0
@@ -79,11 +79,11 @@ def assert_every_change_was_said_once(
             if count > 1
         ]
         assert twice == [], f"{stream}: said twice: {twice[:5]}"
-        compared = witness.compare(stream, said, upto=upto[stream])
+        compared = recorder.compare(stream, said, upto=upto[stream])
         # a list says what it leads to, not each step
         if not by_reason["resume"] + by_reason["relist"]:
-            assert compared.unsaid == [], (
-                f"{stream}: happened and was not said: {compared.unsaid[:5]}"
+            assert compared.missing == [], (
+                f"{stream}: happened and was not said: {compared.missing[:5]}"
             )
         assert compared.invented == [] or by_reason["resume"] + by_reason["relist"], (
             f"{stream}: {compared.invented[:5]}"
@@ -93,7 +93,7 @@ def assert_every_change_was_said_once(
 
 
 def assert_all_agree(
-    trial: Trial, cluster: ControlPlane, reader: TopicReader, living: LiveReader
+    testbed: Testbed, cluster: ControlPlane, reader: TopicReader, living: LiveReader
 ) -> None:
     """The readers that lived through it and those that start now hold what the API server lists,
     byte by byte."""
@@ -104,13 +104,13 @@ def assert_all_agree(
         lambda: living.proven() and living.tables() == wanted,
     )
     assert living.from_changes() == wanted, "its changes come to another state than it holds"
-    fresh, complaints = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
+    fresh, complaints = asyncio.run(fresh_tables(testbed.broker.bootstrap, testbed.control_topic))
     assert (fresh, complaints) == (wanted, [])
-    with trial.reader(*trial.topics(*PATHS)) as late:
+    with testbed.reader(*testbed.topics(*PATHS)) as late:
         late.read()
     assert {stream: late.table(stream) for stream in PATHS} == wanted
     late.assert_right(*PATHS, duplicates=True)
-    for topic, stream in zip(trial.topics(*PATHS), PATHS, strict=True):
+    for topic, stream in zip(testbed.topics(*PATHS), PATHS, strict=True):
         assert reader.plain[topic] == wanted[stream], "a table that knows no markers is another"
 
 
@@ -120,24 +120,24 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    trial, rng = Trial(real_cluster, kafka_broker, tmp_path), random.Random(5)
-    bulk = fill(trial, real_cluster)
-    relay = trial.relay(*PATHS, defaults={"snapshotInterval": "10s"})
+    testbed, rng = Testbed(real_cluster, kafka_broker, tmp_path), random.Random(5)
+    bulk = fill(testbed, real_cluster)
+    relay = testbed.relay(*PATHS, defaults={"snapshotInterval": "10s"})
     with ExitStack() as stack:
         stack.callback(real_cluster.request, "DELETE", bulk, timeout_s=60.0)
-        reader = stack.enter_context(trial.reader(*trial.topics(*PATHS)))
+        reader = stack.enter_context(testbed.reader(*testbed.topics(*PATHS)))
         stack.enter_context(relay)
         relay.await_ready()
-        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, trial.control_topic))
-        witness = stack.enter_context(Witness(real_cluster, PATHS))
+        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, testbed.control_topic))
+        recorder = stack.enter_context(WatchRecorder(real_cluster, PATHS))
         kinds = ("configmaps", "deployments")
-        namespaces = [f"{trial.name}-c{number}" for number in range(8)]
+        namespaces = [f"{testbed.name}-c{number}" for number in range(8)]
         for namespace in namespaces:
             real_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         churn = stack.enter_context(
             Churn(real_cluster, namespaces, operations=40 * KILLS, kinds=kinds, per_s=50)
         )
-        victim = Victim(relay, rng, lambda: trial.ask_snapshot("configmaps"))
+        victim = Victim(relay, rng, lambda: testbed.ask_snapshot("configmaps"))
         for number, aim in enumerate(aims(KILLS)):
             victim.end(aim)
             reader.read()
@@ -156,10 +156,10 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         assert verified.code == 0, verified.stdout + verified.stderr
         assert relay.stop() == 0
         reader.read()
-        assert_all_agree(trial, real_cluster, reader, living)
+        assert_all_agree(testbed, real_cluster, reader, living)
         reader.assert_right(*PATHS, duplicates=True)
         counted = reader.accounts()
-        changes = assert_every_change_was_said_once(reader, witness, upto)
+        changes = assert_every_change_was_said_once(reader, recorder, upto)
         with capsys.disabled():
             print(
                 f"\nkafka {kafka_broker.version}: {victim.lives} kills "

@@ -10,15 +10,15 @@ import pytest
 
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 from watchrelay.kube.frame import DEPTH_MAX
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics("configmaps", "secrets")
-    return trial
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics("configmaps", "secrets")
+    return testbed
 
 
 def nested(levels: int) -> Any:
@@ -67,11 +67,11 @@ def compared(relay: Daemon, problems: dict[str, str | None]) -> None:
 
 @pytest.mark.parametrize("format_", ["cloudevents", "structured", "debezium"])
 def test_an_object_nested_too_deeply_is_left_out_and_everything_else_is_right_and_proven(
-    trial: Trial, cluster: EmbeddedCluster, format_: str
+    testbed: Testbed, cluster: EmbeddedCluster, format_: str
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(
+    testbed.make(
         path,
         [
             odd("deep", DEPTH_MAX + 200),
@@ -81,7 +81,7 @@ def test_an_object_nested_too_deeply_is_left_out_and_everything_else_is_right_an
         ],
     )
     entries = [{"resource": "configmaps", "drop": ["data.x"], "redact": ["data.n.b"]}, "secrets"]
-    relay = trial.relay(*entries, kafka={"format": format_})
+    relay = testbed.relay(*entries, kafka={"format": format_})
     with relay:
         relay.await_ready()
         become = cluster.request("GET", f"{path}/becomes")
@@ -89,7 +89,7 @@ def test_an_object_nested_too_deeply_is_left_out_and_everything_else_is_right_an
             "PUT", f"{path}/becomes", {**become, "data": {"n": nested(DEPTH_MAX + 200)}}
         )
         cluster.request("DELETE", f"{path}/goes")
-        trial.make(
+        testbed.make(
             f"/api/v1/namespaces/{namespace}/secrets",
             [{"metadata": {"name": f"s{number}"}} for number in range(20)],
         )
@@ -110,12 +110,12 @@ def test_an_object_nested_too_deeply_is_left_out_and_everything_else_is_right_an
 
 
 def test_verify_finds_a_deletion_beside_an_object_that_cannot_be_decoded(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [odd("becomes", 3), odd("goes", 3), odd("stays", 3)])
-    relay = trial.relay({"resource": "configmaps", "drop": ["data.x"]})
+    testbed.make(path, [odd("becomes", 3), odd("goes", 3), odd("stays", 3)])
+    relay = testbed.relay({"resource": "configmaps", "drop": ["data.x"]})
     with relay:
         relay.await_ready()
         assert relay.stop() == 0

@@ -15,8 +15,8 @@ from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker
+from tests.support.testbed import Testbed, UnderChurn
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial, UnderChurn
 
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
 
@@ -25,20 +25,20 @@ _PATHS = {"configmaps": "/api/v1/configmaps", _WIDGETS: f"/apis/{GROUP}/v1/widge
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
+def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
     cluster.request(
         "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
     )
-    return Trial(cluster, kafka_broker, tmp_path)
+    return Testbed(cluster, kafka_broker, tmp_path)
 
 
 def _under_churn(
-    trial: Trial, relay: Daemon, *, namespaces: int, operations: int, per_s: int
+    testbed: Testbed, relay: Daemon, *, namespaces: int, operations: int, per_s: int
 ) -> UnderChurn:
     kinds = ("configmaps", "widgets")
-    return trial.under_churn(
+    return testbed.under_churn(
         relay,
-        trial.topics(*_PATHS),
+        testbed.topics(*_PATHS),
         namespaces=namespaces,
         operations=operations,
         kinds=kinds,
@@ -77,10 +77,10 @@ def _conflated(reader: TopicReader, stream: str) -> list[Any]:
 
 
 def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
-    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
-    relay = trial.relay(*_PATHS, queueBytes="16KiB")
-    with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
+    relay = testbed.relay(*_PATHS, queueBytes="16KiB")
+    with _under_churn(testbed, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
         with kafka_broker.frozen():
             _await_overload(relay)
@@ -100,16 +100,16 @@ def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
             "the watch was read all the time"
         )
         _ended_right(relay, reader, *_PATHS)
-    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
+    for topic, stream in zip(testbed.topics(*_PATHS), _PATHS, strict=True):
         assert _conflated(reader, stream)
         assert reader.plain[topic] == reader.table(stream)
 
 
 def test_a_relay_killed_while_it_skips_states_leaves_nothing_out_that_its_successor_does_not_say(
-    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
-    relay = trial.relay(*_PATHS, queueBytes="16KiB")
-    with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
+    relay = testbed.relay(*_PATHS, queueBytes="16KiB")
+    with _under_churn(testbed, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
         with kafka_broker.frozen():
             _await_overload(relay)
@@ -122,10 +122,10 @@ def test_a_relay_killed_while_it_skips_states_leaves_nothing_out_that_its_succes
 
 
 def test_a_freeze_longer_than_the_watchdogs_patience_ends_with_another_producer_and_nothing_lost(
-    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
-    relay = trial.relay(*_PATHS, queueBytes="64KiB")
-    with _under_churn(trial, relay, namespaces=4, operations=1000, per_s=50) as (churn, reader):
+    relay = testbed.relay(*_PATHS, queueBytes="64KiB")
+    with _under_churn(testbed, relay, namespaces=4, operations=1000, per_s=50) as (churn, reader):
         churn.reach(100)
         with kafka_broker.frozen():
             relay.wait(
@@ -143,10 +143,10 @@ def test_a_freeze_longer_than_the_watchdogs_patience_ends_with_another_producer_
 
 
 def test_where_overload_blocks_the_watch_is_not_read_and_no_state_in_between_is_skipped(
-    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
-    relay = trial.relay(*_PATHS, queueBytes="16KiB", overload="block")
-    with _under_churn(trial, relay, namespaces=8, operations=600, per_s=200) as (churn, reader):
+    relay = testbed.relay(*_PATHS, queueBytes="16KiB", overload="block")
+    with _under_churn(testbed, relay, namespaces=8, operations=600, per_s=200) as (churn, reader):
         churn.reach(100)
         with kafka_broker.frozen():
             churn.reach(churn.operations() + 200)

@@ -11,10 +11,10 @@ import pytest
 from aiokafka import TopicPartition
 
 import watchrelay.consumer
+from tests.support.pod_topics import NAMES, PodTopics, everything, state, take
 from tests.support.relays import until
-from tests.support.stage import NAMES, Stage, everything, state, take
-from tests.support.story import NODES, Writer, stream
-from tests.vectors.telling import claim, description
+from tests.support.stream_log import NODES, Writer, stream
+from tests.vectors.document import claim, description
 from watchrelay.consumer import Change, ConsumerError, NothingPublished, TopicReader
 from watchrelay.consumer.partitions import PartitionReplicas
 
@@ -61,66 +61,68 @@ class Losing(TopicReader):
 
 
 async def test_after_ready_each_object_of_the_state_comes_once_as_added_and_proven(
-    told: Stage,
+    pod_topics: PodTopics,
 ) -> None:
-    await told.begin()
-    async with told.reader() as reader:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader:
         await reader.ready()
         first = await take(reader, len(reader.objects("pods")))
         assert {(change.verb, change.reason, change.proven) for change in first} == {
             ("added", "initial", True)
         }
-        assert applied(first) == told.held()
-        told.writer.put("shop/a", 3)
-        told.writer.put("shop/a", 4)
-        told.writer.delete("shop/b")
-        await told.tell()
+        assert applied(first) == pod_topics.held()
+        pod_topics.writer.put("shop/a", 3)
+        pod_topics.writer.put("shop/a", 4)
+        pod_topics.writer.delete("shop/b")
+        await pod_topics.append()
         then = await take(reader, 3)
         assert brief(then) == [
             ("deleted", "shop/b", "watch"),
             ("modified", "shop/a", "watch"),
             ("modified", "shop/a", "watch"),
         ]
-        assert applied([*first, *then]) == told.held()
+        assert applied([*first, *then]) == pod_topics.held()
         assert not reader.problems
 
 
 async def test_what_was_deleted_since_the_snapshot_is_never_heard_of_at_the_beginning(
-    told: Stage,
+    pod_topics: PodTopics,
 ) -> None:
-    await told.begin()
+    await pod_topics.begin()
     for name in NAMES[:6]:
-        told.writer.delete(name)
-        told.writer.beat()
-    told.writer.put("shop/g", 2)
-    await told.tell()
+        pod_topics.writer.delete(name)
+        pod_topics.writer.beat()
+    pod_topics.writer.put("shop/g", 2)
+    await pod_topics.append()
     for ready in (True, False):
-        async with told.ended() as reader:
+        async with pod_topics.ended() as reader:
             if ready:
                 await reader.ready()
             changes = await everything(reader)
             assert brief(changes) == [("added", "shop/g", "initial")]
-            assert changes[0].value == told.held()["shop/g"]
+            assert changes[0].value == pod_topics.held()["shop/g"]
 
 
-async def test_what_changes_between_ready_and_the_first_look_is_in_the_state(told: Stage) -> None:
-    await told.begin()
-    async with told.reader() as reader, asyncio.timeout(20.0):
+async def test_what_changes_between_ready_and_the_first_look_is_in_the_state(
+    pod_topics: PodTopics,
+) -> None:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader, asyncio.timeout(20.0):
         await reader.ready()
-        told.writer.put("shop/a", 3)
-        told.writer.delete("shop/b")
-        told.writer.put("shop/new")
-        await told.tell()
-        while state(reader) != told.held():
+        pod_topics.writer.put("shop/a", 3)
+        pod_topics.writer.delete("shop/b")
+        pod_topics.writer.put("shop/new")
+        await pod_topics.append()
+        while state(reader) != pod_topics.held():
             await reader._read_on()
-        changes = await take(reader, len(told.held()))
+        changes = await take(reader, len(pod_topics.held()))
         assert {change.verb for change in changes} == {"added"}
-        assert applied(changes) == told.held()
+        assert applied(changes) == pod_topics.held()
 
 
-async def test_two_loops_share_one_sequence_and_a_later_one_goes_on(told: Stage) -> None:
-    await told.begin()
-    async with told.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+async def test_two_loops_share_one_sequence_and_a_later_one_goes_on(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
         await reader.ready()
         changes = []
         async for change in reader:
@@ -134,49 +136,55 @@ async def test_two_loops_share_one_sequence_and_a_later_one_goes_on(told: Stage)
         await reader.close()
         for task in taken:
             changes += await task
-        assert applied(changes) == told.held()
+        assert applied(changes) == pod_topics.held()
 
 
-async def test_who_is_cancelled_while_waiting_for_a_change_loses_none(told: Stage) -> None:
-    await told.begin()
+async def test_who_is_cancelled_while_waiting_for_a_change_loses_none(
+    pod_topics: PodTopics,
+) -> None:
+    await pod_topics.begin()
     changes: list[Change] = []
-    async with told.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+    async with pod_topics.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
 
         async def one() -> None:
             changes.append(await anext(reader))
 
         for turns in [*range(0, 120, 3), *[400] * 200]:
-            if len(changes) == len(told.held()):
+            if len(changes) == len(pod_topics.held()):
                 break
             taking = tasks.create_task(one(), name="one")
             for _ in range(turns):
                 await asyncio.sleep(0)
             taking.cancel()
             await asyncio.wait([taking])
-        while len(changes) < len(told.held()):
+        while len(changes) < len(pod_topics.held()):
             await one()
-        assert applied(changes) == told.held()
+        assert applied(changes) == pod_topics.held()
         assert reader._pending.take() is None
 
 
-async def test_after_a_loss_the_difference_is_given_and_not_the_whole(told: Stage) -> None:
-    await told.begin()
-    reader = Losing(told.kafka.bootstrap, control_topic=told.control)
+async def test_after_a_loss_the_difference_is_given_and_not_the_whole(
+    pod_topics: PodTopics,
+) -> None:
+    await pod_topics.begin()
+    reader = Losing(pod_topics.kafka.bootstrap, control_topic=pod_topics.control)
     reader.lost = set()
     async with reader, asyncio.timeout(30.0):
         await reader.ready()
-        first = await take(reader, len(told.held()))
-        told.writer.delete("shop/a")
-        (partition,) = [number for number, held in enumerate(told.writer.held) if b"shop/c" in held]
-        told.writer.put("shop/c", 7)
-        reader.lost.add((partition, told.logs[partition].end - 1))
-        told.writer.put("shop/c", 8)
-        told.writer.put("shop/new")
-        told.writer.put("shop/b", 9)
-        told.writer.beat()
-        await told.tell()
+        first = await take(reader, len(pod_topics.held()))
+        pod_topics.writer.delete("shop/a")
+        (partition,) = [
+            number for number, held in enumerate(pod_topics.writer.held) if b"shop/c" in held
+        ]
+        pod_topics.writer.put("shop/c", 7)
+        reader.lost.add((partition, pod_topics.logs[partition].end - 1))
+        pod_topics.writer.put("shop/c", 8)
+        pod_topics.writer.put("shop/new")
+        pod_topics.writer.put("shop/b", 9)
+        pod_topics.writer.beat()
+        await pod_topics.append()
         then = [await anext(reader)]
-        while applied([*first, *then]) != told.held():
+        while applied([*first, *then]) != pod_topics.held():
             then.append(await anext(reader))
         assert {change.key for change in then} == {"shop/a", "shop/b", "shop/c", "shop/new"}
         assert len(then) == 4
@@ -184,72 +192,76 @@ async def test_after_a_loss_the_difference_is_given_and_not_the_whole(told: Stag
 
 
 async def test_what_follows_a_loss_is_held_back_until_the_state_is_proven_again(
-    told: Stage,
+    pod_topics: PodTopics,
 ) -> None:
     """The newest record of each object is there: the marker agrees, and nothing has to be read
     again."""
-    await told.begin()
+    await pod_topics.begin()
     said: list[str] = []
     async with (
-        told.reader(waiting=said.append) as reader,
+        pod_topics.reader(waiting=said.append) as reader,
         asyncio.timeout(20.0),
         asyncio.TaskGroup() as tasks,
     ):
         await reader.ready()
-        first = await take(reader, len(told.held()))
-        before = told.held()["shop/c"]
-        told.writer.put("shop/c", 7, lose=True)
-        told.writer.put("shop/c", 8)
-        await told.tell()
+        first = await take(reader, len(pod_topics.held()))
+        before = pod_topics.held()["shop/c"]
+        pod_topics.writer.put("shop/c", 7, lose=True)
+        pod_topics.writer.put("shop/c", 8)
+        await pod_topics.append()
         taking = tasks.create_task(take(reader, 1), name="take")
         await until(lambda: bool(said))
         assert said[0].startswith("read to the end, and not proven yet: pods/")
         assert not taking.done()
-        told.writer.beat()
-        await told.tell()
+        pod_topics.writer.beat()
+        await pod_topics.append()
         (change,) = await taking
         assert (change.verb, change.old_value, change.value) == (
             "modified",
             before,
-            told.held()["shop/c"],
+            pod_topics.held()["shop/c"],
         )
-        assert applied([*first, change]) == told.held()
+        assert applied([*first, change]) == pod_topics.held()
         assert not reader.problems
 
 
 async def test_with_an_end_what_is_not_proven_there_is_an_error_and_not_a_silent_end(
-    told: Stage,
+    pod_topics: PodTopics,
 ) -> None:
-    await told.begin()
-    (partition,) = [number for number, held in enumerate(told.writer.held) if b"shop/c" in held]
-    told.writer.put("shop/c", 7, lose=True)
-    told.writer.put("shop/c", 8)
-    told.writer.beat()
-    told.writer.put("shop/c", 9, lose=True)
-    told.writer.beat()
-    await told.tell()
+    await pod_topics.begin()
+    (partition,) = [
+        number for number, held in enumerate(pod_topics.writer.held) if b"shop/c" in held
+    ]
+    pod_topics.writer.put("shop/c", 7, lose=True)
+    pod_topics.writer.put("shop/c", 8)
+    pod_topics.writer.beat()
+    pod_topics.writer.put("shop/c", 9, lose=True)
+    pod_topics.writer.beat()
+    await pod_topics.append()
     changes: list[Change] = []
-    async with told.ended() as reader:
+    async with pod_topics.ended() as reader:
         with pytest.raises(
             NothingPublished, match=f"read to the end, and not proven: pods/{partition}$"
         ):
             await follow(reader, changes)
     assert applied(changes) == {
-        key.decode(): said.value for key, said in told.writer.held[1 - partition].items()
+        key.decode(): said.value for key, said in pod_topics.writer.held[1 - partition].items()
     }
 
 
-async def test_a_restart_of_the_relay_that_says_all_again_changes_nothing(told: Stage) -> None:
-    await told.begin()
-    async with told.reader() as reader:
+async def test_a_restart_of_the_relay_that_says_all_again_changes_nothing(
+    pod_topics: PodTopics,
+) -> None:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader:
         await reader.ready()
-        first = await take(reader, len(told.held()))
-        new = Writer(stream(partitions=2), told.logs, epoch=4, before=told.writer)
+        first = await take(reader, len(pod_topics.held()))
+        new = Writer(stream(partitions=2), pod_topics.logs, epoch=4, before=pod_topics.writer)
         new.claim()
         new.snapshot()
         new.beat()
         new.put("shop/a", 5)
-        await told.tell()
+        await pod_topics.append()
         (change,) = await take(reader, 1)
         assert (change.key, change.verb, change.position.epoch) == ("shop/a", "modified", 4)
         assert applied([*first, change]) == {
@@ -257,10 +269,12 @@ async def test_a_restart_of_the_relay_that_says_all_again_changes_nothing(told: 
         }
 
 
-async def test_positions_saved_in_the_middle_of_the_state_begin_it_once_more(told: Stage) -> None:
+async def test_positions_saved_in_the_middle_of_the_state_begin_it_once_more(
+    pod_topics: PodTopics,
+) -> None:
     """At least once: nothing of a partition counts as given before all of its state was."""
-    await told.begin()
-    async with told.reader() as reader:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader:
         await reader.ready()
         first = await take(reader, 1)
         assert reader.positions() == []
@@ -268,31 +282,31 @@ async def test_positions_saved_in_the_middle_of_the_state_begin_it_once_more(tol
             first += await take(reader, 1)
         saved = reader.positions()
     whole = {place["partition"] for place in saved}
-    told.writer.delete("shop/b")
-    await told.tell()
-    async with told.ended(resume=saved) as reader:
+    pod_topics.writer.delete("shop/b")
+    await pod_topics.append()
+    async with pod_topics.ended(resume=saved) as reader:
         changes = await everything(reader)
         assert {change.partition for change in changes if change.verb == "added"} == {0, 1} - whole
         rest = [change for change in changes if change.partition in whole]
         assert applied([*(change for change in first if change.partition in whole), *rest]) == {
             key.decode(): said.value
             for number in whole
-            for key, said in told.writer.held[number].items()
+            for key, said in pod_topics.writer.held[number].items()
         }
 
 
 async def test_resumed_each_change_of_the_meantime_is_given_and_then_the_live_ones(
-    told: Stage,
+    pod_topics: PodTopics,
 ) -> None:
-    await told.begin()
-    async with told.ended() as reader:
+    await pod_topics.begin()
+    async with pod_topics.ended() as reader:
         first, saved = await everything(reader), reader.positions()
-    told.writer.put("shop/a", 3)
-    told.writer.put("shop/a", 4)
-    told.writer.delete("shop/b")
-    told.writer.beat()
-    await told.tell()
-    async with told.reader(resume=saved) as reader:
+    pod_topics.writer.put("shop/a", 3)
+    pod_topics.writer.put("shop/a", 4)
+    pod_topics.writer.delete("shop/b")
+    pod_topics.writer.beat()
+    await pod_topics.append()
+    async with pod_topics.reader(resume=saved) as reader:
         await reader.ready()
         then = await take(reader, 3)
         assert brief(then) == [
@@ -300,24 +314,28 @@ async def test_resumed_each_change_of_the_meantime_is_given_and_then_the_live_on
             ("modified", "shop/a", "watch"),
             ("modified", "shop/a", "watch"),
         ]
-        told.writer.put("shop/z", 1)
-        await told.tell()
+        pod_topics.writer.put("shop/z", 1)
+        await pod_topics.append()
         then += await take(reader, 1)
-        assert applied([*first, *then]) == told.held()
+        assert applied([*first, *then]) == pod_topics.held()
 
 
-async def test_several_streams_are_given_each_once_and_asked_for_by_name(told: Stage) -> None:
-    told.writer = Writer(stream(partitions=2, prefix=b"pods/"), told.logs, epoch=2)
-    nodes = Writer(stream(NODES, partitions=2, prefix=b"nodes/"), told.logs, epoch=5)
-    told.writer.first(*NAMES)
+async def test_several_streams_are_given_each_once_and_asked_for_by_name(
+    pod_topics: PodTopics,
+) -> None:
+    pod_topics.writer = Writer(stream(partitions=2, prefix=b"pods/"), pod_topics.logs, epoch=2)
+    nodes = Writer(stream(NODES, partitions=2, prefix=b"nodes/"), pod_topics.logs, epoch=5)
+    pod_topics.writer.first(*NAMES)
     nodes.first("n1", "n2")
-    told.writer.beat()
+    pod_topics.writer.beat()
     nodes.beat()
-    await told.tell()
-    await told.describe()
-    await told.teller.say(told.control, "stream/nodes", description(2, topic=told.topic))
-    await told.teller.say(told.control, "claim/nodes", claim("w1"))
-    async with told.ended() as reader:
+    await pod_topics.append()
+    await pod_topics.describe()
+    await pod_topics.appender.send(
+        pod_topics.control, "stream/nodes", description(2, topic=pod_topics.topic)
+    )
+    await pod_topics.appender.send(pod_topics.control, "claim/nodes", claim("w1"))
+    async with pod_topics.ended() as reader:
         await reader.ready()
         assert reader.get("nodes//n1", stream="nodes")["metadata"]["name"] == "n1"
         with pytest.raises(ValueError, match="name the stream: this reader has nodes, pods"):
@@ -329,16 +347,19 @@ async def test_several_streams_are_given_each_once_and_asked_for_by_name(told: S
         assert applied(changes) == state(reader, "pods") | state(reader, "nodes")
 
 
-async def test_the_state_is_a_live_view_by_key(told: Stage) -> None:
-    await told.begin()
-    async with told.reader() as reader:
+async def test_the_state_is_a_live_view_by_key(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader:
         pods = reader.objects("pods")
         assert (len(pods), list(pods), reader.get("shop/a")) == (0, [], None)
         await reader.ready()
-        assert set(pods) == told.held().keys()
+        assert set(pods) == pod_topics.held().keys()
         assert pods["shop/a"]["metadata"]["name"] == "a"
         assert reader.get("shop/a") == pods["shop/a"] == dict(pods.items())["shop/a"]
-        assert (pods.value("shop/a"), pods.value("shop/none")) == (told.held()["shop/a"], None)
+        assert (pods.value("shop/a"), pods.value("shop/none")) == (
+            pod_topics.held()["shop/a"],
+            None,
+        )
         assert (
             "shop/none" in pods,
             pods.get("shop/none"),
@@ -347,9 +368,9 @@ async def test_the_state_is_a_live_view_by_key(told: Stage) -> None:
         ) == (False, None, None, None)
         with pytest.raises(KeyError):
             pods["shop/none"]
-        told.writer.put("shop/new")
-        await told.tell()
-        await take(reader, len(told.held()))
+        pod_topics.writer.put("shop/new")
+        await pod_topics.append()
+        await take(reader, len(pod_topics.held()))
         assert "shop/new" in pods
         assert len(reader.objects("nothing")) == 0
 

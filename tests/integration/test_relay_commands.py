@@ -13,7 +13,7 @@ from tests.support.daemon import command, relay_config
 from tests.support.listed import await_equal
 from tests.support.process import free_port
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
 
@@ -35,10 +35,10 @@ _SHOWN = {
 
 
 def test_sigterm_under_load_drains_and_exits_with_0(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=600) as (
+    relay = testbed.relay(*_PATHS)
+    with testbed.under_churn(relay, testbed.topics(*_PATHS), namespaces=4, operations=600) as (
         churn,
         reader,
     ):
@@ -47,7 +47,9 @@ def test_sigterm_under_load_drains_and_exits_with_0(
         assert churn.running, "the churn ended before the relay"
         reader.read()
         reader.assert_right(*_PATHS)
-        assert {lane.last for stream in _PATHS for lane in reader.lanes_of(stream)} - {0}
+        assert {
+            partition.last for stream in _PATHS for partition in reader.partitions_of(stream)
+        } - {0}
         for stream in _PATHS:
             newest = {said.raw.partition: said.type for said in reader.of(stream)}
             assert set(newest.values()) == {"heartbeat"}, (
@@ -56,10 +58,10 @@ def test_sigterm_under_load_drains_and_exits_with_0(
 
 
 def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
-    with trial.under_churn(first, trial.topics(*_PATHS), namespaces=4, operations=800) as (
+    first, second = testbed.relay(*_PATHS, name="first"), testbed.relay(*_PATHS, name="second")
+    with testbed.under_churn(first, testbed.topics(*_PATHS), namespaces=4, operations=800) as (
         churn,
         reader,
     ):
@@ -77,14 +79,14 @@ def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
     assert all(len({said.epoch for said in reader.of(stream)}) == 2 for stream in _PATHS)
 
 
-def test_tail_shows_every_record_as_json(trial: Trial, real_cluster: ControlPlane) -> None:
-    (namespace,) = trial.namespaces(1)
-    trial.make(
+def test_tail_shows_every_record_as_json(testbed: Testbed, real_cluster: ControlPlane) -> None:
+    (namespace,) = testbed.namespaces(1)
+    testbed.make(
         f"/api/v1/namespaces/{namespace}/configmaps",
         [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}],
     )
-    relay = trial.relay(*_PATHS)
-    with relay, trial.reader(*trial.topics(*_PATHS)) as reader:
+    relay = testbed.relay(*_PATHS)
+    with relay, testbed.reader(*testbed.topics(*_PATHS)) as reader:
         relay.await_ready()
         real_cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/seen")
         reader.read_until("the delete is on the topic", lambda: reader.of("configmaps", "deleted"))
@@ -146,11 +148,11 @@ def test_tail_shows_every_record_as_json(trial: Trial, real_cluster: ControlPlan
     assert f"{namespace}/seen" in people.stdout
 
 
-def test_topics_creates_what_run_would(trial: Trial, kafka_broker: KafkaBroker) -> None:
-    relay = trial.relay(*_PATHS)
+def test_topics_creates_what_run_would(testbed: Testbed, kafka_broker: KafkaBroker) -> None:
+    relay = testbed.relay(*_PATHS)
     made = command("topics", "--create", "-c", relay.file)
     assert made.code == 0, made.stdout + made.stderr
-    for topic in trial.topics(*_PATHS):
+    for topic in testbed.topics(*_PATHS):
         assert topic in made.stdout
         assert len(kafka_broker.admin.list_topics(topic).topics[topic].partitions) == 3
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -166,43 +168,43 @@ def test_topics_creates_what_run_would(trial: Trial, kafka_broker: KafkaBroker) 
         assert relay.stop() == 0
 
 
-def _written(trial: Trial, name: str, config: dict[str, Any]) -> Path:
-    path = trial.directory / f"{name}.yaml"
+def _written(testbed: Testbed, name: str, config: dict[str, Any]) -> Path:
+    path = testbed.directory / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
 
 
 def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
-    trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
+    testbed: Testbed, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     token = real_cluster.service_account_token(namespace, "nobody")
-    nobody = real_cluster.write_kubeconfig(f"{trial.name}-nobody", token=token)
+    nobody = real_cluster.write_kubeconfig(f"{testbed.name}-nobody", token=token)
     dead = f"127.0.0.1:{free_port()}"
-    away = real_cluster.write_kubeconfig(f"{trial.name}-away", server=f"https://{dead}")
+    away = real_cluster.write_kubeconfig(f"{testbed.name}-away", server=f"https://{dead}")
     too_many = {"replicationFactor": 3, "minInsyncReplicas": 1}
     cases: dict[str, tuple[dict[str, Any], int, str]] = {
-        "right": (trial.config(*_PATHS), 0, ""),
-        "not-served-yet": (trial.config("configmaps", "nosuch.example.org"), 0, "nosuch"),
+        "right": (testbed.config(*_PATHS), 0, ""),
+        "not-served-yet": (testbed.config("configmaps", "nosuch.example.org"), 0, "nosuch"),
         "T86-namespace-not-there": (
-            trial.config({"resource": "configmaps", "namespaces": ["nowhere"]}),
+            testbed.config({"resource": "configmaps", "namespaces": ["nowhere"]}),
             0,
             "no matching objects in namespace nowhere",
         ),
         "kafka-away": (
             relay_config(
-                trial.name, bootstrap=dead, kubeconfig=real_cluster.kubeconfig, resources=["pods"]
+                testbed.name, bootstrap=dead, kubeconfig=real_cluster.kubeconfig, resources=["pods"]
             ),
             69,
             dead,
         ),
-        "server-away": (trial.config("pods", kubeconfig=away), 69, dead),
-        "no-right": (trial.config("pods", kubeconfig=nobody), 78, "pods"),
-        "too-few-brokers": (trial.config("pods", kafka=too_many), 78, "replication"),
-        "unknown-key": ({**trial.config("pods"), "resorces": []}, 78, "resorces"),
+        "server-away": (testbed.config("pods", kubeconfig=away), 69, dead),
+        "no-right": (testbed.config("pods", kubeconfig=nobody), 78, "pods"),
+        "too-few-brokers": (testbed.config("pods", kafka=too_many), 78, "replication"),
+        "unknown-key": ({**testbed.config("pods"), "resorces": []}, 78, "resorces"),
     }
     for name, (config, code, word) in cases.items():
-        outcome = command("validate", "--connect", "-c", _written(trial, name, config))
+        outcome = command("validate", "--connect", "-c", _written(testbed, name, config))
         said = outcome.stdout + outcome.stderr
         assert outcome.code == code, f"{name}: {said}"
         assert word in said, f"{name}: {said}"
@@ -210,7 +212,7 @@ def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
 
 
 def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
-    trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
+    testbed: Testbed, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
     dangers = {
         "configmaps": (
@@ -223,9 +225,9 @@ def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
         "pods": ({}, 2, "partition"),
     }
     for resource, (config, partitions, _) in dangers.items():
-        kafka_broker.create_topic(trial.topic(resource), partitions=partitions, config=config)
-    relay = trial.relay(*dangers, "namespaces")
-    with relay, trial.reader(trial.topic("namespaces")) as reader:
+        kafka_broker.create_topic(testbed.topic(resource), partitions=partitions, config=config)
+    relay = testbed.relay(*dangers, "namespaces")
+    with relay, testbed.reader(testbed.topic("namespaces")) as reader:
         relay.await_ready()
         await_equal(real_cluster, reader, {"namespaces": _PATHS["namespaces"]})
         rows, (_, body) = relay.api_streams(), relay.readyz()
@@ -235,8 +237,10 @@ def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
             ]
             for text in (rows[resource]["waitsFor"], body["streams"][resource]["reason"]):
                 assert setting in text
-                assert trial.topic(resource) in text
-            assert [line for line in relay.said(trial.topic(resource)) if line["level"] == "error"]
+                assert testbed.topic(resource) in text
+            assert [
+                line for line in relay.said(testbed.topic(resource)) if line["level"] == "error"
+            ]
         assert rows["namespaces"]["state"] == "watching"
         checked = command("topics", "-c", relay.file)
         assert checked.code != 0
@@ -246,8 +250,10 @@ def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
     reader.assert_right("namespaces")
 
 
-def test_more_copies_than_brokers_are_refused_by_name_and_the_process_stays(trial: Trial) -> None:
-    relay = trial.relay("configmaps", kafka={"replicationFactor": 3, "minInsyncReplicas": 2})
+def test_more_copies_than_brokers_are_refused_by_name_and_the_process_stays(
+    testbed: Testbed,
+) -> None:
+    relay = testbed.relay("configmaps", kafka={"replicationFactor": 3, "minInsyncReplicas": 2})
     with relay:
         relay.wait("the reason is given", lambda: "replication" in str(relay.readyz()[1]).lower())
         assert relay.livez() == 200

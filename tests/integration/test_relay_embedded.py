@@ -24,8 +24,8 @@ from tests.support.demos import end_well
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal, redacted_data
 from tests.support.process import wait_until
+from tests.support.testbed import Testbed, UnderChurn
 from tests.support.topicreader import read_control
-from tests.support.trial import Trial, UnderChurn
 
 _PATHS = {
     "configmaps": "/api/v1/configmaps",
@@ -35,19 +35,19 @@ _PATHS = {
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
     cluster.request(
         "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
     )
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics(*_PATHS, signal=False)
-    return trial
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*_PATHS, signal=False)
+    return testbed
 
 
-def _under_churn(trial: Trial, relay: Daemon) -> UnderChurn:
-    return trial.under_churn(
+def _under_churn(testbed: Testbed, relay: Daemon) -> UnderChurn:
+    return testbed.under_churn(
         relay,
-        trial.topics(*_PATHS),
+        testbed.topics(*_PATHS),
         namespaces=4,
         operations=1000,
         kinds=("configmaps", "widgets"),
@@ -56,18 +56,18 @@ def _under_churn(trial: Trial, relay: Daemon) -> UnderChurn:
 
 
 def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
+    relay = testbed.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
     with (
         Churn(
             cluster,
-            trial.namespaces(20),
+            testbed.namespaces(20),
             operations=1000,
             kinds=("configmaps", "widgets"),
             per_s=1000,
         ) as churn,
-        trial.reader(*trial.topics(*_PATHS)) as reader,
+        testbed.reader(*testbed.topics(*_PATHS)) as reader,
     ):
         churn.reach(100)
         with relay:
@@ -77,30 +77,32 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
             await_equal(cluster, reader, _PATHS)
             reader.read_until(
                 "a second snapshot is complete",
-                lambda: all(lane.ends > 1 for at in _PATHS for lane in reader.lanes_of(at)),
+                lambda: all(
+                    partition.ends > 1 for at in _PATHS for partition in reader.partitions_of(at)
+                ),
             )
             assert relay.livez() == 200
             assert relay.metric("watchrelay_missed_changes_total") == 0
             assert relay.stop() == 0
             reader.read()
     reader.assert_right(*_PATHS)
-    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
+    for topic, stream in zip(testbed.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream), (
             "a table that knows no markers is another"
         )
     assert reader.of("configmaps", "deleted"), "the churn deleted nothing"
-    control = read_control(trial.broker.bootstrap, trial.control_topic)
+    control = read_control(testbed.broker.bootstrap, testbed.control_topic)
     assert {key for _, key, _ in control} == {
         f"{kind}/{stream}" for kind in ("claim", "stream", "snapshot") for stream in _PATHS
     }
 
 
 def test_a_restart_makes_a_new_epoch_and_a_right_topic(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    path = trial.config_maps(10)
-    relay = trial.relay(*_PATHS)
-    with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
+    path = testbed.config_maps(10)
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(*testbed.topics(*_PATHS)) as reader, relay:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         before = {stream: reader.epoch(stream) for stream in _PATHS}
@@ -121,10 +123,10 @@ def test_a_restart_makes_a_new_epoch_and_a_right_topic(
 
 
 def test_an_api_server_that_goes_away_and_forgets_costs_nothing(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with _under_churn(trial, relay) as (churn, reader):
+    relay = testbed.relay(*_PATHS)
+    with _under_churn(testbed, relay) as (churn, reader):
         for operations in (200, 600):
             churn.reach(operations)
             cluster.kill()
@@ -136,15 +138,15 @@ def test_an_api_server_that_goes_away_and_forgets_costs_nothing(
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS)
-    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
+    for topic, stream in zip(testbed.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream)
 
 
 def test_a_broker_that_goes_away_under_churn_costs_nothing(
-    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+    testbed: Testbed, cluster: EmbeddedCluster, broker: EmbeddedBroker
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with _under_churn(trial, relay) as (churn, reader):
+    relay = testbed.relay(*_PATHS)
+    with _under_churn(testbed, relay) as (churn, reader):
         churn.reach(200)
         broker.kafka.broker_down()
         churn.reach(600)
@@ -156,9 +158,11 @@ def test_a_broker_that_goes_away_under_churn_costs_nothing(
     reader.assert_right(*_PATHS, duplicates=True)
 
 
-def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, cluster: EmbeddedCluster) -> None:
-    relay = trial.relay(*_PATHS)
-    with _under_churn(trial, relay) as (churn, reader):
+def test_sigterm_under_load_drains_and_exits_with_0(
+    testbed: Testbed, cluster: EmbeddedCluster
+) -> None:
+    relay = testbed.relay(*_PATHS)
+    with _under_churn(testbed, relay) as (churn, reader):
         churn.reach(200)
         assert relay.stop() == 0
         assert churn.running, "the churn ended before the relay"
@@ -168,35 +172,35 @@ def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, cluster: Embed
     assert set(newest.values()) == {"heartbeat"}, "the drain does not end in a heartbeat"
 
 
-def _one_change_is_seen(trial: Trial, relay: Daemon) -> None:
-    trial.namespaces(1)
+def _one_change_is_seen(testbed: Testbed, relay: Daemon) -> None:
+    testbed.namespaces(1)
     relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
 
 
 def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(
-    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+    testbed: Testbed, cluster: EmbeddedCluster, broker: EmbeddedBroker
 ) -> None:
-    relay = trial.relay(*_PATHS, shutdown={"drainTimeout": "1s"})
+    relay = testbed.relay(*_PATHS, shutdown={"drainTimeout": "1s"})
     with relay:
         relay.await_ready()
         broker.kafka.broker_down()
-        _one_change_is_seen(trial, relay)
+        _one_change_is_seen(testbed, relay)
         assert relay.stop() == 1
         assert relay.said("drain deadline passed")
 
 
 @pytest.mark.parametrize("trouble", ["away", "silent"])
 def test_a_second_signal_ends_the_drain_at_once(
-    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker, trouble: str
+    testbed: Testbed, cluster: EmbeddedCluster, broker: EmbeddedBroker, trouble: str
 ) -> None:
-    relay = trial.relay(*_PATHS, shutdown={"drainTimeout": "5m"})
+    relay = testbed.relay(*_PATHS, shutdown={"drainTimeout": "5m"})
     with relay:
         relay.await_ready()
         if trouble == "away":
             broker.kafka.broker_down()
         else:
             broker.kafka.set_rtt(60_000)
-        _one_change_is_seen(trial, relay)
+        _one_change_is_seen(testbed, relay)
         relay.send(signal.SIGTERM)
         relay.wait("it drains", lambda: relay.said("draining"))
         assert relay.alive
@@ -205,11 +209,11 @@ def test_a_second_signal_ends_the_drain_at_once(
 
 
 def test_a_relay_that_reached_neither_side_ends_with_0(
-    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+    testbed: Testbed, cluster: EmbeddedCluster, broker: EmbeddedBroker
 ) -> None:
     cluster.kill()
     broker.kafka.broker_down()
-    relay = trial.relay(*_PATHS)
+    relay = testbed.relay(*_PATHS)
     with relay:
         relay.wait("it says what is away", lambda: str(cluster.port) in str(relay.readyz()[1]))
         assert (relay.livez(), relay.readyz()[0]) == (200, 503)
@@ -218,15 +222,15 @@ def test_a_relay_that_reached_neither_side_ends_with_0(
 
 
 def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
-    with trial.reader(*trial.topics(*_PATHS)) as reader, first:
+    first, second = testbed.relay(*_PATHS, name="first"), testbed.relay(*_PATHS, name="second")
+    with testbed.reader(*testbed.topics(*_PATHS)) as reader, first:
         first.await_ready()
         with second:
             assert first.exit_code() == 75
             second.await_ready()
-            trial.namespaces(2)
+            testbed.namespaces(2)
             await_equal(cluster, reader, _PATHS)
             assert second.stop() == 0
             reader.read()
@@ -235,15 +239,15 @@ def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
 
 
 def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
     cluster.do(
         lambda: cluster.server.behaviour.forbidden.update(
             {("list", "configmaps"), ("watch", "configmaps")}
         )
     )
-    relay = trial.relay(*_PATHS, "nosuch.example.org")
-    with relay, trial.reader(*trial.topics(*_PATHS)[1:]) as reader:
+    relay = testbed.relay(*_PATHS, "nosuch.example.org")
+    with relay, testbed.reader(*testbed.topics(*_PATHS)[1:]) as reader:
         relay.await_ready()
         relay.wait("configmaps wait", lambda: relay.stream("configmaps").get("waitsFor"))
         _, body = relay.readyz()
@@ -251,7 +255,7 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(
             assert word in body["streams"]["configmaps"]["reason"], body
         assert "example.org" in body["streams"]["nosuch.example.org"]["reason"]
         assert [line for line in relay.said("configmaps") if line["level"] in {"warning", "error"}]
-        trial.namespaces(1)
+        testbed.namespaces(1)
         await_equal(
             cluster,
             reader,
@@ -263,28 +267,30 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(
 
 
 def test_the_payload_of_secrets_stays_home(
-    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+    testbed: Testbed, cluster: EmbeddedCluster, broker: EmbeddedBroker
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/secrets"
-    broker.create_topic(trial.topic("secrets"), partitions=3)
-    trial.make(path, [{"metadata": {"name": "login"}, "data": {"password": "aHVudGVyMg=="}}])
-    relay = trial.relay("secrets")
-    with relay, trial.reader(trial.topic("secrets")) as reader:
+    broker.create_topic(testbed.topic("secrets"), partitions=3)
+    testbed.make(path, [{"metadata": {"name": "login"}, "data": {"password": "aHVudGVyMg=="}}])
+    relay = testbed.relay("secrets")
+    with relay, testbed.reader(testbed.topic("secrets")) as reader:
         relay.await_ready()
         await_equal(cluster, reader, {"secrets": ("/api/v1/secrets", redacted_data)})
         assert relay.stop() == 0
     assert b"aHVudGVyMg" not in b"".join(said.raw.value or b"" for said in reader.records)
 
 
-def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: EmbeddedCluster) -> None:
-    (namespace,) = trial.namespaces(1)
-    trial.make(
+def test_tail_and_validate_speak_of_the_same_topics(
+    testbed: Testbed, cluster: EmbeddedCluster
+) -> None:
+    (namespace,) = testbed.namespaces(1)
+    testbed.make(
         f"/api/v1/namespaces/{namespace}/configmaps",
         [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}],
     )
-    relay = trial.relay(*_PATHS)
-    with relay, trial.reader(*trial.topics(*_PATHS)) as reader:
+    relay = testbed.relay(*_PATHS)
+    with relay, testbed.reader(*testbed.topics(*_PATHS)) as reader:
         relay.await_ready()
         assert relay.stop() == 0
         reader.read()
@@ -324,10 +330,10 @@ def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: Embed
     ],
 )
 def test_a_wrong_config_ends_run_with_78_and_says_where(
-    trial: Trial, change: dict[str, Any], words: tuple[str, ...]
+    testbed: Testbed, change: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    config = {**trial.config("pods"), **change}
-    relay = Daemon(config, trial.directory)
+    config = {**testbed.config("pods"), **change}
+    relay = Daemon(config, testbed.directory)
     done = command("run", "-c", relay.file)
     assert done.code == 78
     assert "Traceback" not in done.stderr

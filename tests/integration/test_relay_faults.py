@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.churn import deployment
 from tests.support.daemon import Daemon
-from tests.support.gateway import Gateway
+from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial, UnderChurn
+from tests.support.testbed import Testbed, UnderChurn
 
 pytestmark = pytest.mark.real
 
@@ -23,19 +23,21 @@ _PATHS = {
 }
 
 
-def _under_churn(trial: Trial, relay: Daemon, *, namespaces: int, operations: int) -> UnderChurn:
+def _under_churn(
+    testbed: Testbed, relay: Daemon, *, namespaces: int, operations: int
+) -> UnderChurn:
     kinds = ("configmaps", "deployments")
-    return trial.under_churn(
-        relay, trial.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds
+    return testbed.under_churn(
+        relay, testbed.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds
     )
 
 
 @_KAFKA_41
 def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with _under_churn(trial, relay, namespaces=8, operations=1000) as (churn, reader):
+    relay = testbed.relay(*_PATHS)
+    with _under_churn(testbed, relay, namespaces=8, operations=1000) as (churn, reader):
         for operations in (200, 500):
             churn.reach(operations)
             real_cluster.kill_apiserver()
@@ -48,45 +50,45 @@ def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS)
-    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
+    for topic, stream in zip(testbed.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream)
-    assert {lane.epoch for stream in _PATHS for lane in reader.lanes_of(stream)} == {
+    assert {partition.epoch for stream in _PATHS for partition in reader.partitions_of(stream)} == {
         reader.epoch(stream) for stream in _PATHS
     }
 
 
 @_KAFKA_41
 def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path, deployments = (
         f"/api/v1/namespaces/{namespace}/configmaps",
         f"/apis/apps/v1/namespaces/{namespace}/deployments",
     )
-    trial.make(
+    testbed.make(
         path,
         [
             {"metadata": {"name": name}, "data": {"v": "0"}}
             for name in ("gone", "changed", "replaced", "kept")
         ],
     )
-    trial.make(deployments, [deployment("shop", 3)])
-    with Gateway(real_cluster.port) as gateway:
+    testbed.make(deployments, [deployment("shop", 3)])
+    with FaultProxy(real_cluster.port) as proxy:
         through = real_cluster.write_kubeconfig(
-            f"{trial.name}-through", server=f"https://127.0.0.1:{gateway.port}"
+            f"{testbed.name}-through", server=f"https://127.0.0.1:{proxy.port}"
         )
         with (
-            trial.relay(*_PATHS, kubeconfig=through) as relay,
-            trial.reader(*trial.topics(*_PATHS)) as reader,
+            testbed.relay(*_PATHS, kubeconfig=through) as relay,
+            testbed.reader(*testbed.topics(*_PATHS)) as reader,
         ):
             relay.await_ready()
             await_equal(real_cluster, reader, _PATHS)
-            gateway.close()
+            proxy.refuse()
             real_cluster.request("DELETE", f"{path}/gone")
             real_cluster.request("PATCH", f"{path}/changed", {"data": {"v": "1"}})
             real_cluster.request("DELETE", f"{path}/replaced")
-            trial.make(
+            testbed.make(
                 path,
                 [
                     {"metadata": {"name": name}, "data": {"v": "2"}}
@@ -101,7 +103,7 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
             real_cluster.compact()
             real_cluster.restart_apiserver()
             relay.wait("the outage is said", lambda: relay.stream("configmaps").get("lastError"))
-            gateway.open()
+            proxy.heal()
             await_equal(real_cluster, reader, _PATHS)
             relay.wait(
                 "the outage is over", lambda: relay.stream("configmaps").get("lastError") is None
@@ -132,10 +134,10 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
 
 @_KAFKA_41
 def test_a_frozen_api_server_and_a_frozen_relay_are_caught_up_with(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with _under_churn(trial, relay, namespaces=4, operations=500) as (churn, reader):
+    relay = testbed.relay(*_PATHS)
+    with _under_churn(testbed, relay, namespaces=4, operations=500) as (churn, reader):
         churn.reach(100)
         relay.send(signal.SIGSTOP)
         churn.reach(300)
@@ -154,10 +156,10 @@ def test_a_frozen_api_server_and_a_frozen_relay_are_caught_up_with(
 
 
 def test_a_broker_killed_and_frozen_under_churn_loses_and_reorders_nothing(
-    trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
+    testbed: Testbed, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with _under_churn(trial, relay, namespaces=8, operations=1000) as (churn, reader):
+    relay = testbed.relay(*_PATHS)
+    with _under_churn(testbed, relay, namespaces=8, operations=1000) as (churn, reader):
         churn.reach(200)
         kafka_broker.kill()
         assert relay.livez() == http.client.OK
@@ -177,15 +179,15 @@ def test_a_broker_killed_and_frozen_under_churn_loses_and_reorders_nothing(
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS, duplicates=True)
-    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
+    for topic, stream in zip(testbed.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream)
 
 
 @_KAFKA_41
 def test_a_relay_started_while_both_sides_are_away_says_so_and_begins_when_they_are_back(
-    trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
+    testbed: Testbed, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
-    relay = trial.relay("configmaps")
+    relay = testbed.relay("configmaps")
     real_cluster.kill_apiserver()
     kafka_broker.kill()
     try:
@@ -204,7 +206,7 @@ def test_a_relay_started_while_both_sides_are_away_says_so_and_begins_when_they_
             )
             kafka_broker.restart()
             relay.await_ready(deadline_s=60.0)
-            with trial.reader(trial.topic("configmaps")) as reader:
+            with testbed.reader(testbed.topic("configmaps")) as reader:
                 await_equal(real_cluster, reader, {"configmaps": _PATHS["configmaps"]})
                 assert relay.stop() == 0
                 reader.assert_right("configmaps")
@@ -215,13 +217,13 @@ def test_a_relay_started_while_both_sides_are_away_says_so_and_begins_when_they_
 
 @_KAFKA_41
 def test_a_killed_relay_comes_back_with_a_new_epoch_and_a_right_topic(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(10)])
-    relay = trial.relay(*_PATHS)
-    with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
+    testbed.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(10)])
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(*testbed.topics(*_PATHS)) as reader, relay:
         relay.await_ready()
         await_equal(real_cluster, reader, _PATHS)
         epoch = reader.epoch("configmaps")

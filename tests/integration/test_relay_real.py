@@ -24,8 +24,8 @@ from tests.support.listed import (
     without_defaults,
 )
 from tests.support.realparts import ControlPlane
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader, read_control
-from tests.support.trial import Trial
 
 pytestmark = pytest.mark.real
 
@@ -52,8 +52,8 @@ def _define_widgets(cluster: ControlPlane) -> None:
     )
 
 
-def _assert_control_topic_fits(trial: Trial, reader: TopicReader, streams: set[str]) -> None:
-    control = read_control(trial.broker.bootstrap, trial.control_topic)
+def _assert_control_topic_fits(testbed: Testbed, reader: TopicReader, streams: set[str]) -> None:
+    control = read_control(testbed.broker.bootstrap, testbed.control_topic)
     descriptions = {
         key.partition("/")[2]: value for _, key, value in control if key.startswith("stream/")
     }
@@ -87,15 +87,15 @@ def _assert_control_topic_fits(trial: Trial, reader: TopicReader, streams: set[s
 
 
 def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
     _define_widgets(real_cluster)
-    namespaces = trial.namespaces(20)
-    topics = dict(zip(_PATHS, trial.topics(*_PATHS), strict=True))
-    relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
+    namespaces = testbed.namespaces(20)
+    topics = dict(zip(_PATHS, testbed.topics(*_PATHS), strict=True))
+    relay = testbed.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
     with (
         Churn(real_cluster, namespaces, operations=1200, kinds=_KINDS) as churn,
-        trial.reader(*topics.values()) as reader,
+        testbed.reader(*topics.values()) as reader,
     ):
         churn.reach(100)
         with relay:
@@ -105,7 +105,9 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
             await_equal(real_cluster, reader, _PATHS)
             reader.read_until(
                 "each partition has a second snapshot",
-                lambda: all(lane.ends > 1 for at in _PATHS for lane in reader.lanes_of(at)),
+                lambda: all(
+                    partition.ends > 1 for at in _PATHS for partition in reader.partitions_of(at)
+                ),
             )
             rows = relay.api_streams()
             acked = sum(
@@ -127,9 +129,9 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
             reader.epoch(stream),
         )
         assert (row["lastError"], row["waitsFor"]) == (None, None)
-    assert reader.sources("pods") == {f"/clusters/{trial.name}/api/v1/pods"}
+    assert reader.sources("pods") == {f"/clusters/{testbed.name}/api/v1/pods"}
     assert reader.sources("deployments.apps") == {
-        f"/clusters/{trial.name}/apis/apps/v1/deployments"
+        f"/clusters/{testbed.name}/apis/apps/v1/deployments"
     }
     assert reader.of("configmaps", "deleted"), "the churn deleted nothing"
     assert {said.headers["ce_wrreason"] for said in reader.of("pods") if said.is_object} <= {
@@ -137,7 +139,7 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
         "snapshot",
         "relist",
     }
-    _assert_control_topic_fits(trial, reader, set(_PATHS))
+    _assert_control_topic_fits(testbed, reader, set(_PATHS))
 
 
 def _only_metadata(item: str) -> str:
@@ -174,9 +176,9 @@ def _as_it_is(item: str) -> str:
 
 @_KAFKA_41
 def test_each_way_to_choose_and_shape_objects_holds_under_churn(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    first, second, third = trial.namespaces(3)
+    first, second, third = testbed.namespaces(3)
     every = "/api/v1/configmaps"
     cases: dict[str, tuple[dict[str, object], str, Callable[[str], str]]] = {
         "dropped": ({"drop": ["data.text", "metadata.annotations.note"]}, every, _without_note),
@@ -212,27 +214,27 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(
         "streamed": ({"initialList": "streaming"}, every, without_defaults),
     }
     entries = [
-        {"resource": "configmaps", "id": name, "topic": f"{trial.name}.{name}", **keys}
+        {"resource": "configmaps", "id": name, "topic": f"{testbed.name}.{name}", **keys}
         for name, (keys, _, _) in cases.items()
     ]
     local = {
         "resource": "cm",
         "id": "local",
-        "topic": f"{trial.name}.local",
+        "topic": f"{testbed.name}.local",
         "namespaces": [first, second],
     }
     wide = {
         "resource": "ConfigMap",
         "id": "wide",
-        "topic": f"{trial.name}.wide",
+        "topic": f"{testbed.name}.wide",
         "namespaces": [first, second],
         "scope": "cluster",
     }
-    relay = trial.relay(*entries, local, wide)
+    relay = testbed.relay(*entries, local, wide)
     names = [*cases, "local", "wide"]
     with (
         Churn(real_cluster, [first, second, third], operations=400) as churn,
-        trial.reader(*(f"{trial.name}.{name}" for name in names)) as reader,
+        testbed.reader(*(f"{testbed.name}.{name}" for name in names)) as reader,
         relay,
     ):
         relay.await_ready()
@@ -263,9 +265,9 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(
 
 @_KAFKA_41
 def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps({"data": _SECRET})}
     body = {
         "metadata": {"name": "login", "annotations": {**applied, "note": "stays"}},
@@ -273,18 +275,18 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
         "data": _SECRET,
     }
     path = f"/api/v1/namespaces/{namespace}/secrets"
-    trial.make(path, [body])
-    relay = trial.relay(
+    testbed.make(path, [body])
+    relay = testbed.relay(
         {"resource": "secrets", "namespaces": [namespace], "keepLastApplied": True},
         {
             "resource": "secrets",
             "id": "open",
             "namespaces": [namespace],
-            "topic": f"{trial.name}.open",
+            "topic": f"{testbed.name}.open",
             "includeSecretData": True,
         },
     )
-    with relay, trial.reader(trial.topic("secrets"), f"{trial.name}.open") as reader:
+    with relay, testbed.reader(testbed.topic("secrets"), f"{testbed.name}.open") as reader:
         relay.await_ready()
         wanted: dict[str, str | tuple[str, Callable[[str], str]]] = {
             f"secrets@{namespace}": (path, redacted_data),
@@ -308,15 +310,15 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
 
 @_KAFKA_41
 def test_several_resources_share_a_topic_under_prefixed_keys(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    trial.make(
-        f"/api/v1/namespaces/{trial.namespaces(1)[0]}/configmaps", [{"metadata": {"name": "one"}}]
+    testbed.make(
+        f"/api/v1/namespaces/{testbed.namespaces(1)[0]}/configmaps", [{"metadata": {"name": "one"}}]
     )
-    relay = trial.relay(
-        "configmaps", "namespaces", "deployments.apps", defaults={"topic": f"{trial.name}.all"}
+    relay = testbed.relay(
+        "configmaps", "namespaces", "deployments.apps", defaults={"topic": f"{testbed.name}.all"}
     )
-    with relay, trial.reader(f"{trial.name}.all") as reader:
+    with relay, testbed.reader(f"{testbed.name}.all") as reader:
         relay.await_ready()
 
         def expected(path: str, prefix: str) -> dict[bytes, bytes]:
@@ -341,29 +343,29 @@ def test_several_resources_share_a_topic_under_prefixed_keys(
 
 @_KAFKA_41
 def test_a_change_of_only_what_is_dropped_is_not_published(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": "quiet"}, "data": {"noise": "0", "signal": "0"}}])
-    relay = trial.relay(
+    testbed.make(path, [{"metadata": {"name": "quiet"}, "data": {"noise": "0", "signal": "0"}}])
+    relay = testbed.relay(
         {
             "resource": "configmaps",
             "id": "quiet",
             "namespaces": [namespace],
             "drop": ["data.noise"],
-            "topic": f"{trial.name}.quiet",
+            "topic": f"{testbed.name}.quiet",
         },
         {
             "resource": "configmaps",
             "id": "loud",
             "namespaces": [namespace],
             "drop": ["data.noise"],
-            "topic": f"{trial.name}.loud",
+            "topic": f"{testbed.name}.loud",
             "suppressUnchanged": False,
         },
     )
-    with relay, trial.reader(f"{trial.name}.quiet", f"{trial.name}.loud") as reader:
+    with relay, testbed.reader(f"{testbed.name}.quiet", f"{testbed.name}.loud") as reader:
         relay.await_ready()
         for number in range(1, 6):
             real_cluster.request("PATCH", f"{path}/quiet", {"data": {"noise": str(number)}})

@@ -16,23 +16,23 @@ from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.pace import random_instant
 from tests.support.process import wait_until
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader, read_control
-from tests.support.trial import Trial
 from tests.support.wirerules import Said
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics(*_PATHS, signal=False)
-    return trial
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*_PATHS, signal=False)
+    return testbed
 
 
 @pytest.fixture
-def path(trial: Trial) -> str:
-    return trial.config_maps(20)
+def path(testbed: Testbed) -> str:
+    return testbed.config_maps(20)
 
 
 def _objects(records: list[Said]) -> list[tuple[str, str, str]]:
@@ -49,7 +49,9 @@ def _lists(cluster: EmbeddedCluster) -> int:
     )
 
 
-def _first_life(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon) -> int:
+def _first_life(
+    testbed: Testbed, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon
+) -> int:
     if not relay.alive:
         relay.start()
     relay.await_ready()
@@ -60,12 +62,12 @@ def _first_life(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, rel
 
 
 def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(
-    trial: Trial, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with trial.reader(trial.topic("configmaps")) as reader, relay:
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
         for _ in range(3):
-            before = _first_life(trial, cluster, reader, relay)
+            before = _first_life(testbed, cluster, reader, relay)
             streaming = cluster.do(
                 lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log)
             )
@@ -100,10 +102,10 @@ def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(
 @pytest.mark.parametrize("history", ["kept", "compacted"])
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 def test_what_changed_while_the_relay_was_down_is_said_and_nothing_else(
-    trial: Trial, cluster: EmbeddedCluster, path: str, history: str, end: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str, history: str, end: str
 ) -> None:
-    relay = trial.relay(*_PATHS)
-    with trial.reader(trial.topic("configmaps")) as reader, relay:
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         reader.read_until("heartbeats follow", lambda: reader.of("configmaps", "heartbeat"))
@@ -137,16 +139,16 @@ def test_what_changed_while_the_relay_was_down_is_said_and_nothing_else(
 
 
 def test_a_narrower_and_a_wider_config_publish_the_difference(
-    trial: Trial, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
-    topic = trial.topic("configmaps")
+    topic = testbed.topic("configmaps")
 
     def relay(**keys: Any) -> Daemon:
-        return trial.relay({"resource": "configmaps", **keys}, name=f"relay{random.random()}")
+        return testbed.relay({"resource": "configmaps", **keys}, name=f"relay{random.random()}")
 
-    with trial.reader(topic) as reader:
+    with testbed.reader(topic) as reader:
         with relay() as first:
-            before = _first_life(trial, cluster, reader, first)
+            before = _first_life(testbed, cluster, reader, first)
         with relay(labelSelector="odd=1") as narrow:
             narrow.await_ready()
             await_equal(cluster, reader, {"configmaps": "/api/v1/configmaps?labelSelector=odd%3D1"})
@@ -169,7 +171,7 @@ def test_a_narrower_and_a_wider_config_publish_the_difference(
             before = len(reader.records)
             lean.await_ready()
             reader.read_until(
-                "all are said anew", lambda: len(_objects(reader.records[before:])) >= 20
+                "all are published again", lambda: len(_objects(reader.records[before:])) >= 20
             )
             assert lean.stop() == 0
         reader.read()
@@ -181,39 +183,41 @@ def test_a_narrower_and_a_wider_config_publish_the_difference(
 
 
 def test_a_stream_that_moves_to_another_topic_and_back_names_no_offsets_of_the_former_one(
-    trial: Trial, cluster: EmbeddedCluster, path: str
+    testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
-    here, there = trial.topic("configmaps"), f"{trial.topic('configmaps')}.other"
-    trial.broker.create_topic(there, partitions=3)
+    here, there = testbed.topic("configmaps"), f"{testbed.topic('configmaps')}.other"
+    testbed.broker.create_topic(there, partitions=3)
     for number, topic in enumerate((here, there, here)):
         with (
-            trial.reader(topic) as reader,
-            trial.relay({"resource": "configmaps", "topic": topic}, name=f"relay{number}") as relay,
+            testbed.reader(topic) as reader,
+            testbed.relay(
+                {"resource": "configmaps", "topic": topic}, name=f"relay{number}"
+            ) as relay,
         ):
             relay.await_ready()
             await_equal(cluster, reader, _PATHS)
             assert relay.stop() == 0
             reader.read()
             reader.assert_right("configmaps")
-        trial.cluster.request("DELETE", f"{path}/c{number}")
+        testbed.cluster.request("DELETE", f"{path}/c{number}")
     claims = [
         value
-        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)
+        for _, key, value in read_control(testbed.broker.bootstrap, testbed.control_topic)
         if key == "claim/configmaps"
     ]
     assert [claim["from"] for claim in claims] == [None, None, None]
 
 
 def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
+    relay = testbed.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
     rng = random.Random(7)
     with (
         Churn(
-            cluster, trial.namespaces(4), operations=1500, kinds=("configmaps",), per_s=120
+            cluster, testbed.namespaces(4), operations=1500, kinds=("configmaps",), per_s=120
         ) as churn,
-        trial.reader(trial.topic("configmaps")) as reader,
+        testbed.reader(testbed.topic("configmaps")) as reader,
         relay,
     ):
         relay.await_ready()
@@ -227,10 +231,10 @@ def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(
         assert relay.stop() == 0
         reader.read()
     reader.assert_right("configmaps", duplicates=True)
-    assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
+    assert reader.plain[testbed.topic("configmaps")] == reader.table("configmaps")
     claims = [
         value
-        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)
+        for _, key, value in read_control(testbed.broker.bootstrap, testbed.control_topic)
         if key.startswith("claim/")
     ]
     assert claims[-1]["from"] is not None, "no claim names a snapshot"

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.audited import assert_only_listed_and_watched
 from tests.support.churn import GROUP, widget, widget_definition
+from tests.support.controlplane import assert_only_listed_and_watched
 from tests.support.daemon import Daemon, command
 from tests.support.listed import await_equal, redacted_data
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
 
 pytestmark = pytest.mark.real
 
@@ -63,19 +63,23 @@ def _waits(relay: Daemon, stream: str) -> bool:
 
 @_KAFKA_41
 def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_they_are_there(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     token = real_cluster.service_account_token(namespace, "relay")
     rules = [_rule("", "configmaps"), _rule(GROUP, "gadgets")]
     real_cluster.grant(namespace, "relay", rules)
-    kubeconfig = real_cluster.write_kubeconfig(f"{trial.name}-relay", token=token)
+    kubeconfig = real_cluster.write_kubeconfig(f"{testbed.name}-relay", token=token)
     gadgets = f"gadgets.{GROUP}"
-    relay = trial.relay(
+    relay = testbed.relay(
         "configmaps", "secrets", gadgets, "nosuch.example.org", kubeconfig=kubeconfig
     )
-    topics = [trial.topic("configmaps"), trial.topic("secrets"), trial.topic("gadgets", GROUP)]
-    with relay, trial.reader(topics[0]) as reader:
+    topics = [
+        testbed.topic("configmaps"),
+        testbed.topic("secrets"),
+        testbed.topic("gadgets", GROUP),
+    ]
+    with relay, testbed.reader(topics[0]) as reader:
         relay.await_ready()
         for stream in ("secrets", gadgets, "nosuch.example.org"):
             relay.wait(f"{stream} is shown as waiting", partial(_waits, relay, stream))
@@ -92,7 +96,7 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
             "the log does not name it"
         )
         await_equal(real_cluster, reader, {"configmaps": "/api/v1/configmaps"})
-        trial.make(
+        testbed.make(
             f"/api/v1/namespaces/{namespace}/configmaps",
             [{"metadata": {"name": "while-others-wait"}}],
         )
@@ -101,14 +105,14 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
         real_cluster.grant(namespace, "relay", [*rules, _rule("", "secrets")])
         _define(real_cluster, "gadgets", "Gadget")
         gadget = {**widget("g", random.Random(1)), "kind": "Gadget"}
-        trial.make(f"/apis/{GROUP}/v1/namespaces/{namespace}/gadgets", [gadget])
+        testbed.make(f"/apis/{GROUP}/v1/namespaces/{namespace}/gadgets", [gadget])
         relay.wait(
             "both heal",
             lambda: all(relay.stream(at).get("state") == "watching" for at in ("secrets", gadgets)),
             deadline_s=_HEALED_S,
         )
         assert _waits(relay, "nosuch.example.org")
-        with trial.reader(*topics[1:]) as healed:
+        with testbed.reader(*topics[1:]) as healed:
             wanted: dict[str, Any] = {
                 "secrets": ("/api/v1/secrets", redacted_data),
                 gadgets: f"/apis/{GROUP}/v1/gadgets",
@@ -118,7 +122,7 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
             _undefine(real_cluster, "gadgets")
             _assert_emptied(relay, healed, gadgets)
             _define(real_cluster, "gadgets", "Gadget")
-            trial.make(f"/apis/{GROUP}/v1/namespaces/{namespace}/gadgets", [gadget])
+            testbed.make(f"/apis/{GROUP}/v1/namespaces/{namespace}/gadgets", [gadget])
             healed.read_until(
                 "the resource that came back is followed",
                 lambda: healed.table(gadgets),
@@ -149,9 +153,9 @@ def _assert_emptied(relay: Daemon, reader: TopicReader, stream: str) -> None:
 @_KAFKA_41
 @pytest.mark.timeout(240)
 def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for_a_person(
-    trial: Trial, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
-    (namespace,) = trial.namespaces(1)
+    (namespace,) = testbed.namespaces(1)
     paths = {
         "configmaps": "/api/v1/configmaps",
         "nodes": "/api/v1/nodes",
@@ -159,16 +163,18 @@ def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for
     }
     token = real_cluster.service_account_token(namespace, "relay")
     real_cluster.grant(namespace, "relay", [_rule("", *paths)])
-    kubeconfig = real_cluster.write_kubeconfig(f"{trial.name}-relay", token=token)
-    relay = trial.relay(*paths, kubeconfig=kubeconfig)
-    with relay, trial.reader(*trial.topics(*paths)) as reader:
+    kubeconfig = real_cluster.write_kubeconfig(f"{testbed.name}-relay", token=token)
+    relay = testbed.relay(*paths, kubeconfig=kubeconfig)
+    with relay, testbed.reader(*testbed.topics(*paths)) as reader:
         relay.await_ready()
         since = relay.log_bytes
         for number in range(3):
             real_cluster.kill_apiserver()
             real_cluster.restart_apiserver()
             name = f"restart-{number}"
-            trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}}])
+            testbed.make(
+                f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}}]
+            )
             reader.read_until(
                 "its change is relayed", partial(_relayed, reader, f"{namespace}/{name}")
             )
@@ -183,8 +189,8 @@ def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for
 def test_the_rights_that_rbac_prints_are_all_that_run_needs_and_all_that_it_uses(
     audited: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(audited, kafka_broker, tmp_path)
-    one, two = trial.namespaces(2)
+    testbed = Testbed(audited, kafka_broker, tmp_path)
+    one, two = testbed.namespaces(2)
     _define(audited, "widgets", "Widget")
     resources = [
         "configmaps",
@@ -193,24 +199,24 @@ def test_the_rights_that_rbac_prints_are_all_that_run_needs_and_all_that_it_uses
         "nodes",
         {"resource": "deploy", "namespaces": [two]},
     ]
-    relay = trial.relay(*resources, kubeconfig=tmp_path / "relay.kubeconfig")
+    relay = testbed.relay(*resources, kubeconfig=tmp_path / "relay.kubeconfig")
     printed = command("rbac", "-c", relay.file, "--service-account", f"{one}/relay")
     assert printed.code == 0, printed.stderr
     audited.kubectl("apply", "-f", "-", stdin=printed.stdout)
     token = audited.service_account_token(one, "relay")
     (tmp_path / "relay.kubeconfig").write_bytes(
-        audited.write_kubeconfig(f"{trial.name}-sa", token=token).read_bytes()
+        audited.write_kubeconfig(f"{testbed.name}-sa", token=token).read_bytes()
     )
-    trial.make(
+    testbed.make(
         f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}]
     )
-    trial.make(f"/apis/{GROUP}/v1/namespaces/{two}/widgets", [widget("w", random.Random(1))])
+    testbed.make(f"/apis/{GROUP}/v1/namespaces/{two}/widgets", [widget("w", random.Random(1))])
     validated = command("validate", "--connect", "-c", relay.file)
     assert validated.code == 0, validated.stdout + validated.stderr
     with (
         relay,
-        trial.reader(
-            trial.topic("configmaps"), trial.topic("secrets"), trial.topic("widgets", GROUP)
+        testbed.reader(
+            testbed.topic("configmaps"), testbed.topic("secrets"), testbed.topic("widgets", GROUP)
         ) as reader,
     ):
         relay.await_ready()

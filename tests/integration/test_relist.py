@@ -10,17 +10,17 @@ from tests.support.daemon import command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 from watchrelay.demo.storage import Storage
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics(*_PATHS)
-    return trial
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*_PATHS)
+    return testbed
 
 
 def _delete_silently(storage: Storage, name: str) -> None:
@@ -34,15 +34,15 @@ def _delete_silently(storage: Storage, name: str) -> None:
 
 @pytest.mark.parametrize("how", ["paged", "streaming"])
 def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
-    trial: Trial, cluster: EmbeddedCluster, how: str
+    testbed: Testbed, cluster: EmbeddedCluster, how: str
 ) -> None:
-    (namespace,) = trial.namespaces(1)
-    trial.make(
+    (namespace,) = testbed.namespaces(1)
+    testbed.make(
         f"/api/v1/namespaces/{namespace}/configmaps",
         [{"metadata": {"name": name}} for name in ("stays", "goes")],
     )
-    relay = trial.relay({"resource": "configmaps", "relistInterval": "2s", "initialList": how})
-    with relay, trial.reader(trial.topic("configmaps")) as reader:
+    relay = testbed.relay({"resource": "configmaps", "relistInterval": "2s", "initialList": how})
+    with relay, testbed.reader(testbed.topic("configmaps")) as reader:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         cluster.do(lambda: _delete_silently(cluster.registry.storage, "goes"))
@@ -77,10 +77,12 @@ def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
     assert story == [("added", "snapshot"), ("deleted", "relist")]
 
 
-def _nothing_is_counted(trial: Trial, cluster: ControlPlane | EmbeddedCluster, how: str) -> None:
-    relay = trial.relay({"resource": "configmaps", "relistInterval": "1s", "initialList": how})
-    with trial.under_churn(
-        relay, trial.topics(*_PATHS), namespaces=4, operations=1000, per_s=150
+def _nothing_is_counted(
+    testbed: Testbed, cluster: ControlPlane | EmbeddedCluster, how: str
+) -> None:
+    relay = testbed.relay({"resource": "configmaps", "relistInterval": "1s", "initialList": how})
+    with testbed.under_churn(
+        relay, testbed.topics(*_PATHS), namespaces=4, operations=1000, per_s=150
     ) as (churn, reader):
         relay.wait(
             "lists were made under churn",
@@ -95,14 +97,14 @@ def _nothing_is_counted(trial: Trial, cluster: ControlPlane | EmbeddedCluster, h
         assert relay.stop() == 0
         reader.read()
     reader.assert_right("configmaps")
-    assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
+    assert reader.plain[testbed.topic("configmaps")] == reader.table("configmaps")
 
 
 @pytest.mark.parametrize("how", ["paged", "streaming"])
 def test_under_churn_lists_find_nothing_that_the_watch_missed(
-    trial: Trial, cluster: EmbeddedCluster, how: str
+    testbed: Testbed, cluster: EmbeddedCluster, how: str
 ) -> None:
-    _nothing_is_counted(trial, cluster, how)
+    _nothing_is_counted(testbed, cluster, how)
 
 
 @pytest.mark.real
@@ -111,4 +113,4 @@ def test_under_churn_lists_find_nothing_that_the_watch_missed(
 def test_under_churn_of_a_real_cluster_lists_find_nothing_that_the_watch_missed(
     real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path, how: str
 ) -> None:
-    _nothing_is_counted(Trial(real_cluster, kafka_broker, tmp_path), real_cluster, how)
+    _nothing_is_counted(Testbed(real_cluster, kafka_broker, tmp_path), real_cluster, how)

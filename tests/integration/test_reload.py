@@ -17,8 +17,8 @@ from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.mount import Mount
 from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
 
 WIDGETS = f"widgets.{GROUP}"
 _PATHS = {
@@ -33,9 +33,9 @@ _ODD = f"/api/v1/configmaps?labelSelector={_TIERS.replace(' ', '%20')}"
 class Edited:
     """A relay whose config is mounted as a ConfigMap is."""
 
-    def __init__(self, trial: Trial, *resources: Any, **more: Any) -> None:
-        self._trial, self._more = trial, more
-        self.relay: Daemon = trial.relay(*resources, **more)
+    def __init__(self, testbed: Testbed, *resources: Any, **more: Any) -> None:
+        self._trial, self._more = testbed, more
+        self.relay: Daemon = testbed.relay(*resources, **more)
         self._observe = self.relay.config["observe"]
         self.mount = Mount(self.relay.file, self.relay.file.read_text())
 
@@ -61,17 +61,17 @@ class Edited:
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
     cluster.request(
         "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
     )
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics(*_PATHS)
-    return trial
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*_PATHS)
+    return testbed
 
 
 def _assert_story(
-    trial: Trial, cluster: Any, edited: Edited, reader: TopicReader, churn: Churn
+    testbed: Testbed, cluster: Any, edited: Edited, reader: TopicReader, churn: Churn
 ) -> None:
     """Namespaces go, widgets come, configmaps never notice; then a wrong edit; then configmaps are
     narrowed."""
@@ -80,9 +80,9 @@ def _assert_story(
     churn.reach(150)
     edited.edit("configmaps", WIDGETS)
     after = edited.await_live("configmaps", WIDGETS)
-    assert after["configmaps"] == epochs["configmaps"], "what did not change was claimed anew"
+    assert after["configmaps"] == epochs["configmaps"], "what did not change was claimed again"
     assert relay.metric("watchrelay_watch_starts_total", stream="configmaps") == 1, (
-        "what did not change was watched anew"
+        "what did not change was watched again"
     )
     assert relay.metric("watchrelay_stream_owned", stream="namespaces") == 0
     reader.read()
@@ -97,7 +97,7 @@ def _assert_story(
         {"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS, kafka={"format": "debezium"}
     )
     relay.wait(
-        "the stream claims anew",
+        "the stream claims again",
         lambda: relay.stream("configmaps").get("epoch") not in {None, epochs["configmaps"]},
     )
     narrowed = edited.await_live("configmaps", WIDGETS)
@@ -119,17 +119,17 @@ def _assert_story(
     assert relay.metric("watchrelay_missed_changes_total") == 0
 
 
-def _story(trial: Trial, cluster: Any) -> None:
-    edited = Edited(trial, "configmaps", "namespaces")
+def _story(testbed: Testbed, cluster: Any) -> None:
+    edited = Edited(testbed, "configmaps", "namespaces")
     kinds = ("configmaps", "widgets")
     with contextlib.ExitStack() as stack:
         churn = stack.enter_context(
-            Churn(cluster, trial.namespaces(6), operations=600, kinds=kinds, per_s=80)
+            Churn(cluster, testbed.namespaces(6), operations=600, kinds=kinds, per_s=80)
         )
         stack.enter_context(edited.relay)
         edited.relay.await_ready()
-        reader = stack.enter_context(trial.reader(*trial.topics(*_PATHS)))
-        _assert_story(trial, cluster, edited, reader, churn)
+        reader = stack.enter_context(testbed.reader(*testbed.topics(*_PATHS)))
+        _assert_story(testbed, cluster, edited, reader, churn)
         edited.edit({"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS)
         edited.relay.wait(
             "the restart is not needed any more", lambda: "problems" not in edited.relay.readyz()[1]
@@ -145,9 +145,9 @@ def _story(trial: Trial, cluster: Any) -> None:
 
 
 def test_streams_come_change_and_go_under_churn_and_the_others_do_not_notice(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    _story(trial, cluster)
+    _story(testbed, cluster)
 
 
 @pytest.mark.real
@@ -161,11 +161,11 @@ def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
     real_cluster.wait_for(
         "widgets are served", lambda: real_cluster.request("GET", _PATHS[WIDGETS])
     )
-    _story(Trial(real_cluster, kafka_broker, tmp_path), real_cluster)
+    _story(Testbed(real_cluster, kafka_broker, tmp_path), real_cluster)
 
 
 def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
     def entry(name: str, namespace: str) -> dict[str, Any]:
         return {
@@ -173,11 +173,11 @@ def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_th
             "id": name,
             "scope": "cluster",
             "namespaces": [namespace],
-            "topic": trial.topic("configmaps"),
+            "topic": testbed.topic("configmaps"),
         }
 
-    shop, pay = trial.namespaces(2)
-    edited = Edited(trial, entry("first", shop), entry("second", pay))
+    shop, pay = testbed.namespaces(2)
+    edited = Edited(testbed, entry("first", shop), entry("second", pay))
     with edited.relay as relay:
         epochs = edited.await_live("first", "second")
         edited.edit(entry("first", pay), entry("second", shop))

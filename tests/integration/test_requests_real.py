@@ -6,23 +6,23 @@ from confluent_kafka.admin import ConfigResource
 
 from tests.support.daemon import Daemon, command
 from tests.support.process import wait_until
-from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
+from tests.support.topic_contents import RESOURCES, assert_retired, fill, index_of, replicas, seen
 
 pytestmark = [pytest.mark.real]
 
 
 def test_requests_are_answered_also_those_made_while_the_relay_was_down(
-    trial: Trial, kafka_broker: KafkaBroker
+    testbed: Testbed, kafka_broker: KafkaBroker
 ) -> None:
-    fill(trial, 3)
-    relay = trial.relay(*RESOURCES)
+    fill(testbed, 3)
+    relay = testbed.relay(*RESOURCES)
     with relay:
         early = command("snapshot", "-c", relay.file)
         relay.await_ready()
         assert early.code in {0, 1}
-        topic = trial.signal_topic
+        topic = testbed.signal_topic
         relay.wait(
             "the signal topic is made",
             lambda: topic in kafka_broker.admin.list_topics(timeout=10.0).topics,
@@ -36,26 +36,26 @@ def test_requests_are_answered_also_those_made_while_the_relay_was_down(
         )
         asked = command("snapshot", "configmaps", "-c", relay.file)
         assert asked.code == 0, asked
-        assert f"snapshot {index_of(trial, 'configmaps')['snapshot']}" in asked.stdout
+        assert f"snapshot {index_of(testbed, 'configmaps')['snapshot']}" in asked.stdout
         assert relay.stop() == 0
         late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "1s")
         assert late.code == 1, late
         relay.start().await_ready()
         wait_until(
             "it is answered",
-            lambda: set(index_of(trial, "configmaps")["requests"]) & set(late.stderr.split()),
+            lambda: set(index_of(testbed, "configmaps")["requests"]) & set(late.stderr.split()),
             deadline_s=30.0,
         )
         assert relay.stop() == 0
-    assert all(replica.proven for replica in replicas(seen(trial)).values())
+    assert all(replica.proven for replica in replicas(seen(testbed)).values())
 
 
 @pytest.mark.parametrize("format_", ["cloudevents", "structured", "debezium"])
 def test_a_stream_is_retired_and_every_reader_ends_with_nothing(
-    trial: Trial, real_cluster: ControlPlane, format_: str
+    testbed: Testbed, real_cluster: ControlPlane, format_: str
 ) -> None:
-    keys = fill(trial, 20)
-    with trial.relay(*RESOURCES, kafka={"format": format_}) as relay:
+    keys = fill(testbed, 20)
+    with testbed.relay(*RESOURCES, kafka={"format": format_}) as relay:
         relay.await_ready()
         real_cluster.request(
             "DELETE", f"/api/v1/namespaces/{keys[0].partition('/')[0]}/configmaps/c1"
@@ -65,10 +65,10 @@ def test_a_stream_is_retired_and_every_reader_ends_with_nothing(
             lambda: relay.metric("watchrelay_records_acked_total", kind="tombstone") >= 1,
         )
         assert relay.stop() == 0
-    assert all(replica.proven for replica in replicas(seen(trial)).values())
+    assert all(replica.proven for replica in replicas(seen(testbed)).values())
     left = Daemon(
-        trial.config("namespaces", kafka={"format": format_}), trial.directory, name="left"
+        testbed.config("namespaces", kafka={"format": format_}), testbed.directory, name="left"
     )
     done = command("retire", "configmaps", "--yes", "-c", left.file)
     assert done.code == 0, done
-    assert_retired(trial, keys, format_=format_)
+    assert_retired(testbed, keys, format_=format_)

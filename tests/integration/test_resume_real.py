@@ -9,7 +9,7 @@ from tests.support.daemon import Daemon
 from tests.support.listed import await_equal
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 from tests.support.wirerules import Said
 
 pytestmark = pytest.mark.real
@@ -25,18 +25,18 @@ def test_a_restart_with_nothing_changed_lists_nothing_by_the_servers_own_audit(
     kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     with ControlPlane(audit=True) as cluster:
-        trial = Trial(cluster, kafka_broker, tmp_path)
-        (namespace,) = trial.namespaces(1)
-        trial.make(
+        testbed = Testbed(cluster, kafka_broker, tmp_path)
+        (namespace,) = testbed.namespaces(1)
+        testbed.make(
             f"/api/v1/namespaces/{namespace}/configmaps",
             [{"metadata": {"name": f"c{number}"}} for number in range(50)],
         )
         only = {"configmaps": f"/api/v1/namespaces/{namespace}/configmaps"}
-        relay = trial.relay(
+        relay = testbed.relay(
             {"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"}
         )
         stream = f"configmaps@{namespace}"
-        with trial.reader(trial.topic("configmaps")) as reader, relay:
+        with testbed.reader(testbed.topic("configmaps")) as reader, relay:
             relay.await_ready()
             await_equal(cluster, reader, {stream: only["configmaps"]})
             reader.read_until("the frontier is on the log", lambda: reader.of(stream, "heartbeat"))
@@ -64,10 +64,10 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
     kafka_broker: KafkaBroker, tmp_path: Path, history: str
 ) -> None:
     with ControlPlane(audit=True) as cluster:
-        trial = Trial(cluster, kafka_broker, tmp_path)
-        (namespace,) = trial.namespaces(1)
+        testbed = Testbed(cluster, kafka_broker, tmp_path)
+        (namespace,) = testbed.namespaces(1)
         path = f"/api/v1/namespaces/{namespace}/configmaps"
-        trial.make(
+        testbed.make(
             path,
             [
                 {"metadata": {"name": name}, "data": {"v": "0"}}
@@ -76,9 +76,11 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
         )
         stream, relay = (
             f"configmaps@{namespace}",
-            trial.relay({"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"}),
+            testbed.relay(
+                {"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"}
+            ),
         )
-        with trial.reader(trial.topic("configmaps")) as reader, relay:
+        with testbed.reader(testbed.topic("configmaps")) as reader, relay:
             relay.await_ready()
             await_equal(cluster, reader, {stream: path})
             reader.read_until("the frontier is on the log", lambda: reader.of(stream, "heartbeat"))
@@ -88,7 +90,9 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
             cluster.request("DELETE", f"{path}/gone")
             cluster.request("PATCH", f"{path}/changed", {"data": {"v": "1"}})
             cluster.request("DELETE", f"{path}/replaced")
-            trial.make(path, [{"metadata": {"name": "replaced"}}, {"metadata": {"name": "fresh"}}])
+            testbed.make(
+                path, [{"metadata": {"name": "replaced"}}, {"metadata": {"name": "fresh"}}]
+            )
             if history == "that was compacted away":
                 cluster.compact()
                 cluster.restart_apiserver()

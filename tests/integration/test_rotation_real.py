@@ -22,7 +22,7 @@ from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal
 from tests.support.process import wait_until
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -83,7 +83,7 @@ def refused(cluster: ControlPlane, token: str) -> bool:
 def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_change_is_lost(
     cluster: ControlPlane, secured: KafkaBroker, later: Authority, tmp_path: Path
 ) -> None:
-    trial = Trial(cluster, secured, tmp_path)
+    testbed = Testbed(cluster, secured, tmp_path)
     token, ca, password = (tmp_path / name for name in ("token", "ca.crt", "password"))
     for account in ("former", "next"):
         cluster.service_account_token("default", account)
@@ -105,7 +105,7 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
         kubeconfig.write_text(json.dumps(config))
         security = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": secured.user}
         security |= {"passwordFile": str(password), "caFile": str(secured.ca)}
-        relay = trial.relay(
+        relay = testbed.relay(
             "configmaps",
             kubeconfig=kubeconfig,
             kafka={"bootstrapServers": [secured.listeners["SCRAM"]], "security": security},
@@ -125,8 +125,8 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
                 deadline_s=_SOON_S,
             )
 
-        with trial.under_churn(
-            relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60
+        with testbed.under_churn(
+            relay, [testbed.topic("configmaps")], namespaces=4, operations=400, per_s=60
         ) as (churn, reader):
             churn.reach(churn.operations() + 40)
 
@@ -155,7 +155,7 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             churn.reach(churn.operations() + 40)
             churn.finish()
             await_equal(cluster, reader, _WANTED, deadline_s=_SOON_S)
-            assert rebuilds(reason="error") == rebuilds(reason="watchdog") == 0
+            assert rebuilds(reason="identity") == rebuilds(reason="watchdog") == 0
             assert relay.metric("watchrelay_list_total", result="success") == 1, (
                 "history was there: no list"
             )

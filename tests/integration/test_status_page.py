@@ -9,24 +9,24 @@ import pytest
 from tests.support.browser import Browser, Page
 from tests.support.daemon import Daemon
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 STREAMS = ("configmaps", "namespaces", "pods")
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    trial = Trial(cluster, broker, tmp_path)
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
+    testbed = Testbed(cluster, broker, tmp_path)
     for kind in ("control", "signal"):
-        broker.create_topic(f"k8s.{trial.name}.{kind}")
+        broker.create_topic(f"k8s.{testbed.name}.{kind}")
     for stream in STREAMS:
-        broker.create_topic(trial.topic(stream), partitions=3)
-    return trial
+        broker.create_topic(testbed.topic(stream), partitions=3)
+    return testbed
 
 
 @pytest.fixture
-def relay(trial: Trial) -> Iterator[Daemon]:
-    with trial.relay(*STREAMS) as relay:
+def relay(testbed: Testbed) -> Iterator[Daemon]:
+    with testbed.relay(*STREAMS) as relay:
         yield relay.await_ready()
 
 
@@ -55,7 +55,7 @@ def well(page: Page) -> None:
 
 
 def test_rows_appear_and_objects_are_counted_live(
-    browser: Browser, trial: Trial, relay: Daemon
+    browser: Browser, testbed: Testbed, relay: Daemon
 ) -> None:
     page = opened(browser, relay)
     page.wait(
@@ -63,14 +63,14 @@ def test_rows_appear_and_objects_are_counted_live(
         "document.getElementById('verdict').innerText === 'All 3 streams are live.'",
     )
     before = int(page.evaluate(cell("namespaces", "objects")))
-    trial.namespaces(3)
+    testbed.namespaces(3)
     page.wait(
         "three more are counted", f"{cell('namespaces', 'objects')}.trim() === '{before + 3}'"
     )
     page.wait("their pace is shown", f"parseFloat({cell('namespaces', 'rate')}) > 0")
     page.wait("their lag is shown", f"/ms|s/.test({cell('namespaces', 'lag')})")
     assert page.evaluate(cell("pods", "epoch")) == str(relay.stream("pods")["epoch"])
-    assert page.evaluate("document.title") == f"watchrelay {trial.name}"
+    assert page.evaluate("document.title") == f"watchrelay {testbed.name}"
     well(page)
 
 
@@ -104,11 +104,11 @@ def test_an_api_server_that_goes_and_comes_is_seen_live(
 
 
 def test_a_kafka_that_goes_and_comes_is_seen_live(
-    browser: Browser, trial: Trial, broker: EmbeddedBroker, relay: Daemon
+    browser: Browser, testbed: Testbed, broker: EmbeddedBroker, relay: Daemon
 ) -> None:
     page = opened(browser, relay)
     broker.kafka.broker_down()
-    trial.namespaces(1)
+    testbed.namespaces(1)
     page.wait(
         "a card names the cause",
         "document.querySelector('[data-cause=kafka] h3')?.innerText",
@@ -128,12 +128,12 @@ def test_a_kafka_that_goes_and_comes_is_seen_live(
 
 
 def test_what_only_a_person_can_mend_comes_first_and_says_what_to_do(
-    browser: Browser, cluster: EmbeddedCluster, trial: Trial
+    browser: Browser, cluster: EmbeddedCluster, testbed: Testbed
 ) -> None:
     cluster.do(
         lambda: cluster.server.behaviour.forbidden.update({("list", "pods"), ("watch", "pods")})
     )
-    with trial.relay(*STREAMS) as relay:
+    with testbed.relay(*STREAMS) as relay:
         relay.wait("the window is open", lambda: relay.livez() == 200)
         page = opened(browser, relay)
         page.wait(
@@ -157,7 +157,7 @@ def test_what_only_a_person_can_mend_comes_first_and_says_what_to_do(
 
 
 def test_the_page_follows_a_relay_that_is_started_again(
-    browser: Browser, trial: Trial, relay: Daemon
+    browser: Browser, testbed: Testbed, relay: Daemon
 ) -> None:
     page = opened(browser, relay)
     page.wait("the line is live", "document.getElementById('line').innerText.includes('live')")
@@ -173,7 +173,7 @@ def test_the_page_follows_a_relay_that_is_started_again(
         "the line is live again", "document.getElementById('line').innerText.includes('live')"
     )
     page.wait("it shows the new epochs", f"{cell('pods', 'epoch')} !== '{epochs['pods']}'")
-    trial.namespaces(1)
+    testbed.namespaces(1)
     page.wait("news come", f"parseFloat({cell('namespaces', 'rate')}) > 0")
     assert page.evaluate("window.sameDocument") is True
     # That nobody answered was the point; anything else would be a fault of ours.
@@ -185,7 +185,7 @@ def test_the_page_follows_a_relay_that_is_started_again(
 
 
 def test_a_stream_that_leaves_the_config_leaves_the_page(
-    browser: Browser, trial: Trial, relay: Daemon
+    browser: Browser, testbed: Testbed, relay: Daemon
 ) -> None:
     page = opened(browser, relay)
     text = relay.file.read_text()
@@ -207,7 +207,7 @@ def test_a_stream_that_leaves_the_config_leaves_the_page(
 
 
 def test_a_hidden_page_costs_nothing_and_is_fresh_when_it_is_looked_at(
-    browser: Browser, trial: Trial, relay: Daemon
+    browser: Browser, testbed: Testbed, relay: Daemon
 ) -> None:
     page = opened(browser, relay)
     show = (
@@ -216,7 +216,7 @@ def test_a_hidden_page_costs_nothing_and_is_fresh_when_it_is_looked_at(
     page.evaluate(show.format("hidden") + "document.dispatchEvent(new Event('visibilitychange'))")
     page.wait("it says so", "document.title.startsWith('(paused) ')")
     before = int(page.evaluate(cell("namespaces", "objects")))
-    trial.namespaces(2)
+    testbed.namespaces(2)
     relay.wait(
         "the relay counted them", lambda: relay.stream("namespaces")["objects"] == before + 2
     )

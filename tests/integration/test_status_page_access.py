@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin_server import RunningAdminServer, live
 from tests.support.browser import Browser, Page
-from tests.support.window import Window, live
 from watchrelay.core import clock
 from watchrelay.core.causes import KUBERNETES, MISSING_RIGHT
 from watchrelay.observe.status import StatusRegistry
@@ -48,8 +48,8 @@ def axe() -> str:
 
 
 @pytest.fixture
-def window() -> Iterator[Window]:
-    with Window() as window:
+def window() -> Iterator[RunningAdminServer]:
+    with RunningAdminServer() as window:
         yield window
 
 
@@ -63,19 +63,23 @@ def everything_is_wrong(statuses: StatusRegistry) -> None:
     all_is_well(statuses)
     forbidden = live(statuses, "secrets")
     forbidden.state = "waiting"
-    forbidden.wait_for(
-        "watch", "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden", MISSING_RIGHT
+    forbidden.failed(
+        "watch",
+        "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden",
+        cause=MISSING_RIGHT,
+        operator=True,
+        next_attempt_ms=clock.wall_ms() + 40_000,
     )
-    forbidden.failed(forbidden.waits_for, next_attempt_ms=clock.wall_ms() + 40_000)
     away = live(statuses, "nodes")
     away.state = "backoff"
     away.failed(
+        "watch",
         "watch nodes at 10.0.0.1:6443: connection refused",
         next_attempt_ms=clock.wall_ms() + 12_000,
         cause=KUBERNETES,
     )
-    live(statuses, "events").not_acknowledged(
-        "no acknowledgement from kafka at kafka-0:9092 for 12 s"
+    live(statuses, "events").failed(
+        "records", "no acknowledgement from kafka at kafka-0:9092 for 12 s"
     )
     live(statuses, "jobs.batch").queues(records=40_000, size_bytes=9_000_000, dirty_keys=812)
     statuses.open("services").state = "listing"
@@ -95,13 +99,16 @@ def two_hundred(statuses: StatusRegistry) -> None:
         if number % 3 == 0:
             status.state = "backoff"
             status.failed(
+                "watch",
                 f"watch pods@team-{number:03} at 10.0.0.1:6443: connection refused",
                 next_attempt_ms=clock.wall_ms() + 9_000,
                 cause=KUBERNETES,
             )
 
 
-def opened(browser: Browser, window: Window, *, width: int = 1280, dark: bool = False) -> Page:
+def opened(
+    browser: Browser, window: RunningAdminServer, *, width: int = 1280, dark: bool = False
+) -> Page:
     page = browser.page(window.url, width=width, dark=dark)
     rows = len(window.statuses.streams)
     page.wait(
@@ -137,7 +144,7 @@ def complaints(page: Page, axe: str) -> list[str]:
 )
 def test_axe_finds_nothing(
     browser: Browser,
-    window: Window,
+    window: RunningAdminServer,
     axe: str,
     fill: Callable[[StatusRegistry], None],
     width: int,
@@ -161,12 +168,14 @@ def test_axe_finds_nothing(
     assert page.problems == []
 
 
-def test_names_and_messages_are_text_whatever_they_hold(browser: Browser, window: Window) -> None:
+def test_names_and_messages_are_text_whatever_they_hold(
+    browser: Browser, window: RunningAdminServer
+) -> None:
     def fill() -> None:
         for text in HOSTILE:
             status = live(window.statuses, text, topic=text)
             status.owner = status.frontier = status.last_snapshot = text
-            status.failed(f"{text} 403 forbidden")
+            status.failed("watch", f"{text} 403 forbidden")
         window.statuses.problems["reload"] = HOSTILE[0]
         window.statuses.problems["some<b>thing"] = HOSTILE[1]
 
@@ -202,9 +211,11 @@ def test_names_and_messages_are_text_whatever_they_hold(browser: Browser, window
     assert page.problems == []
 
 
-def test_without_scripts_the_page_says_the_same_once(browser: Browser, window: Window) -> None:
+def test_without_scripts_the_page_says_the_same_once(
+    browser: Browser, window: RunningAdminServer
+) -> None:
     window.do(lambda: [live(window.statuses, text) for text in (*HOSTILE, "pods")])
-    window.do(lambda: window.statuses.streams["pods"].failed(HOSTILE[0]))
+    window.do(lambda: window.statuses.streams["pods"].failed("watch", HOSTILE[0]))
     page = browser.page(window.url, scripts=False)
     document = page.send("DOM.getDocument", depth=-1)
     text = json.dumps(document)
@@ -219,7 +230,7 @@ def test_without_scripts_the_page_says_the_same_once(browser: Browser, window: W
     assert page.problems == []
 
 
-def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: Window) -> None:
+def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: RunningAdminServer) -> None:
     window.do(lambda: two_hundred(window.statuses))
     page = opened(browser, window)
     page.press("Tab", code=9)
@@ -242,7 +253,7 @@ def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: Window) -> N
             break
     page.press("Enter", code=13, text="\r")
     page.wait("the row opens", "document.activeElement.getAttribute('aria-expanded') === 'true'")
-    window.do(lambda: window.statuses.streams["pods@team-003"].progressed())
+    window.do(lambda: window.statuses.streams["pods@team-003"].recovered("watch"))
     window.do(lambda: setattr(window.statuses.streams["pods@team-003"], "objects", 77))
     page.evaluate("document.querySelector('[name=level][value=all]').click()")
     page.wait("news come in", "document.querySelector('#rows .objects').innerText.trim() === '77'")
@@ -252,7 +263,9 @@ def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: Window) -> N
     assert page.problems == []
 
 
-def test_rows_hold_still_while_somebody_is_among_them(browser: Browser, window: Window) -> None:
+def test_rows_hold_still_while_somebody_is_among_them(
+    browser: Browser, window: RunningAdminServer
+) -> None:
     window.do(lambda: all_is_well(window.statuses))
     page = opened(browser, window)
     page.evaluate(
@@ -264,7 +277,7 @@ def test_rows_hold_still_while_somebody_is_among_them(browser: Browser, window: 
     )
     window.do(
         lambda: window.statuses.streams["deployments.apps"].failed(
-            "watch deployments at 10.0.0.1:6443: refused"
+            "watch", "watch deployments at 10.0.0.1:6443: refused"
         )
     )
     page.wait(

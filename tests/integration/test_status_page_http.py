@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin_server import RunningAdminServer, live
 from tests.support.process import wait_until
-from tests.support.window import Window, live
 from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe import page
 from watchrelay.observe.live import VIEWERS_MAX
@@ -22,14 +22,14 @@ HOSTILE = "</pre></noscript><script>alert(1)</script>\x1b[2J\u202e"
 
 
 @pytest.fixture
-def window() -> Iterator[Window]:
-    with Window() as window:
+def window() -> Iterator[RunningAdminServer]:
+    with RunningAdminServer() as window:
         window.do(lambda: live(window.statuses, "pods"))
         yield window
 
 
 def get(
-    window: Window, path: str, headers: dict[str, str] | None = None
+    window: RunningAdminServer, path: str, headers: dict[str, str] | None = None
 ) -> tuple[int, http.client.HTTPMessage, str]:
     connection = http.client.HTTPConnection("127.0.0.1", window.port, timeout=10.0)
     try:
@@ -40,20 +40,18 @@ def get(
         connection.close()
 
 
-def viewer(window: Window) -> socket.socket:
+def viewer(window: RunningAdminServer) -> socket.socket:
     """A connection that asked for the events."""
     connection = socket.create_connection(("127.0.0.1", window.port), timeout=10.0)
     connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n")
     return connection
 
 
-def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
+def test_a_terminal_is_given_a_table_worst_first(window: RunningAdminServer) -> None:
     def fill() -> None:
         status = live(window.statuses, "secrets")
-        status.wait_for(
-            "watch", "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden", MISSING_RIGHT
-        )
-        status.failed(status.waits_for)
+        message = "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden"
+        status.failed("watch", message, cause=MISSING_RIGHT, operator=True)
 
     window.do(fill)
     status, headers, text = get(window, "/")
@@ -73,14 +71,14 @@ def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
 
 
 def test_events_are_sent_where_the_system_has_no_timeout_for_unread_data(
-    window: Window, monkeypatch: pytest.MonkeyPatch
+    window: RunningAdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")  # as on macOS
     with viewer(window) as connection:
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_a_browser_is_given_the_page_under_a_strict_policy(window: Window) -> None:
+def test_a_browser_is_given_the_page_under_a_strict_policy(window: RunningAdminServer) -> None:
     _, headers, text = get(window, "/", BROWSER)
     assert headers.get_content_type() == "text/html"
     policy = dict(
@@ -113,7 +111,7 @@ def test_a_browser_is_given_the_page_under_a_strict_policy(window: Window) -> No
         assert body
 
 
-def test_every_file_of_the_page_is_served_and_nothing_else(window: Window) -> None:
+def test_every_file_of_the_page_is_served_and_nothing_else(window: RunningAdminServer) -> None:
     there = {
         path.name for path in Path(page.__file__).parent.iterdir() if path.suffix in {".js", ".css"}
     }
@@ -131,8 +129,8 @@ def test_every_file_of_the_page_is_served_and_nothing_else(window: Window) -> No
         )
 
 
-def test_what_others_wrote_is_text_in_every_form(window: Window) -> None:
-    window.do(lambda: live(window.statuses, "nodes").failed(HOSTILE))
+def test_what_others_wrote_is_text_in_every_form(window: RunningAdminServer) -> None:
+    window.do(lambda: live(window.statuses, "nodes").failed("watch", HOSTILE))
     table = get(window, "/")[2]
     assert "\x1b" not in table
     assert "\u202e" not in table
@@ -141,8 +139,8 @@ def test_what_others_wrote_is_text_in_every_form(window: Window) -> None:
     assert html.escape("</pre></noscript><script>alert(1)</script>") in shown
 
 
-def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: Window) -> None:
-    window.do(lambda: live(window.statuses, "widgets.example.com/v1").failed("refused"))
+def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: RunningAdminServer) -> None:
+    window.do(lambda: live(window.statuses, "widgets.example.com/v1").failed("watch", "refused"))
     status, _, text = get(window, "/api/streams/widgets.example.com%2Fv1")
     assert (status, json.loads(text)["transitions"][0]["said"]) == (200, "refused")
     assert get(window, "/api/streams/none")[0] == 404
@@ -152,7 +150,7 @@ def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: Window) ->
     ]
 
 
-def test_one_viewer_too_many_is_told_to_ask(window: Window) -> None:
+def test_one_viewer_too_many_is_told_to_ask(window: RunningAdminServer) -> None:
     viewers = [viewer(window) for _ in range(VIEWERS_MAX)]
     try:
         for each in viewers:
@@ -167,18 +165,18 @@ def test_one_viewer_too_many_is_told_to_ask(window: Window) -> None:
     wait_until("there is room again", lambda: viewers_of(window) == 0)
 
 
-def viewers_of(window: Window) -> int:
+def viewers_of(window: RunningAdminServer) -> int:
     return window.do(lambda: window.server.viewers)
 
 
-def test_viewers_do_not_hold_up_the_end(window: Window) -> None:
+def test_viewers_do_not_hold_up_the_end(window: RunningAdminServer) -> None:
     with viewer(window) as connection:
         assert b"text/event-stream" in connection.recv(4096)
         window.close()
         wait_until("the connection is closed", lambda: connection.recv(65536) == b"")
 
 
-def test_a_viewer_that_reads_nothing_is_cut_off(window: Window) -> None:
+def test_a_viewer_that_reads_nothing_is_cut_off(window: RunningAdminServer) -> None:
     def fill() -> None:
         for number in range(300):
             live(window.statuses, f"s{number}", topic="t" * 2000)

@@ -12,8 +12,8 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.support.anyclient import write
+from tests.support.pod_topics import LogAppender
 from tests.support.relays import PODS, DictStore, spec_of, until
-from tests.support.telling import Teller
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.consumer.replica import Replica
@@ -25,6 +25,7 @@ from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
 
 CONTROL = "k8s.test.control"
@@ -55,7 +56,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
         metrics=metrics.stream(spec.id, PODS),
         topic_metrics=metrics.topic(spec.topic),
         status=statuses.open(spec.id, spec.topic),
-        heartbeat_interval_s=1.0,
+        heartbeat_interval=HeartbeatInterval(1.0),
         queue_bytes=1 << 20,
     )
 
@@ -154,7 +155,8 @@ async def test_without_a_control_topic_it_says_what_to_check(kafka: EmbeddedKafk
         connection(kafka).arguments(), control_topic="k8s.other.control", until_end=True
     )
     with pytest.raises(
-        NothingPublished, match=r"start the relay, or check cluster and kafka\.topicPrefix$"
+        NothingPublished,
+        match=r"k8s.other.control is not there, .*: start the relay, check cluster and kafka\.topicPrefix",
     ):
         await everything(tail)
 
@@ -230,8 +232,8 @@ async def published(
     with EmbeddedKafka.start() as broker:
         broker.create_topic(CONTROL, 1)
         broker.create_topic("t", len(partitions))
-        async with Teller(broker.bootstrap) as teller:
-            await teller.say(
+        async with LogAppender(broker.bootstrap) as appender:
+            await appender.send(
                 CONTROL,
                 "stream/pods",
                 {"topic": "t", "partitions": len(partitions), "epochBase": 1},
@@ -255,7 +257,7 @@ async def published(
                         "",
                     )
                     sent.append(
-                        await teller._producer.send(
+                        await appender._producer.send(
                             "t", record.value, record.key, partition, headers=list(record.headers)
                         )
                     )

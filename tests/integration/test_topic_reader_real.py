@@ -1,4 +1,4 @@
-"""`TopicReader` on a real Kafka: topics that go and are made anew under it, and credentials that
+"""`TopicReader` on a real Kafka: topics that go and are recreated under it, and credentials that
 are not good."""
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.support.kafkabroker import KafkaBroker
+from tests.support.pod_topics import LogAppender, state
 from tests.support.relays import until
-from tests.support.stage import state
-from tests.support.story import NODES, Log, Writer, stream
-from tests.support.telling import Teller
-from tests.vectors.telling import claim, description
+from tests.support.stream_log import NODES, Log, Writer, stream
+from tests.vectors.document import claim, description
 from watchrelay.consumer import Change, TopicReader
 
 pytestmark = pytest.mark.real
@@ -30,10 +29,10 @@ async def tell(broker: KafkaBroker, name: str, *pods: str, epoch: int) -> Writer
     writer = Writer(stream(partitions=2), logs, epoch=epoch)
     writer.first(*pods)
     writer.beat()
-    async with Teller(broker.bootstrap) as teller:
-        await teller.tell(topic, logs)
-        await teller.say(control, "stream/pods", description(2, topic=topic))
-        await teller.say(control, "claim/pods", claim(f"w{epoch}"))
+    async with LogAppender(broker.bootstrap) as appender:
+        await appender.append(topic, logs)
+        await appender.send(control, "stream/pods", description(2, topic=topic))
+        await appender.send(control, "claim/pods", claim(f"w{epoch}"))
     return writer
 
 
@@ -48,7 +47,7 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(
     """The new log is shorter than the former one, and its epochs are lower: what was held of the
     former one must not stay."""
     topic, control, said = "k8s.anew.core.pods", "k8s.anew.control", list[str]()
-    await tell(kafka_broker, "anew", *(f"shop/{number}" for number in range(20)), epoch=7)
+    await tell(kafka_broker, "recreated", *(f"shop/{number}" for number in range(20)), epoch=7)
     changes = deque[Change]()
 
     async def follow(reader: TopicReader) -> None:
@@ -69,7 +68,7 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(
                 f"topic {topic} of stream pods is described on {control} and not there" in said[0]
             )
             assert not reader.proven
-            new = await tell(kafka_broker, "anew", "shop/3", "shop/z", epoch=2)
+            new = await tell(kafka_broker, "recreated", "shop/3", "shop/z", epoch=2)
             held = {key.decode() for each in new.held for key in each}
             await until(lambda: reader.proven and set(reader.objects("pods")) == held)
             await reader.close()
@@ -90,7 +89,7 @@ async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(
     topic, control = "k8s.past.core.pods", "k8s.past.control"
     kafka_broker.create_topic(control)
 
-    async def publish(teller: Teller, epoch: int, changes: int) -> Writer:
+    async def publish(appender: LogAppender, epoch: int, changes: int) -> Writer:
         kafka_broker.create_topic(topic, partitions=2)
         writer = Writer(stream(partitions=2), [Log(), Log()], epoch=epoch)
         writer.first("shop/a")
@@ -99,17 +98,17 @@ async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(
             writer.put("shop/a", number + 2)
         writer.put("shop/b", 1)
         writer.beat()
-        await teller.tell(topic, writer.logs)
+        await appender.append(topic, writer.logs)
         return writer
 
     async with (
         asyncio.timeout(60.0),
-        Teller(kafka_broker.bootstrap) as teller,
-        Teller(kafka_broker.bootstrap) as second,
+        LogAppender(kafka_broker.bootstrap) as appender,
+        LogAppender(kafka_broker.bootstrap) as second,
     ):
-        await publish(teller, 2, 5000)
-        await teller.say(control, "stream/pods", description(2, topic=topic))
-        await teller.say(control, "claim/pods", claim("w1"))
+        await publish(appender, 2, 5000)
+        await appender.send(control, "stream/pods", description(2, topic=topic))
+        await appender.send(control, "claim/pods", claim("w1"))
         async with TopicReader(kafka_broker.bootstrap, control_topic=control) as reader:
             await reader.ready()
             delete(kafka_broker, topic)
@@ -161,16 +160,16 @@ async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_wait
     nodes = Writer(stream(NODES), [Log()], epoch=2)
     nodes.first("n1")
     nodes.beat()
-    async with asyncio.timeout(60.0), Teller(kafka_broker.bootstrap) as teller:
-        await teller.tell(topic, nodes.logs)
-        await teller.say(control, "stream/nodes", description(1, topic=topic))
-        await teller.say(control, "claim/nodes", claim("w9"))
+    async with asyncio.timeout(60.0), LogAppender(kafka_broker.bootstrap) as appender:
+        await appender.append(topic, nodes.logs)
+        await appender.send(control, "stream/nodes", description(1, topic=topic))
+        await appender.send(control, "claim/nodes", claim("w9"))
         async with TopicReader(kafka_broker.bootstrap, control_topic=control) as reader:
             await reader.ready()
             assert {(await anext(reader)).verb for _ in range(2)} == {"added"}
             delete(kafka_broker, topic)
             for key in ("claim/nodes", "snapshot/nodes", "stream/nodes"):
-                await teller.say(control, key, None)
+                await appender.send(control, key, None)
             change = await anext(reader)
             assert (change.stream, change.key, change.verb, change.reason) == (
                 "nodes",
@@ -188,8 +187,8 @@ async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_wait
 async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker) -> None:
     topic, control, said = "k8s.added.core.pods", "k8s.added.control", list[str]()
     writer = await tell(kafka_broker, "added", "shop/a", "shop/b", "shop/c", epoch=2)
-    async with Teller(kafka_broker.bootstrap) as teller:
-        await teller.say(control, "stream/pods", description(3, topic=topic))
+    async with LogAppender(kafka_broker.bootstrap) as appender:
+        await appender.send(control, "stream/pods", description(3, topic=topic))
     async with (
         asyncio.timeout(60.0),
         TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader,

@@ -9,102 +9,107 @@ import socket
 
 import pytest
 
+from tests.support.pod_topics import NAMES, PodTopics, everything, state, take
 from tests.support.relays import until
-from tests.support.stage import NAMES, Stage, everything, state, take
-from tests.support.story import NODES, Log, Writer, stream
-from tests.vectors.telling import claim, description
+from tests.support.stream_log import NODES, Log, Writer, stream
+from tests.vectors.document import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
 from watchrelay.consumer.audit_run import Auditor
 from watchrelay.consumer.reader import TailReader
 
 
-async def describe_nodes(told: Stage, partitions: int = 1) -> str:
+async def describe_nodes(pod_topics: PodTopics, partitions: int = 1) -> str:
     """Nodes are described on a topic that is not there."""
-    topic = f"{told.topic}.nodes"
-    await told.teller.say(told.control, "stream/nodes", description(partitions, topic=topic))
-    await told.teller.say(told.control, "claim/nodes", claim("w1"))
+    topic = f"{pod_topics.topic}.nodes"
+    await pod_topics.appender.send(
+        pod_topics.control, "stream/nodes", description(partitions, topic=topic)
+    )
+    await pod_topics.appender.send(pod_topics.control, "claim/nodes", claim("w1"))
     return topic
 
 
-async def tell_nodes(told: Stage, topic: str) -> None:
-    told.kafka.create_topic(topic, 1)
+async def tell_nodes(pod_topics: PodTopics, topic: str) -> None:
+    pod_topics.kafka.create_topic(topic, 1)
     log = Log()
     nodes = Writer(stream(NODES), [log], epoch=2)
     nodes.first("n1")
     nodes.beat()
-    await told.teller.tell(topic, [log])
+    await pod_topics.appender.append(topic, [log])
 
 
-async def test_a_topic_that_comes_later_is_waited_for_by_name_and_taken_in(told: Stage) -> None:
-    topic, said = await describe_nodes(told), list[str]()
+async def test_a_topic_that_comes_later_is_waited_for_by_name_and_taken_in(
+    pod_topics: PodTopics,
+) -> None:
+    topic, said = await describe_nodes(pod_topics), list[str]()
     async with (
-        told.reader(waiting=said.append) as reader,
+        pod_topics.reader(waiting=said.append) as reader,
         asyncio.timeout(20.0),
         asyncio.TaskGroup() as tasks,
     ):
         ready = tasks.create_task(reader.ready())
         await until(lambda: len(said) > 1)
         assert (
-            f"topic {topic} of stream nodes is described on {told.control} and not there" in said[0]
+            f"topic {topic} of stream nodes is described on {pod_topics.control} and not there"
+            in said[0]
         )
-        await tell_nodes(told, topic)
+        await tell_nodes(pod_topics, topic)
         await ready
         assert set(reader.objects("nodes")) == {"/n1"}
 
 
-async def test_the_other_streams_are_read_while_one_topic_is_missing(told: Stage) -> None:
-    await told.begin()
-    topic, said = await describe_nodes(told), list[str]()
-    async with told.reader(waiting=said.append) as reader, asyncio.timeout(20.0):
-        changes = await take(reader, len(told.held()))
+async def test_the_other_streams_are_read_while_one_topic_is_missing(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    topic, said = await describe_nodes(pod_topics), list[str]()
+    async with pod_topics.reader(waiting=said.append) as reader, asyncio.timeout(20.0):
+        changes = await take(reader, len(pod_topics.held()))
         assert {change.stream for change in changes} == {"pods"}
         assert not reader.proven
         assert topic in said[0]
-        await tell_nodes(told, topic)
+        await tell_nodes(pod_topics, topic)
         await reader.ready()
         assert reader.streams == ["nodes", "pods"]
     assert not reader.problems
 
 
-async def test_with_an_end_a_missing_topic_is_said_in_place_of_the_proof(told: Stage) -> None:
-    topic = await describe_nodes(told)
-    async with told.ended() as reader:
+async def test_with_an_end_a_missing_topic_is_said_in_place_of_the_proof(
+    pod_topics: PodTopics,
+) -> None:
+    topic = await describe_nodes(pod_topics)
+    async with pod_topics.ended() as reader:
         with pytest.raises(
             NothingPublished,
             match=f"topic {topic} of stream nodes is described on .* and not there",
         ):
             await reader.ready()
-    await told.begin()
-    async with told.ended() as reader:
+    await pod_topics.begin()
+    async with pod_topics.ended() as reader:
         with pytest.raises(NothingPublished, match=f"not proven: topic {topic} of stream nodes"):
             await reader.ready()
 
 
-async def test_too_few_partitions_are_said_at_once_by_every_reader(told: Stage) -> None:
-    topic, said = await describe_nodes(told, partitions=3), list[str]()
-    await tell_nodes(told, topic)
+async def test_too_few_partitions_are_said_at_once_by_every_reader(pod_topics: PodTopics) -> None:
+    topic, said = await describe_nodes(pod_topics, partitions=3), list[str]()
+    await tell_nodes(pod_topics, topic)
     words = (
-        f"topic {topic} of stream nodes has 1 partition, the description on {told.control} "
+        f"topic {topic} of stream nodes has 1 partition, the description on {pod_topics.control} "
         "says 3: kafka-topics.sh .*--partitions 3"
     )
     async with asyncio.timeout(20.0):
-        async with told.ended() as reader:
+        async with pod_topics.ended() as reader:
             with pytest.raises(NothingPublished, match=words):
                 await reader.ready()
-        async with told.reader(waiting=said.append) as reader:
+        async with pod_topics.reader(waiting=said.append) as reader:
             assert (await take(reader, 1))[0].stream == "nodes", "what is there is read"
             assert not reader.proven
         assert "has 1 partition" in said[0]
-        arguments = {"bootstrap_servers": told.kafka.bootstrap}
-        async with Auditor(
-            arguments, control_topic=told.control, home=lambda _key, _count: 0
-        ) as auditor:
+        arguments = {"bootstrap_servers": pod_topics.kafka.bootstrap}
+        async with Auditor(arguments, control_topic=pod_topics.control) as auditor:
             await auditor.read_to_end()
         assert re.match(words, auditor.missing["nodes"]), "what is there is read"
         said.clear()
         tail = TailReader(
             arguments,
-            control_topic=told.control,
+            control_topic=pod_topics.control,
             from_beginning=True,
             until_end=True,
             waiting=said.append,
@@ -113,80 +118,88 @@ async def test_too_few_partitions_are_said_at_once_by_every_reader(told: Stage) 
         assert "has 1 partition" in said[0]
 
 
-async def test_a_tail_without_any_topic_says_which_one_is_missing(told: Stage) -> None:
-    topic = await describe_nodes(told)
+async def test_a_tail_without_any_topic_says_which_one_is_missing(pod_topics: PodTopics) -> None:
+    topic = await describe_nodes(pod_topics)
     tail = TailReader(
-        {"bootstrap_servers": told.kafka.bootstrap}, control_topic=told.control, until_end=True
+        {"bootstrap_servers": pod_topics.kafka.bootstrap},
+        control_topic=pod_topics.control,
+        until_end=True,
     )
     with pytest.raises(NothingPublished, match=topic):
         [batch async for batch in tail.batches()]
 
 
-async def test_a_state_that_no_marker_proves_is_said_while_ready_waits(told: Stage) -> None:
+async def test_a_state_that_no_marker_proves_is_said_while_ready_waits(
+    pod_topics: PodTopics,
+) -> None:
     said: list[str] = []
-    told.writer.first(*NAMES)
-    told.writer.put("shop/a", 2, lose=True)
-    told.writer.put("shop/a", 3)
-    await told.tell()
-    await told.describe()
+    pod_topics.writer.first(*NAMES)
+    pod_topics.writer.put("shop/a", 2, lose=True)
+    pod_topics.writer.put("shop/a", 3)
+    await pod_topics.append()
+    await pod_topics.describe()
     async with (
-        told.reader(waiting=said.append) as reader,
+        pod_topics.reader(waiting=said.append) as reader,
         asyncio.timeout(20.0),
         asyncio.TaskGroup() as tasks,
     ):
         ready = tasks.create_task(reader.ready())
         await until(lambda: bool(said))
         assert said[0].startswith("read to the end, and not proven yet: pods/")
-        told.writer.snapshot()
-        await told.tell()
+        pod_topics.writer.snapshot()
+        await pod_topics.append()
         await ready
 
 
-async def test_a_stream_that_nobody_says_anything_of_is_named(told: Stage) -> None:
-    await told.begin()
-    async with told.ended(control_topic="", topics=[told.topic], streams=["nodes"]) as reader:
+async def test_a_stream_that_nobody_says_anything_of_is_named(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    async with pod_topics.ended(
+        control_topic="", topics=[pod_topics.topic], streams=["nodes"]
+    ) as reader:
         with pytest.raises(NothingPublished, match=r"nodes \(0 of 2 partitions found\)"):
             await reader.ready()
-    async with told.ended(topics=["k8s.other"]) as reader:
+    async with pod_topics.ended(topics=["k8s.other"]) as reader:
         with pytest.raises(
             NothingPublished, match=r"of the streams wanted none stands on topic k8s\.other"
         ):
             await reader.ready()
 
 
-async def test_a_saved_place_in_a_partition_that_is_not_is_lost(told: Stage) -> None:
-    await told.begin()
-    async with told.ended() as reader:
+async def test_a_saved_place_in_a_partition_that_is_not_is_lost(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    async with pod_topics.ended() as reader:
         await everything(reader)
         saved = reader.positions()
     far = {**saved[0], "partition": 99}
-    for where in ({}, {"control_topic": "", "topics": [told.topic]}):
-        async with told.ended(resume=[*saved, far], **where) as reader:
+    for where in ({}, {"control_topic": "", "topics": [pod_topics.topic]}):
+        async with pod_topics.ended(resume=[*saved, far], **where) as reader:
             with pytest.raises(
                 PositionsLost, match=r"/99, offset .*: the (stream|topic) has 2 partitions now"
             ):
                 await everything(reader)
 
 
-async def test_closing_ends_what_goes_on_in_other_tasks(told: Stage) -> None:
-    await told.begin()
-    async with told.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+async def test_closing_ends_what_goes_on_in_other_tasks(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
         await reader.ready()
         iteration = tasks.create_task(everything(reader), name="iteration")
         await until(lambda: not reader._pending)
         await reader.close()
-        assert len(await iteration) == len(told.held())
+        assert len(await iteration) == len(pod_topics.held())
         assert await everything(reader) == []
-        assert state(reader) == told.held()
+        assert state(reader) == pod_topics.held()
     with pytest.raises(RuntimeError, match="entered once"):
         async with reader:
             pass
 
 
-async def test_ready_of_a_reader_that_is_closed_meanwhile_does_not_return(told: Stage) -> None:
+async def test_ready_of_a_reader_that_is_closed_meanwhile_does_not_return(
+    pod_topics: PodTopics,
+) -> None:
     waiting: list[str] = []
     async with (
-        told.reader(streams=["nodes"], waiting=waiting.append) as reader,
+        pod_topics.reader(streams=["nodes"], waiting=waiting.append) as reader,
         asyncio.timeout(20.0),
         asyncio.TaskGroup() as tasks,
     ):
@@ -229,9 +242,11 @@ async def test_whoever_closes_or_cancels_a_start_leaves_nothing_behind(how: str)
     assert asyncio.all_tasks() == before
 
 
-async def test_a_ready_that_is_cancelled_again_and_again_harms_nothing(told: Stage) -> None:
-    await told.begin()
-    async with told.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+async def test_a_ready_that_is_cancelled_again_and_again_harms_nothing(
+    pod_topics: PodTopics,
+) -> None:
+    await pod_topics.begin()
+    async with pod_topics.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
         for turns in range(0, 400, 3):
             ready = tasks.create_task(reader.ready(), name="ready")
             for _ in range(turns):
@@ -239,6 +254,6 @@ async def test_a_ready_that_is_cancelled_again_and_again_harms_nothing(told: Sta
             ready.cancel()
             await asyncio.wait([ready])
         await reader.ready()
-        assert state(reader) == told.held()
-        assert len(await take(reader, len(told.held()))) == len(told.held())
+        assert state(reader) == pod_topics.held()
+        assert len(await take(reader, len(pod_topics.held()))) == len(pod_topics.held())
     assert not reader.problems

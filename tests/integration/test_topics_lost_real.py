@@ -12,8 +12,8 @@ from tests.support.embedded import EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
+from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader, read_control
-from tests.support.trial import Trial
 from watchrelay.kafka.topic_config import TopicSpec
 
 pytestmark = pytest.mark.real
@@ -25,13 +25,13 @@ s."""
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(cluster, kafka_broker, tmp_path)
+def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
+    return Testbed(cluster, kafka_broker, tmp_path)
 
 
 @pytest.fixture
-def path(trial: Trial) -> str:
-    return trial.config_maps(20)
+def path(testbed: Testbed) -> str:
+    return testbed.config_maps(20)
 
 
 def _delete(broker: KafkaBroker, topic: str) -> None:
@@ -58,25 +58,27 @@ def _make(broker: KafkaBroker, topic: str, *, partitions: int) -> None:
     broker.create_topic(topic, partitions=partitions, config=spec.configs())
 
 
-def _make_by_hand(trial: Trial, broker: KafkaBroker) -> None:
+def _make_by_hand(testbed: Testbed, broker: KafkaBroker) -> None:
     """All that the relay needs, for one that may make no topics."""
-    _make(broker, trial.topic("configmaps"), partitions=3)
-    for name, policy in ((trial.control_topic, "compact"), (trial.signal_topic, "delete")):
+    _make(broker, testbed.topic("configmaps"), partitions=3)
+    for name, policy in ((testbed.control_topic, "compact"), (testbed.signal_topic, "delete")):
         broker.create_topic(name, config={"cleanup.policy": policy})
 
 
-def _settled(trial: Trial, relay: Daemon) -> None:
-    with trial.reader(trial.topic("configmaps")) as reader:
+def _settled(testbed: Testbed, relay: Daemon) -> None:
+    with testbed.reader(testbed.topic("configmaps")) as reader:
         relay.await_ready()
-        await_equal(trial.cluster, reader, _PATHS)
+        await_equal(testbed.cluster, reader, _PATHS)
         reader.read_until("heartbeats follow", lambda: reader.of("configmaps", "heartbeat"))
 
 
-def _newest(trial: Trial, kind: str) -> Any:
+def _newest(testbed: Testbed, kind: str) -> Any:
     return next(
         (
             value
-            for _, key, value in reversed(read_control(trial.broker.bootstrap, trial.control_topic))
+            for _, key, value in reversed(
+                read_control(testbed.broker.bootstrap, testbed.control_topic)
+            )
             if key == f"{kind}/configmaps"
         ),
         None,
@@ -84,7 +86,7 @@ def _newest(trial: Trial, kind: str) -> Any:
 
 
 def _whole_anew(
-    trial: Trial, relay: Daemon, reader: TopicReader, epoch: int, *, stale: bool = False
+    testbed: Testbed, relay: Daemon, reader: TopicReader, epoch: int, *, stale: bool = False
 ) -> None:
     """The new topic begins with a claim above `epoch` and a first snapshot, and equals the cluster;
     `stale`: others may stand before."""
@@ -95,7 +97,7 @@ def _whole_anew(
     )
     if stale:
         _forgive_what_stands_before_the_claims(reader, epoch)
-    await_equal(trial.cluster, reader, _PATHS)
+    await_equal(testbed.cluster, reader, _PATHS)
     claims = [said for said in reader.of("configmaps", "claim") if said.epoch > epoch]
     assert {said.raw.partition for said in claims} == {0, 1, 2}
     assert {said.epoch for said in claims} == {relay.stream("configmaps")["epoch"]}
@@ -112,14 +114,14 @@ def _whole_anew(
         said.headers["ce_wrrv"] for said in reader.of("configmaps", "begin") if said.epoch > epoch
     } == {"0"}
     assert reader.proven("configmaps"), reader.describe()
-    assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
+    assert reader.plain[testbed.topic("configmaps")] == reader.table("configmaps")
     (last,) = [
         value
-        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)[-1:]
+        for _, key, value in read_control(testbed.broker.bootstrap, testbed.control_topic)[-1:]
         if key == "snapshot/configmaps"
     ]
     assert (last["epoch"], last["count"]) == (claims[0].epoch, len(reader.table("configmaps")))
-    assert _newest(trial, "claim")["from"] is None
+    assert _newest(testbed, "claim")["from"] is None
 
 
 def _forgive_what_stands_before_the_claims(reader: TopicReader, epoch: int) -> None:
@@ -141,29 +143,29 @@ def _forgive_what_stands_before_the_claims(reader: TopicReader, epoch: int) -> N
     reader.problems[:] = [problem for problem in reader.problems if not before(problem)]
 
 
-def _changes(trial: Trial, path: str) -> None:
-    trial.cluster.request("DELETE", f"{path}/c1")
-    trial.cluster.request("POST", path, {"metadata": {"name": "new"}})
+def _changes(testbed: Testbed, path: str) -> None:
+    testbed.cluster.request("DELETE", f"{path}/c1")
+    testbed.cluster.request("POST", path, {"metadata": {"name": "new"}})
 
 
 def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_claim_and_a_snapshot(
-    trial: Trial, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    topic = trial.topic("configmaps")
-    with trial.relay(*_PATHS) as relay:
-        _settled(trial, relay)
+    topic = testbed.topic("configmaps")
+    with testbed.relay(*_PATHS) as relay:
+        _settled(testbed, relay)
         epoch = relay.stream("configmaps")["epoch"]
         _delete(kafka_broker, topic)
-        _changes(trial, path)
+        _changes(testbed, path)
         wait_until(
             "the topic is there again",
             functools.partial(_exists, kafka_broker, topic),
             deadline_s=_LATE_S,
         )
-        with trial.reader(topic) as reader:
-            _whole_anew(trial, relay, reader, epoch)
-            trial.cluster.request("DELETE", f"{path}/c2")
-            await_equal(trial.cluster, reader, _PATHS)
+        with testbed.reader(topic) as reader:
+            _whole_anew(testbed, relay, reader, epoch)
+            testbed.cluster.request("DELETE", f"{path}/c2")
+            await_equal(testbed.cluster, reader, _PATHS)
             reader.assert_right("configmaps")
         assert relay.said("topic was deleted or recreated")[0]["topic"] == topic
         assert [line["stream"] for line in relay.said("restarting stream")] == ["configmaps"]
@@ -171,15 +173,15 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
 
 
 def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and_goes_on_when_it_was_run(
-    trial: Trial, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    topic = trial.topic("configmaps")
-    _make_by_hand(trial, kafka_broker)
-    with trial.relay(*_PATHS, kafka={"createTopics": False}) as relay:
-        _settled(trial, relay)
+    topic = testbed.topic("configmaps")
+    _make_by_hand(testbed, kafka_broker)
+    with testbed.relay(*_PATHS, kafka={"createTopics": False}) as relay:
+        _settled(testbed, relay)
         epoch = relay.stream("configmaps")["epoch"]
         _delete(kafka_broker, topic)
-        _changes(trial, path)
+        _changes(testbed, path)
         wait_until(
             "it says what is missing",
             lambda: relay.stream("configmaps").get("waitsFor"),
@@ -193,42 +195,42 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
         ) in said
         assert relay.alive
         _make(kafka_broker, topic, partitions=3)
-        with trial.reader(topic) as reader:
-            _whole_anew(trial, relay, reader, epoch)
+        with testbed.reader(topic) as reader:
+            _whole_anew(testbed, relay, reader, epoch)
             reader.assert_right("configmaps")
         assert relay.stream("configmaps")["waitsFor"] is None
         assert relay.stop() == 0
 
 
 def test_a_state_topic_deleted_and_made_by_hand_at_once_is_noticed_and_published_anew(
-    trial: Trial, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    topic = trial.topic("configmaps")
-    with trial.relay(*_PATHS) as relay:
-        _settled(trial, relay)
+    topic = testbed.topic("configmaps")
+    with testbed.relay(*_PATHS) as relay:
+        _settled(testbed, relay)
         epoch = relay.stream("configmaps")["epoch"]
         kafka_broker.admin.delete_topics([topic])[topic].result(15)
-        _changes(trial, path)
+        _changes(testbed, path)
         _make(kafka_broker, topic, partitions=3)
         wait_until(
             "it is noticed",
             lambda: relay.said("topic was deleted or recreated"),
             deadline_s=_LATE_S,
         )
-        with trial.reader(topic) as reader:
-            _whole_anew(trial, relay, reader, epoch, stale=True)
+        with testbed.reader(topic) as reader:
+            _whole_anew(testbed, relay, reader, epoch, stale=True)
         assert "recreated" in relay.said("topic was deleted or recreated")[0]["error"]
         assert relay.stop() == 0
 
 
 def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_above_its_epoch(
-    trial: Trial, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    with trial.relay(*_PATHS) as relay, trial.reader(trial.topic("configmaps")) as reader:
-        _settled(trial, relay)
-        epoch, former = relay.stream("configmaps")["epoch"], _newest(trial, "snapshot")
-        _delete(kafka_broker, trial.control_topic)
-        _changes(trial, path)
+    with testbed.relay(*_PATHS) as relay, testbed.reader(testbed.topic("configmaps")) as reader:
+        _settled(testbed, relay)
+        epoch, former = relay.stream("configmaps")["epoch"], _newest(testbed, "snapshot")
+        _delete(kafka_broker, testbed.control_topic)
+        _changes(testbed, path)
         wait_until(
             "it is restored", lambda: relay.said("control topic restored"), deadline_s=_LATE_S
         )
@@ -238,21 +240,21 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
             deadline_s=_LATE_S,
         )
         relay.await_ready()
-        await_equal(trial.cluster, reader, _PATHS)
-        claim, described = _newest(trial, "claim"), _newest(trial, "stream")
+        await_equal(testbed.cluster, reader, _PATHS)
+        claim, described = _newest(testbed, "claim"), _newest(testbed, "stream")
         assert claim["from"] == {
             "snapshot": former["snapshot"],
             "begin": [each["begin"] for each in former["partitions"]],
         }
         assert (described["topic"], described["epochBase"]) == (
-            trial.topic("configmaps"),
+            testbed.topic("configmaps"),
             epoch + 1,
         )
-        assert _newest(trial, "snapshot") == former
+        assert _newest(testbed, "snapshot") == former
         assert relay.stop() == 0
         relay.start().await_ready()
-        trial.cluster.request("DELETE", f"{path}/c2")
-        await_equal(trial.cluster, reader, _PATHS)
+        testbed.cluster.request("DELETE", f"{path}/c2")
+        await_equal(testbed.cluster, reader, _PATHS)
         assert relay.stop() == 0
         lives = [line["then"] for line in relay.said("log read back")]
         assert lives == ["FirstSnapshot", "WatchFrom", "WatchFrom"], "the log is believed as before"
@@ -260,17 +262,17 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
 
 
 def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_streams(
-    trial: Trial, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    topic, control = trial.topic("configmaps"), trial.control_topic
+    topic, control = testbed.topic("configmaps"), testbed.control_topic
     _make(kafka_broker, topic, partitions=3)
-    for name, policy in ((control, "compact"), (trial.signal_topic, "delete")):
+    for name, policy in ((control, "compact"), (testbed.signal_topic, "delete")):
         kafka_broker.create_topic(name, config={"cleanup.policy": policy})
     with (
-        trial.relay(*_PATHS, kafka={"createTopics": False}) as relay,
-        trial.reader(topic) as reader,
+        testbed.relay(*_PATHS, kafka={"createTopics": False}) as relay,
+        testbed.reader(topic) as reader,
     ):
-        _settled(trial, relay)
+        _settled(testbed, relay)
         epoch = relay.stream("configmaps")["epoch"]
         _delete(kafka_broker, control)
         wait_until(
@@ -278,8 +280,8 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
             lambda: "--create" in relay.readyz()[1].get("problems", {}).get("control", ""),
             deadline_s=_LATE_S,
         )
-        _changes(trial, path)
-        await_equal(trial.cluster, reader, _PATHS)
+        _changes(testbed, path)
+        await_equal(testbed.cluster, reader, _PATHS)
         assert relay.stream("configmaps")["epoch"] == epoch
         kafka_broker.create_topic(control, config={"cleanup.policy": "compact"})
         wait_until(
@@ -287,8 +289,8 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
             lambda: (relay.stream("configmaps").get("epoch") or 0) > epoch,
             deadline_s=_LATE_S,
         )
-        trial.cluster.request("DELETE", f"{path}/c2")
-        await_equal(trial.cluster, reader, _PATHS)
+        testbed.cluster.request("DELETE", f"{path}/c2")
+        await_equal(testbed.cluster, reader, _PATHS)
         wait_until(
             "nothing is wrong any more",
             lambda: "control" not in relay.readyz()[1].get("problems", {}),
@@ -299,26 +301,26 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
 
 
 def test_a_signal_topic_made_anew_is_heard_again(
-    trial: Trial, kafka_broker: KafkaBroker, path: str
+    testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    signal = trial.signal_topic
-    with trial.relay(*_PATHS) as relay:
-        _settled(trial, relay)
+    signal = testbed.signal_topic
+    with testbed.relay(*_PATHS) as relay:
+        _settled(testbed, relay)
         _delete(kafka_broker, signal)
         wait_until(
             "the topic is there again",
             functools.partial(_exists, kafka_broker, signal),
             deadline_s=_LATE_S,
         )
-        before = _newest(trial, "snapshot")["snapshot"]
+        before = _newest(testbed, "snapshot")["snapshot"]
         value = b'{"id":"r-1","type":"execute-snapshot","data":{"streams":["configmaps"]}}'
-        trial.write(signal, "test", value)
+        testbed.write(signal, "test", value)
         wait_until(
             "it is answered",
-            lambda: _newest(trial, "snapshot")["requests"] == ["r-1"],
+            lambda: _newest(testbed, "snapshot")["requests"] == ["r-1"],
             deadline_s=_LATE_S,
         )
-        assert _newest(trial, "snapshot")["snapshot"] != before
+        assert _newest(testbed, "snapshot")["snapshot"] != before
         assert relay.stop() == 0
 
 
@@ -326,18 +328,18 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
     real_parts: None, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with KafkaBroker("4.1", properties={"auto.create.topics.enable": "true"}) as broker:
-        trial = Trial(cluster, broker, tmp_path)
-        trial.config_maps(5)
-        topic = trial.topic("configmaps")
-        with trial.relay(*_PATHS) as relay:
-            _settled(trial, relay)
+        testbed = Testbed(cluster, broker, tmp_path)
+        testbed.config_maps(5)
+        topic = testbed.topic("configmaps")
+        with testbed.relay(*_PATHS) as relay:
+            _settled(testbed, relay)
             epoch = relay.stream("configmaps")["epoch"]
             _delete(broker, topic)
-            with trial.reader(topic) as reader:
+            with testbed.reader(topic) as reader:
                 wait_until(
-                    "it begins anew", lambda: relay.said("restarting stream"), deadline_s=_LATE_S
+                    "it starts again", lambda: relay.said("restarting stream"), deadline_s=_LATE_S
                 )
-                _whole_anew(trial, relay, reader, epoch)
+                _whole_anew(testbed, relay, reader, epoch)
             assert [line["topic"] for line in relay.said("topic created")].count(topic) == 2, (
                 "not by the relay itself"
             )

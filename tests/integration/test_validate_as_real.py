@@ -9,7 +9,7 @@ import pytest
 from tests.support.daemon import command
 from tests.support.embedded import EmbeddedBroker
 from tests.support.realparts import ControlPlane
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 pytestmark = pytest.mark.real
 
@@ -21,11 +21,11 @@ def _rule(*verbs: str, resources: str) -> dict[str, Any]:
 def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_may_not_ask_is_told_what_is_missing(
     real_cluster: ControlPlane, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(real_cluster, broker, tmp_path)
-    trial.make_topics("configmaps")
-    (namespace,) = trial.namespaces(1)
+    testbed = Testbed(real_cluster, broker, tmp_path)
+    testbed.make_topics("configmaps")
+    (namespace,) = testbed.namespaces(1)
     account = f"system:serviceaccount:{namespace}:relay"
-    file = trial.relay("configmaps").file
+    file = testbed.relay("configmaps").file
     for spelling in (account, f"system:serviceaccount:{namespace}/relay", f"{namespace}/relay"):
         refused = command("validate", "--connect", "--as", spelling, "-c", file)
         assert refused.code == 78
@@ -41,9 +41,9 @@ def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_ma
     assert "ok: stream configmaps: may list and watch configmaps" in granted.stdout
 
     token = real_cluster.service_account_token(namespace, "caller")
-    caller = trial.relay(
+    caller = testbed.relay(
         "configmaps",
-        kubeconfig=real_cluster.write_kubeconfig(f"{trial.name}-caller", token=token),
+        kubeconfig=real_cluster.write_kubeconfig(f"{testbed.name}-caller", token=token),
         name="caller",
     ).file
     unable = command("validate", "--connect", "--as", account, "-c", caller)

@@ -11,11 +11,11 @@ import pytest
 from tests.support.churn import GROUP, Churn, widget_definition
 from tests.support.daemon import Outcome, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.pod_topics import LogAppender
 from tests.support.process import free_port
-from tests.support.story import Log, Writer, stream
-from tests.support.telling import Teller
-from tests.support.trial import Trial
-from tests.vectors.telling import claim, description
+from tests.support.stream_log import Log, Writer, stream
+from tests.support.testbed import Testbed
+from tests.vectors.document import claim, description
 
 _STREAMS = ("configmaps", f"widgets.{GROUP}")
 _KEYS = {
@@ -34,13 +34,13 @@ _KEYS = {
 
 
 @pytest.fixture
-def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Testbed:
     cluster.request(
         "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
     )
-    trial = Trial(cluster, broker, tmp_path)
-    trial.make_topics(*_STREAMS, "pods")
-    return trial
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*_STREAMS, "pods")
+    return testbed
 
 
 def verify(file: Path, *more: str) -> Outcome:
@@ -56,10 +56,10 @@ def kinds(outcome: Outcome) -> set[tuple[str, str | None]]:
 
 
 def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    relay = trial.relay(*_STREAMS, defaults={"snapshotInterval": "5s"})
-    namespaces = trial.namespaces(4)
+    relay = testbed.relay(*_STREAMS, defaults={"snapshotInterval": "5s"})
+    namespaces = testbed.namespaces(4)
     with (
         Churn(
             cluster, namespaces, operations=1000, kinds=("configmaps", "widgets"), per_s=200
@@ -88,18 +88,18 @@ def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(
 
 
 def test_what_changed_behind_the_relays_back_is_found_by_kind_and_key(
-    trial: Trial, cluster: EmbeddedCluster
+    testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    path = trial.config_maps(3)
+    path = testbed.config_maps(3)
     namespace = path.split("/")[4]
-    relay = trial.relay("configmaps")
+    relay = testbed.relay("configmaps")
     with relay:
         relay.await_ready()
         assert relay.stop() == 0
     cluster.request("DELETE", f"{path}/c0")
     held = cluster.request("GET", f"{path}/c1")
     cluster.request("PUT", f"{path}/c1", {**held, "data": {"a": "2"}})
-    trial.make(path, [{"metadata": {"name": "c3"}}])
+    testbed.make(path, [{"metadata": {"name": "c3"}}])
     assert verify(relay.file).code == 0
     found = verify(relay.file, "--cluster", "--output", "json")
     assert found.code == 1
@@ -112,9 +112,9 @@ def test_what_changed_behind_the_relays_back_is_found_by_kind_and_key(
 
 
 async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(
-    trial: Trial, broker: EmbeddedBroker
+    testbed: Testbed, broker: EmbeddedBroker
 ) -> None:
-    topic, control = trial.topic("pods"), trial.control_topic
+    topic, control = testbed.topic("pods"), testbed.control_topic
     logs = [Log(), Log(), Log()]
     writer = Writer(stream(partitions=3), logs, epoch=2)
     writer.first(*(f"shop/{letter}" for letter in "abcdefgh"))
@@ -122,13 +122,13 @@ async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(
     writer.put("shop/a", 3)
     writer.beat()
     (home,) = [number for number, held in enumerate(writer.held) if b"shop/a" in held]
-    async with Teller(broker.bootstrap) as teller:
-        await teller.tell(topic, logs)
-        foreign = await teller.say(topic, "other", b"{}", home)
-        await teller.say(control, "stream/pods", description(3, topic=topic))
-        await teller.say(control, "claim/pods", claim("w1"))
-        await teller.say(control, "snapshot/pods", writer.index())
-    file = trial.relay("pods").file
+    async with LogAppender(broker.bootstrap) as appender:
+        await appender.append(topic, logs)
+        foreign = await appender.send(topic, "other", b"{}", home)
+        await appender.send(control, "stream/pods", description(3, topic=topic))
+        await appender.send(control, "claim/pods", claim("w1"))
+        await appender.send(control, "snapshot/pods", writer.index())
+    file = testbed.relay("pods").file
     found = verify(file, "pods", "--output", "json")
     assert found.code == 1, found.stderr
     problems = {row["partition"]: row["problems"] for row in found.objects()}
@@ -144,9 +144,9 @@ async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(
 
 
 async def test_stale_records_are_noted_with_their_place_and_hold(
-    trial: Trial, broker: EmbeddedBroker
+    testbed: Testbed, broker: EmbeddedBroker
 ) -> None:
-    topic, control = trial.topic("pods"), trial.control_topic
+    topic, control = testbed.topic("pods"), testbed.control_topic
     logs = [Log(), Log(), Log()]
     former = Writer(stream(partitions=3), logs, epoch=2)
     former.first("shop/a", "shop/b")
@@ -155,11 +155,11 @@ async def test_stale_records_are_noted_with_their_place_and_hold(
     former.put("shop/a", 9)
     writer.beat()
     (home,) = [number for number, held in enumerate(writer.held) if b"shop/a" in held]
-    async with Teller(broker.bootstrap) as teller:
-        await teller.tell(topic, logs)
-        await teller.say(control, "stream/pods", description(3, topic=topic))
-        await teller.say(control, "claim/pods", claim("w1"))
-    file = trial.relay("pods", "configmaps", f"widgets.{GROUP}", "Gadget", "*.example.org").file
+    async with LogAppender(broker.bootstrap) as appender:
+        await appender.append(topic, logs)
+        await appender.send(control, "stream/pods", description(3, topic=topic))
+        await appender.send(control, "claim/pods", claim("w1"))
+    file = testbed.relay("pods", "configmaps", f"widgets.{GROUP}", "Gadget", "*.example.org").file
     found = verify(file, "pods", "--output", "json")
     assert (found.code, found.stderr) == (0, "")
     at = logs[home].end - 2
@@ -178,13 +178,14 @@ async def test_stale_records_are_noted_with_their_place_and_hold(
 
 
 def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
-    trial: Trial, cluster: EmbeddedCluster, tmp_path: Path
+    testbed: Testbed, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    relay = trial.relay("configmaps")
+    relay = testbed.relay("configmaps")
     nothing = verify(relay.file)
     assert (nothing.code, nothing.stdout) == (1, "")
     assert (
-        f"no stream has been published yet: {trial.control_topic} describes none" in nothing.stderr
+        f"no stream has been published yet: {testbed.control_topic} describes none"
+        in nothing.stderr
     )
     with relay:
         relay.await_ready()
@@ -193,7 +194,7 @@ def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
     assert unknown.code == 1
     assert "stream nowhere has not been published yet; published: configmaps" in unknown.stderr
     dead = f"127.0.0.1:{free_port()}"
-    away: dict[str, Any] = {**trial.config("configmaps"), "kafka": {"bootstrapServers": [dead]}}
+    away: dict[str, Any] = {**testbed.config("configmaps"), "kafka": {"bootstrapServers": [dead]}}
     away_file = tmp_path / "away.yaml"
     away_file.write_text(str(away))
     no_kafka = verify(away_file)
@@ -215,23 +216,23 @@ def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
 
 
 async def test_a_stream_whose_topic_is_gone_keeps_none_of_the_others_from_being_verified(
-    trial: Trial, broker: EmbeddedBroker
+    testbed: Testbed, broker: EmbeddedBroker
 ) -> None:
-    relay = trial.relay("configmaps")
+    relay = testbed.relay("configmaps")
     with relay:
         relay.await_ready()
         assert relay.stop() == 0
-    async with Teller(broker.bootstrap) as teller:
-        await teller.say(
-            trial.control_topic, "stream/pods", description(1, topic=trial.topic("jobs"))
+    async with LogAppender(broker.bootstrap) as appender:
+        await appender.send(
+            testbed.control_topic, "stream/pods", description(1, topic=testbed.topic("jobs"))
         )
-        await teller.say(trial.control_topic, "claim/pods", claim("w1"))
+        await appender.send(testbed.control_topic, "claim/pods", claim("w1"))
     for arguments in ((), ("--cluster",)):
         found = verify(relay.file, *arguments)
         assert found.code == 1
         assert (
-            f"error: topic {trial.topic('jobs')} of stream pods is described on "
-            f"{trial.control_topic} and not there"
+            f"error: topic {testbed.topic('jobs')} of stream pods is described on "
+            f"{testbed.control_topic} and not there"
         ) in found.stderr
         assert ("never published" in found.stderr) is False
         assert "epoch 2: holds" in found.stdout
@@ -241,13 +242,13 @@ async def test_a_stream_whose_topic_is_gone_keeps_none_of_the_others_from_being_
 
 
 def test_a_stream_of_the_config_that_was_never_published_does_not_pass_for_verified(
-    trial: Trial,
+    testbed: Testbed,
 ) -> None:
-    relay = trial.relay("configmaps")
+    relay = testbed.relay("configmaps")
     with relay:
         relay.await_ready()
         assert relay.stop() == 0
-    more = trial.relay("configmaps", f"widgets.{GROUP}", name="more")
+    more = testbed.relay("configmaps", f"widgets.{GROUP}", name="more")
     found = verify(more.file, "--cluster")
     assert found.code == 1
     assert f"error: stream widgets.{GROUP}: in the config, but never published" in found.stderr

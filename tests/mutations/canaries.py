@@ -51,8 +51,8 @@ _PAYLOADS = (
                 "        return annotations\n    return split if",
             ),
             "a value is replaced": (
-                "    if node.do is _REDACT:\n        return REDACTED\n",
-                "    if node.do is _REDACT:\n        return value\n",
+                '    if node.do == "redact":\n        return REDACTED\n',
+                '    if node.do == "redact":\n        return value\n',
             ),
             "a payload that is no map": (
                 "return REDACTED if node.sealed and bytes(value) != _NULL else value",
@@ -250,17 +250,13 @@ _KUBE = (
         _CONFIG,
         _KUBECONFIG,
         {
-            "text of another kind": (
-                "must be a string, not {_kind(value)}",
-                "must be a string, not {value!r}",
+            "a value of another kind": (
+                "must be {wanted}, not {_kind(value)}",
+                "must be {wanted}, not {value!r}",
             ),
             "a mapping of another kind": (
                 "must be a mapping, not {_kind(value)}",
                 "must be a mapping, not {value!r}",
-            ),
-            "a list of another kind": (
-                'f"must be a list, not {_kind(value)}"',
-                'f"must be a list, not {value!r}"',
             ),
             "data that is no base64": ('"is not base64"', 'f"is not base64: {text}"'),
             "a list of texts": (
@@ -284,38 +280,35 @@ _OF_CONFIG = (
                 '"a word begins with *, which',
                 'f"{event.anchor} begins with *, which',
             ),
-            "an alias in itself is not named": (
-                '"an alias (*) is inside',
-                'f"{event.anchor} stands inside',
-            ),
-            "a tag of a value is not named": (
-                "            if node.tag:\n                self._note(_TAGGED,",
-                "            if node.tag:\n                self._note(node.tag,",
-            ),
-            "a tag of a mapping is not named": (
-                "            self._note(_TAGGED, node.line, path, _QUOTE)\n        self._tree",
-                "            self._note(node.tag, node.line, path, _QUOTE)\n        self._tree",
+            "a tag is not named": (
+                'tagged = "begins with !,',
+                'tagged = f"{event.tag} begins with !,',
             ),
             "a key that holds the value, too": (
-                'return f"{key[: found.start()]}..." if found else key',
-                "return key",
+                'name = f"{part[: found.start()]}..." if found else part',
+                "name = part",
             ),
         },
     ),
     *_of(
         _CONFIG,
-        "watchrelay/config/translate.py",
-        {"a secret of another kind": ("if (key := find(path)) and key.secret:", "if False:")},
+        "watchrelay/config/messages.py",
+        {
+            "a secret of another kind": ("if type_at(path) is SecretStr:", "if False:"),
+            "a single value in place of a list": (
+                'if kind in ("tuple_type", "model_type", "model_attributes_type"):',
+                "if False:",
+            ),
+        },
     ),
     *_of(
         _CONFIG,
         "watchrelay/config/sources.py",
         {
-            "a --set without =": ("""f'"{_path_only(text)}" has""", """f'"{text}" has"""),
-            "a --set whose path is none": (
-                """f'"{_path_only(name)}" is not""",
-                """f'"{name}" is not""",
-            ),
+            "a --set that is none": (
+                """f'"{found[0] if found else ""}..." is not""",
+                """f'"{text}" is not""",
+            )
         },
     ),
     *_of(
@@ -330,7 +323,7 @@ _OF_CONFIG = (
     ),
     *_of(
         _CONFIG,
-        "watchrelay/config/grammar.py",
+        "watchrelay/config/values.py",
         {"a server with a user": ('    if "@" in text:', "    if False:")},
     ),
     *_of(
@@ -345,7 +338,7 @@ _OF_CONFIG = (
     ),
     *_of(
         _CREDENTIALS,
-        "watchrelay/config/fields.py",
+        "watchrelay/config/values.py",
         {"pydantic hides what it was given": ("        hide_input_in_errors=True,\n", "")},
     ),
 )
@@ -377,8 +370,8 @@ _KAFKA = (
         "watchrelay/kafka/client/failures.py",
         {
             "what a broker repeats, in the client's error": (
-                "without_secrets(logged or error_text(error))",
-                "logged or error_text(error)",
+                "without_secrets(logged or error_text(why))",
+                "logged or error_text(why)",
             ),
             "what a broker repeats to a reader": (
                 "connection.arguments()  # so that its secrets are known here",

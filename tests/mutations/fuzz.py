@@ -28,12 +28,12 @@ _SPLITTER = _of(
             'end = chunk.find(b"\\n")',
         ),
         "what was kept is kept twice": (
-            "            self._parts.clear()\n            self._held = 0\n",
-            "            self._held = 0\n",
+            "                self._parts.clear()\n                self._held = 0\n",
+            "                self._held = 0\n",
         ),
         "a byte behind a line end": (
-            "self._keep(chunk[end + 1 :])",
-            "self._keep(chunk[end + 2 :])",
+            "self._parts.append(chunk[end + 1 :])",
+            "self._parts.append(chunk[end + 2 :])",
         ),
         "lines end where Python says": (
             'for part in block.split(b"\\n"):',
@@ -127,12 +127,9 @@ _CONFIGS = (
         ),
         "watchrelay/kube/auth/kubeconfig.py",
         {
-            "a text of any kind": (
-                (
-                    '        if not isinstance(value, str):\n            self.refuse(key, f"must be '
-                    "a string"
-                ),
-                '        if False:\n            self.refuse(key, f"must be a string',
+            "a value of any kind": (
+                "if value is not None and not isinstance(value, kind):",
+                "if False:",
             ),
             "a mapping of any kind": (
                 (
@@ -140,10 +137,6 @@ _CONFIGS = (
                     "value):"
                 ),
                 "if False:",
-            ),
-            "a list of any kind": (
-                "        if not isinstance(value, list):\n",
-                "        if False:\n",
             ),
             "texts of any kind": (
                 (
@@ -176,29 +169,29 @@ _CONFIGS = (
         "watchrelay/config/tree.py",
         {
             "an alias that nobody made": (
-                "        elif isinstance(event, AliasEvent) and event.anchor not in anchors:",
-                "        elif False:",
-            ),
-            "an alias in itself": (
-                "            if any(node is open_node for open_node in stack):",
+                "            if event.anchor not in self._anchors:",
                 "            if False:",
+            ),
+            "an anchor that is defined twice": (
+                "self._anchors.setdefault(event.anchor, at) != at:",
+                "self._anchors.setdefault(event.anchor, at) is None:",
             ),
             "no measure of values": ("        if self._count > NODES_MAX:", "        if False:"),
             "no measure of depth": (
-                "                if len(stack) > DEPTH_MAX:",
-                "                if False:",
+                "        if depth > DEPTH_MAX:",
+                "        if False:",
             ),
             "several documents": (
-                "        elif isinstance(event, DocumentStartEvent) and roots:",
-                "        elif False:",
+                "            if isinstance(event, DocumentStartEvent) and self.events:",
+                "            if False:",
             ),
             "a key that is no text": (
-                '            if key.kind != "scalar":\n',
+                "            if not isinstance(key, ScalarEvent):\n",
                 "            if False:\n",
             ),
             "a merge of what is no mapping": (
-                '            if source.kind != "mapping":',
-                "            if False:",
+                "                if isinstance(source, dict):",
+                "                if True:",
             ),
         },
     ),
@@ -218,7 +211,10 @@ _CONFIGS = (
                 "    if not isinstance(tree.value, dict):",
                 "    if False:",
             ),
-            "what is broken is not set aside": ("            broken |= void\n", ""),
+            "what is broken is not set aside": (
+                "            broken.add(_set_aside(raw, path))\n",
+                "            broken.add(path)\n",
+            ),
         },
     ),
 )

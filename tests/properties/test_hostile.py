@@ -21,26 +21,23 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.secondreading import wrong_frames, wrong_record
+from tests.support.reference_decoder import wrong_frames, wrong_record
 from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
 from watchrelay.config import load_settings
-from watchrelay.consumer.origin import ControlView
-from watchrelay.contract.control import starting_point
+from watchrelay.contract.control import ControlState
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.core.errors import ConfigError, Misconfigured, RecordRefused, Undecodable
 from watchrelay.daemon.snapshot_requests import answered
-from watchrelay.kafka.control_state import ControlState
 from watchrelay.kafka.signal_records import parse_signal
 from watchrelay.kube import status
-from watchrelay.kube.auth.credentials import impersonation_headers
 from watchrelay.kube.auth.exec_plugin import parse_credential
 from watchrelay.kube.auth.kubeconfig import (
     EXEC_VERSIONS,
     Cluster,
     ExecPlugin,
+    Kubeconfig,
     User,
-    read_kubeconfig,
 )
 from watchrelay.kube.discovery.catalog import (
     NotDiscovery,
@@ -366,18 +363,17 @@ CONTROL = {
 def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
     records: list[tuple[bytes, list[tuple[int, int, bytes]], list[tuple[int, int, bytes]]]],
 ) -> None:
-    state, view = ControlState(), ControlView()
+    state = ControlState()
     for offset, (key, key_edits, edits) in enumerate(records):
         record = offset, spoiled(key, key_edits), spoiled(CONTROL[key], edits)
         assert len(refusal(partial(state.read, *record), RecordRefused)) < 5000
-        assert len(refusal(partial(view.read, *record), RecordRefused)) < 5000
     for stream, held in state.streams.items():
         assert held.epoch is None or held.epoch >= 0
         held.starting_point(1)
-        starting_point(held.index or {}, 2)
+        held.starting_point(2)
         answered(held.index, "r", 0, 1 << 60)
-        assert all(origin.offset is None or origin.offset >= 0 for origin in view.origins(stream))
-    view.described()
+        assert all(origin.offset is None or origin.offset >= 0 for origin in state.origins(stream))
+    state.described()
 
 
 @pytest.mark.timeout(100)
@@ -443,7 +439,7 @@ def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret
         file.flush()
         read: list[tuple[Cluster, User]] = []
         said = refusal(
-            lambda: read.append(read_kubeconfig([Path(file.name)]).resolve(None)), ConfigError
+            lambda: read.append(Kubeconfig([Path(file.name)]).resolve(None)), ConfigError
         )
     assert len(said) < 5000
     assert "hunter2" not in said or b": hunter2" not in spoiled(KUBECONFIG, edits)
@@ -455,7 +451,7 @@ def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret
             value.isprintable()
             for value in (
                 user.token,
-                *(value for _, value in impersonation_headers(user.impersonation)),
+                *(value for _, value in user.impersonation),
             )
         )
 
@@ -518,7 +514,7 @@ def test_a_yaml_bomb_is_refused_with_one_line_wherever_yaml_is_read(
         len(str(problem)) < 500 and str(problem).isprintable() for problem in caught.value.problems
     )
     with pytest.raises(ConfigError) as refused:
-        read_kubeconfig([file]).resolve(None)
+        Kubeconfig([file]).resolve(None)
     assert len(str(refused.value)) < 500
 
 

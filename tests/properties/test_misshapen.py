@@ -20,13 +20,12 @@ from hypothesis import strategies as st
 from tests.properties.test_hostile import FUZZ
 from watchrelay.config import load_settings
 from watchrelay.core.errors import ConfigError
-from watchrelay.kube.auth.credentials import impersonation_headers
 from watchrelay.kube.auth.kubeconfig import (
     EXEC_EXTENSION,
     EXEC_VERSIONS,
     Cluster,
+    Kubeconfig,
     User,
-    read_kubeconfig,
 )
 
 CANARY = "hunter2"
@@ -175,7 +174,7 @@ def test_a_kubeconfig_of_any_shape_is_a_user_or_mistakes_that_name_file_and_line
         file.write(json.dumps(misshapen(KUBECONFIG, changes)).encode())
         file.flush()
         try:
-            read.append(read_kubeconfig([Path(file.name)]).resolve(context))
+            read.append(Kubeconfig([Path(file.name)]).resolve(context))
         except ConfigError as error:
             wrong = wrong_problems(error, file.name)
         else:
@@ -184,7 +183,7 @@ def test_a_kubeconfig_of_any_shape_is_a_user_or_mistakes_that_name_file_and_line
     for cluster, user in read:
         assert CANARY not in repr((cluster, user))
         texts = [cluster.server, cluster.proxy_url or "", user.token, user.username, user.password]
-        texts += [value for _, value in impersonation_headers(user.impersonation)]
+        texts += [value for _, value in user.impersonation]
         assert all(str.isprintable(text) for text in (user.token, *texts[5:]))
         assert all(isinstance(text, str) for text in texts)
         if plugin := user.exec_plugin:

@@ -14,11 +14,12 @@ from watchrelay.contract.records import (
     DIGEST_MASK,
     MarkerRecord,
     ObjectRecord,
+    Trimmed,
     content_hash,
     decode,
     encoder_for,
 )
-from watchrelay.model.changes import ObjectChange, Upserted
+from watchrelay.model.changes import Entry, ObjectChange, Upserted
 from watchrelay.model.streams import Format
 from watchrelay.publish.partition_queue import PartitionQueue
 from watchrelay.publish.stream_queues import StreamQueues
@@ -90,7 +91,7 @@ class Story:
     pushed: int = 0
     skipped: int = 0
     collapsed: int = 0
-    refused: set[int] = field(default_factory=set)
+    refused: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         spec = spec_of(partitions=PARTITIONS)
@@ -104,7 +105,7 @@ class Story:
             PARTITIONS,
             raw_bytes=1000,
             packed_max=1 << 20,
-            oversize=lambda key, value, entry: (value or b"", ""),
+            oversize=self._fit,
             tombstones=self.form != "cloudevents",
             bound_bytes=self.bound_bytes,
             overflown=self._overflown,
@@ -112,6 +113,14 @@ class Story:
 
     def _overflown(self) -> None:
         self.collapsed += 1
+
+    def _fit(
+        self, _key: bytes, value: bytes | None, entry: Entry, published: int | None
+    ) -> tuple[bytes, Trimmed]:
+        """Everything fits, but what was refused before is published as it is on the log."""
+        if published is not None:
+            return self.refused[published], "stub"
+        return self.store.unpack(entry) if value is None else value, ""
 
     # ---- what happens ----
 
@@ -189,8 +198,8 @@ class Story:
             record = queue.outstanding.records[at]
             queue.put_back()
             value = b'{"less":%d}' % len(self.refused)
-            self.refused.add(content_hash(record.key, value))
-            queue.replace(at, value, content_hash(record.key, value), "stub")
+            self.refused[content_hash(record.key, value)] = value
+            self.queues.replace(queue, at, value, "stub")
 
     def drain(self) -> None:
         for _ in range(1000):
@@ -255,12 +264,14 @@ class Story:
                 assert (record.verb == "added") == (before is None)
                 state = (record.uid, version, record.value)
                 assert state in self.happened[record.key] or record.value_hash in self.refused
+                assert record.value is not None
+                assert record.value_hash == content_hash(record.key, record.value)
                 held[record.key] = record
         for key, entry in self.store.entries.items():
             if key in held or zlib.crc32(key) % PARTITIONS == self.logs.index(log):
                 assert (held[key].uid, held[key].value_hash, held[key].version) == (
                     entry.uid,
-                    entry.hash,
+                    self.queues.published_hash(key, entry.hash),
                     entry.resource_version,
                 )
         assert held.keys() <= self.store.entries.keys()

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support.fakesink import FakeControl, FakeSink, Faults
 from tests.support.relays import DictStore, Put, Remove, Rig, run_virtually, spec_of, until
-from watchrelay.consumer.replica import Ignored, ReadAgain, Replica
+from watchrelay.consumer.replica import ReadAgain, Replica
 from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.state import Ignored
 
 KEYS = [b"shop/a", b"shop/b", b"pay/c", b"pay/d", b"x/e", b"x/f"]
 

@@ -1,8 +1,8 @@
-"""A broker of one process: partitions with offsets, an eager cleaner, and requests that come to
-grief on the way.
+"""A broker of one process: partitions with offsets and the state of producers, an eager cleaner,
+and requests that come to grief on the way.
 
-Room: simulation.  In: packed batches of many producers.  Out: logs; what is on its way when a
-producer dies lands at once, late or never.
+Room: simulation.  In: produce requests of many producers, byte by byte.  Out: logs; what is on its
+way when a connection ends lands at once, late or never.
 """
 
 from __future__ import annotations
@@ -10,34 +10,43 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaTimeoutError
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.memory_records import MemoryRecords
 
 from tests.simulation.weather import Weather
+from tests.support.producefake import FakeTransport, answer_frame, batch_head, produce_request
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, decode
-from watchrelay.core.errors import SinkUnavailable
-from watchrelay.kafka.client.client_log import LogTail
+from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
-from watchrelay.kafka.client.record_batch import PackedBatch
+from watchrelay.kafka.client.link import Link
 
 Loss = Literal["truth", "proof", "reading"]
 """`reading`: a writer did not get all that it read back. The others are what compaction may take
-where a relay is away for longer than the topic's lag. `truth`: a record that readers heed went in
+where a relay is away for longer than the topic's lag. `truth`: a record that readers follow went in
 favour of one that they do not (record contract, section 8). `proof`: what the newest marker of a
 partition speaks of was thinned, or it went itself."""
 
 Raw = tuple[bytes, bytes | None, tuple[Header, ...]]
 """Key, value, headers."""
 
-TIMEOUT_S = 2.0
 LATE_S = 6.0
+OK, OUT_OF_ORDER, INVALID_EPOCH, UNKNOWN_PRODUCER, TIMED_OUT, TOO_FEW_REPLICAS = (
+    0,
+    45,
+    47,
+    59,
+    7,
+    19,
+)
+_REMEMBERED = 5
+_MASK = (1 << 31) - 1
 
 
 class Stored(NamedTuple):
@@ -143,13 +152,13 @@ class Log:
 
     @property
     def frontier(self) -> int:
-        """What the newest marker claims that readers heed; 0 where none does."""
+        """What the newest marker claims that readers follow; 0 where none does."""
         said = next((each.said for each in reversed(self.records) if proves(each)), None)
         return int(said.frontier) if isinstance(said, MarkerRecord) else 0
 
 
 def proves(record: Stored) -> bool:
-    """A marker of which readers heed count and digest."""
+    """A marker of which readers check count and digest."""
     return record.heeded and isinstance(record.said, MarkerRecord) and record.said.kind != "claim"
 
 
@@ -158,13 +167,23 @@ def _offset(record: Stored) -> int:
 
 
 @dataclass
+class Known:
+    """What a partition remembers of a producer id: its newest batches, as (first sequence, count,
+    offset)."""
+
+    epoch: int
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+
+@dataclass(eq=False)
 class Request:
     """One batch on its way. Shape: `lands` is None once it landed, or will never."""
 
     place: TopicPartition
-    records: list[Raw]
+    data: bytes
     lands: asyncio.TimerHandle | None = None
     late: bool = False
+    code: int = OK
     offset: int = -1
 
 
@@ -184,6 +203,11 @@ class Broker:
         self._told = told
         self._late: dict[int, Request] = {}
         self._number = 0
+        self._producer_ids = 0
+        self._known: dict[tuple[TopicPartition, int], Known] = {}
+        self._forgotten: set[tuple[TopicPartition, int]] = set()
+        self.places: dict[tuple[TopicPartition, int, int, int], int] = {}
+        """The offset of each batch by producer id, epoch and first sequence."""
 
     def log(self, place: TopicPartition) -> Log:
         """The log of one partition, made when it is first asked for."""
@@ -194,16 +218,42 @@ class Broker:
             )
         return log
 
+    def new_producer_id(self) -> int:
+        """One that nobody had."""
+        self._producer_ids += 1
+        return self._producer_ids
+
+    def forget_producer(self, place: TopicPartition, producer_id: int) -> None:
+        """The state of a producer id is lost; what comes of it is not accepted any more."""
+        if (place, producer_id) in self._known:
+            self._forgotten.add((place, producer_id))
+
     def land(self, request: Request) -> None:
-        """The batch stands in the log, and nobody is told."""
+        """The batch is in the log, if the rules of sequences let it; nobody is told."""
         request.lands = None
-        loop = asyncio.get_running_loop()
-        log = self.log(request.place)
-        request.offset = log.append(loop.time(), request.records)
-        self._told(request.place, log.records[-len(request.records) :])
+        producer_id, epoch, sequence, count = batch_head(request.data)
+        place, key = request.place, (request.place, producer_id)
+        if key in self._forgotten:
+            request.code = UNKNOWN_PRODUCER
+            return
+        known = self._known.setdefault(key, Known(epoch))
+        for first, length, offset in known.batches:
+            if (first, length) == (sequence, count) and known.epoch == epoch:
+                request.offset = offset
+                return
+        if known.batches:
+            last, length, _ = known.batches[-1]
+            if epoch != known.epoch or sequence != (last + length) & _MASK:
+                request.code = INVALID_EPOCH if epoch != known.epoch else OUT_OF_ORDER
+                return
+        log = self.log(place)
+        request.offset = log.append(asyncio.get_running_loop().time(), list(unpacked(request.data)))
+        known.batches.append((sequence, count, request.offset))
+        self.places[place, producer_id, epoch, sequence] = request.offset
+        self._told(place, log.records[-count:])
 
     def strand(self, request: Request) -> None:
-        """Its sender is no more, or has given it up: it lands at once, late, or never."""
+        """Its connection is no more: it lands at once, late, or never."""
         if request.lands is None or request.late:
             return
         request.lands.cancel()
@@ -237,135 +287,158 @@ class Broker:
 
 
 class Wire:
-    """One process's way to the broker: makes its producers, and dies with it."""
-
-    producer_class: type[Producer]
+    """One process's way to the broker: makes what its producer asks, and dies with it."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.dead = False
-        self._producers: list[Producer] = []
+        self.transports: list[Connection] = []
 
-    async def start(self, _connection: KafkaConnection, _settings: SinkSettings) -> ProducerSession:
-        """As `ProducerSession.start`."""
-        weather, rng = self.broker.weather, self.broker.rng
-        await asyncio.sleep(rng.random() * weather.delay_s)
-        if rng.random() < weather.lost:
-            raise SinkUnavailable("no broker answers")
-        producer = self.producer_class(self)
-        self._producers.append(producer)
-        return producer
+    def reach(self, _connection: KafkaConnection) -> Brokers:
+        """As `Brokers`."""
+        return Cluster(self)
+
+    def render(self, _place: TopicPartition, data: bytes) -> bytes:
+        """The bytes of a batch as they arrive."""
+        return data
 
     def die(self) -> None:
         """kill -9: nothing leaves any more."""
         if not self.dead:
             self.dead = True
-            for producer in self._producers:
-                producer.abort()
+            for transport in self.transports:
+                transport.abort()
 
 
-class Producer(ProducerSession):
-    """A producer whose requests meet the weather. The broker knows a repetition within it; of
-    another producer it does not."""
+class _AnyLeader(dict[tuple[str, int], int]):
+    """Broker 0 leads everything."""
+
+    def get(self, _key: object, _default: object = None) -> int:
+        return 0
+
+
+class Cluster(Brokers):
+    """What a producer asks beside appending; sometimes nobody answers."""
 
     def __init__(self, wire: Wire) -> None:
-        self.outstanding: dict[asyncio.Future[int], float] = {}
-        self.is_aborted = False
-        self.idle = asyncio.Event()
-        self.idle.set()
-        self.tail = LogTail()
+        self.leaders, self.errors = _AnyLeader(), {}
         self._wire, self._broker = wire, wire.broker
-        self._loop = asyncio.get_running_loop()
-        self._requests: dict[asyncio.Future[int], Request] = {}
 
-    async def append(self, partition: TopicPartition, batch: PackedBatch) -> int:
-        """As the real one. Raises: ProducerAborted, Refused."""
+    async def _asked(self) -> None:
+        broker = self._broker
+        await asyncio.sleep(broker.rng.random() * broker.weather.delay_s)
         if self._wire.dead:
             await asyncio.Event().wait()
-        if self.is_aborted:
-            raise ProducerAborted
-        acked: asyncio.Future[int] = self._loop.create_future()
-        self.outstanding[acked] = self._loop.time()
-        self.idle.clear()
-        self._send(Request(partition, self.render(batch)), acked)
-        try:
-            return await acked
-        finally:
-            del self.outstanding[acked]
-            self._requests.pop(acked, None)
-            if not self.outstanding:
-                self.idle.set()
+        if broker.rng.random() < broker.weather.lost:
+            raise KafkaConnectionError("no broker answers")
 
-    def render(self, batch: PackedBatch) -> list[Raw]:
-        """The records that a broker would store, out of the bytes that it would get."""
-        return list(_unpacked(batch))
+    async def refresh(self, _topics: Collection[str]) -> None:
+        await self._asked()
 
-    def _send(self, request: Request, acked: asyncio.Future[int]) -> None:
-        broker, rng, weather, later = (
-            self._broker,
-            self._broker.rng,
-            self._broker.weather,
-            self._loop.call_later,
-        )
-        self._requests[acked] = request
-        there_s, back_s, fate = (
-            rng.random() * weather.delay_s,
-            rng.random() * weather.delay_s,
-            rng.random(),
-        )
+    async def producer_id(self) -> tuple[int, int]:
+        await self._asked()
+        return self._broker.new_producer_id(), 0
 
-        def refuse() -> None:
-            if not acked.done():
-                acked.set_exception(Refused(KafkaTimeoutError("no answer in time"), sent=True))
+    async def open(self, _node: int, link: Link) -> None:
+        await self._asked()
+        link.adopt(Connection(self._wire, link))
 
-        def refuse_and_land_late() -> None:
-            if not acked.done():
-                broker.delay(request)
-                refuse()
+    async def locate(
+        self, topic: str, partition: int, start: int, producer: tuple[int, int], sequence: int
+    ) -> int | None:
+        await self._asked()
+        found = self._broker.places.get((TopicPartition(topic, partition), *producer, sequence))
+        return found if found is not None and found >= start else None
 
-        def acknowledge() -> None:
-            if not acked.done():
-                acked.set_result(request.offset)
-
-        def land() -> None:
-            broker.land(request)
-            if fate >= weather.lost + weather.late:
-                later(back_s, acknowledge)
-
-        if fate < weather.lost:
-            later(TIMEOUT_S, refuse)
-        elif fate < weather.lost + weather.late:
-            later(TIMEOUT_S, refuse_and_land_late)
-        elif fate < weather.lost + weather.late + weather.lost_ack:
-            later(TIMEOUT_S, refuse)
-            request.lands = later(there_s, lambda: broker.land(request))
-        else:
-            request.lands = later(there_s, land)
-
-    @property
-    def needs_renewal(self) -> bool:
-        """Renewed now and then."""
-        return not self._wire.dead and self._broker.rng.random() < self._broker.weather.renewed
-
-    def abort(self) -> None:
-        """As the real one; what is on its way may land all the same."""
-        if self.is_aborted:
-            return
-        self.is_aborted = True
-        for acked, request in list(self._requests.items()):
-            self._broker.strand(request)
-            if not acked.done() and not self._wire.dead:
-                acked.set_exception(ProducerAborted())
-
-    async def close(self) -> None:
+    def close(self) -> None:
         """Nothing is held."""
 
 
-Wire.producer_class = Producer
+class Connection(FakeTransport):
+    """A connection whose requests meet the weather; what it brings arrives in order."""
+
+    def __init__(self, wire: Wire, link: Link) -> None:
+        super().__init__(link)
+        self._wire, self._broker = wire, wire.broker
+        self._loop = asyncio.get_running_loop()
+        self._there_s = self._back_s = 0.0
+        self._requests: list[Request] = []
+        self._silent = self._withholds = False
+        wire.transports.append(self)
+
+    def write(self, data: Any) -> None:
+        """A produce request leaves, and meets its fate."""
+        if self._wire.dead or self.ended:
+            return
+        broker, rng, weather = self._broker, self._broker.rng, self._broker.weather
+        correlation, batches = produce_request(data)
+        requests = [self._request(*each) for each in batches]
+        self._requests += requests
+        fate, self._withholds = rng.random(), rng.random() < 0.3
+        now_s, at = self._loop.time(), self._loop.call_at
+        self._there_s = max(self._there_s + 1e-6, now_s + rng.random() * weather.delay_s)
+        self._back_s = max(self._back_s, self._there_s) + 1e-6 + rng.random() * weather.delay_s
+        if fate < weather.lost:
+            self._leave(requests)
+            at(self._there_s, self._cut)
+        elif fate < weather.lost + weather.late:
+            for request in requests:
+                broker.delay(request)
+            at(self._there_s, self._cut)
+        else:
+            lands = at(self._there_s, self._land, requests)
+            for request in requests:
+                request.lands = lands
+            if fate < weather.lost + weather.late + weather.lost_ack:
+                at(self._back_s, self._cut)
+            else:
+                at(self._back_s, self._answer, correlation, requests)
+
+    def _request(self, topic: str, index: int, data: bytes) -> Request:
+        place = TopicPartition(topic, index)
+        return Request(place, self._wire.render(place, data))
+
+    def _leave(self, requests: list[Request]) -> None:
+        self._requests = [each for each in self._requests if each not in requests]
+
+    def _land(self, requests: list[Request]) -> None:
+        broker = self._broker
+        for request in requests:
+            if broker.rng.random() < broker.weather.renewed:
+                broker.forget_producer(request.place, batch_head(request.data)[0])
+            broker.land(request)
+
+    def _answer(self, correlation: int, requests: list[Request]) -> None:
+        self._leave(requests)
+        rng, weather = self._broker.rng, self._broker.weather
+        for request in requests:
+            if request.code == OK and rng.random() < weather.lost_ack / 4:
+                request.code = TIMED_OUT
+        answers = [(*each.place, each.code, each.offset) for each in requests]
+        if not self._silent:
+            self.receive(answer_frame(correlation, answers))
+
+    def _cut(self) -> None:
+        """The connection ends, or nothing comes by it any more."""
+        if self._withholds:
+            self._silent = True
+        elif not self.ended:
+            self.abort()
+            self.lose()
+
+    def abort(self) -> None:
+        """What is on its way may land all the same."""
+        if self.ended:
+            return
+        super().abort()
+        for request in self._requests:
+            self._broker.strand(request)
+        self._requests = []
 
 
-def _unpacked(batch: PackedBatch) -> Iterator[Raw]:
-    records = MemoryRecords(bytes(batch._build()))
+def unpacked(data: bytes) -> Iterator[Raw]:
+    """The records that a broker would store."""
+    records = MemoryRecords(data)
     while records.has_next():
         for record in records.next_batch():
             yield record.key, record.value, tuple(record.headers)

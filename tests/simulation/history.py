@@ -1,4 +1,4 @@
-"""What one partition says as it lands, and what must be true of it whoever reads it later.
+"""What one partition says as it lands, and what must be true of it in every later reading.
 
 Room: simulation.  In: records in log order, before compaction takes any.  Out: every broken promise
 as one line.

@@ -90,7 +90,7 @@ class Plan:
         self.shape.snapshot_interval_s, self.lag_s = 1.0, 20.0
 
     def dusk(self) -> None:
-        """Make it one: an outage lasts long enough for a snapshot of whoever is left."""
+        """Make it one: an outage lasts long enough for a snapshot of those that are left."""
         self.names, self.lives, self.lasts_s, self.churn_s = NAMES[:4], 5, 1.5, 0.5
         self.forgets = self.reconfigures = self.nasty = 0.0
         self.zombies, self.outage = 0.5, 0.8

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from aiokafka import TopicPartition
 
-from tests.simulation.broker import Producer, Raw, Stored, Wire
+from tests.simulation.broker import Stored, Wire, unpacked
 from tests.simulation.planted_overload import (
     EarlyMarkers,
     EarlySequences,
@@ -34,14 +35,17 @@ from tests.simulation.process import STREAM, Control, Life
 from tests.simulation.process import Reader as Back
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.world import Kinds
-from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.replica import Ignored, Outcome, ReadAgain, Replica
-from watchrelay.contract.control import starting_point
-from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
-from watchrelay.kafka.client.record_batch import PackedBatch
+from tests.support.producefake import batch_head
+from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
+from watchrelay.contract.control import Origin, starting_point
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.state import Ignored
+from watchrelay.contract.wire import WireRecord
+from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
+from watchrelay.publish.machine import AwaitingDifference, AwaitingList
 from watchrelay.publish.ports import ForeignRecordReader
 from watchrelay.publish.recovery import LogRecovery
 from watchrelay.publish.writer import StreamRelay
@@ -160,7 +164,7 @@ class OneEpochReader(Reader):
 
 
 class NewestIndex(Control):
-    """Starts at the newest index record, whoever wrote it."""
+    """Starts at the newest index record, of any writer."""
 
     async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
         """As the real one, but for the epoch."""
@@ -229,9 +233,8 @@ class HastyRelay(StreamRelay):
     """Begins a snapshot while the replay has not caught up with the log."""
 
     def _may_snapshot(self) -> bool:
-        return self._snapshot is None and not (
-            self._phase.first or self._phase.relisting or self._queues.conflating
-        )
+        held_back = isinstance(self._phase, AwaitingList | AwaitingDifference)
+        return self._snapshot is None and not (held_back or self._queues.conflating)
 
 
 # ---- F7 ------------------------------------------------------------------------------------------
@@ -297,54 +300,49 @@ class TableByVersion(Table):
 # ---- F10 -----------------------------------------------------------------------------------------
 
 
-class Rerendering(Producer):
+class RerenderingWire(Wire):
     """A batch that is sent again shows the objects as they are now."""
 
-    def render(self, batch: PackedBatch) -> list[Raw]:
+    def __init__(self, life: Life) -> None:
+        super().__init__(life.world.broker)
+        self.life = life
+        self.sent: set[tuple[object, ...]] = set()
+
+    def render(self, place: TopicPartition, data: bytes) -> bytes:
         """The first time as packed."""
-        records = super().render(batch)
-        assert isinstance(self._wire, RerenderingWire)
-        sent, store = self._wire.sent, self._wire.life.store
-        if id(batch) not in sent:
-            sent[id(batch)] = batch
-            return records
-        anew: list[Raw] = []
-        for key, value, headers in records:
+        store, head = self.life.store, batch_head(data)
+        if (place, *head) not in self.sent:
+            self.sent.add((place, *head))
+            return data
+        records: list[WireRecord] = []
+        for key, value, headers in unpacked(data):
             entry = store.get(key)
-            if value is None or entry is None or self._wire.life.spec.format != "cloudevents":
-                anew.append((key, value, headers))
+            if value is None or entry is None or self.life.spec.format != "cloudevents":
+                records.append(WireRecord(key, value, headers))
                 continue
             said = {
                 "ce_wrhash": b"%016x" % entry.hash,
                 "ce_wrrv": entry.resource_version.encode(),
                 "ce_wruid": entry.uid.encode(),
             }
-            anew.append(
-                (
+            records.append(
+                WireRecord(
                     key,
                     store.unpack(entry),
                     tuple((name, said.get(name, held)) for name, held in headers),
                 )
             )
-        return anew
-
-
-class RerenderingWire(Wire):
-    """Remembers what was sent."""
-
-    producer_class = Rerendering
-
-    def __init__(self, life: Life) -> None:
-        super().__init__(life.world.broker)
-        self.life = life
-        self.sent: dict[int, PackedBatch] = {}
+        (packed,), _ = Packer().pack(
+            records, start=0, stop=len(records), batch_bytes=1 << 30, limit_bytes=1 << 30, now_ms=0
+        )
+        return packed.stamped(*head[:3])
 
 
 class RerenderingLife(Life):
     """F10."""
 
     def make_wire(self) -> Wire:
-        """Renders anew."""
+        """Renders again."""
         return RerenderingWire(self)
 
 
@@ -371,7 +369,7 @@ class BelievedFold:
         ):
             recovery.proven = True
             return msgspec.structs.replace(
-                record, count=len(recovery.entries), digest=recovery.digest & DIGEST_MASK
+                record, count=len(recovery.entries), digest=recovery.state.digest
             )
         return record
 
@@ -512,6 +510,6 @@ PLANTS: dict[str, Plant] = {
     "F9": Plant(
         "the event id is uid and resourceVersion", Kinds(table=TableByVersion), ("table by id",)
     ),
-    "F10": Plant("a resend is rendered anew", Kinds(life=RerenderingLife), ("lived: ", *_READERS)),
+    "F10": Plant("a resend is rendered again", Kinds(life=RerenderingLife), ("lived: ", *_READERS)),
     "F11": Plant("the read-back is not proven", Kinds(life=BelievingLife), _READERS),
 }

@@ -18,8 +18,11 @@ from tests.simulation.process import Life
 from watchrelay.contract.records import DIGEST_MASK, Marker
 from watchrelay.contract.wire import MarkerKind
 from watchrelay.model.changes import Entry
-from watchrelay.publish.conflation import STATES_MAX, DirtyKey, DirtyKeys
+from watchrelay.publish.machine import frontier
 from watchrelay.publish.partition_queue import (
+    STATES_MAX,
+    DirtyKey,
+    DirtyKeys,
     PartitionQueue,
     QueuedMarker,
     QueuedRecord,
@@ -128,11 +131,11 @@ class FrontierOfNow(StreamRelay):
     """F6 (c), as a queue that does not overflow shows it: a marker's frontier is that of the moment
     when it is handed over."""
 
-    def _render(self, queue: PartitionQueue) -> RenderedBatch:
+    def _render(self, queue: PartitionQueue, *, limit_records: int | None = None) -> RenderedBatch:
         for item in queue.waiting:
             if isinstance(item, QueuedMarker) and item.kind != "claim":
-                item.frontier = self._phase.frontier
-        return super()._render(queue)
+                item.frontier = frontier(self._phase)
+        return super()._render(queue, limit_records=limit_records)
 
 
 # ---- (d) -----------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ class Unvoided(StreamRelay):
 class ReadOfNow(StreamRelay):
     """F6 (e): a `read` carries the value of the moment when it is handed over. The digest knows."""
 
-    def _render(self, queue: PartitionQueue) -> RenderedBatch:
+    def _render(self, queue: PartitionQueue, *, limit_records: int | None = None) -> RenderedBatch:
         waiting = list(queue.waiting)
         for index, item in enumerate(waiting):
             if not isinstance(item, QueuedRecord) or item.reason != "snapshot":
@@ -202,7 +205,7 @@ class ReadOfNow(StreamRelay):
             )
             if later is not None and later.before == old:
                 later.before = entry.hash
-        return super()._render(queue)
+        return super()._render(queue, limit_records=limit_records)
 
 
 # ---- (f) -----------------------------------------------------------------------------------------
@@ -236,21 +239,21 @@ class HiddenDelete(OtherQueues):
 class KeptKeys(DirtyKeys):
     """A key that came and went stays."""
 
-    def removed(
+    def changed(
         self,
         key: bytes,
         uid: str,
         published: int | None,
-        version: str,
+        received_s: float,
         *,
         must_publish: bool,
-        received_s: float,
+        removed: str | None = None,
     ) -> None:
         """As the real one, but for what nobody holds."""
         known = self.get(key)
-        if known is None or known.hash is not None or known.must_publish:
-            super().removed(
-                key, uid, published, version, must_publish=must_publish, received_s=received_s
+        if removed is None or known is None or known.hash is not None or known.must_publish:
+            super().changed(
+                key, uid, published, received_s, must_publish=must_publish, removed=removed
             )
         else:
             known.uid, known.states = uid, min(STATES_MAX, known.states + 1)

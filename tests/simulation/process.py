@@ -23,8 +23,8 @@ from watchrelay.contract.records import Decoded, MarkerRecord
 from watchrelay.core.errors import Fenced
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.resources import Resource, Selection
@@ -33,6 +33,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.ports import ForeignRecordReader
 from watchrelay.publish.recovery import FirstSnapshot, RecoveredState, WatchFrom
+from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import BATCH_BYTES, StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
@@ -140,7 +141,7 @@ class Control(ControlTopic):
         self.blind = False
 
     async def run(self) -> None:
-        """As the real one: from the start, for ever."""
+        """As the real one: from the start, forever."""
         world, log = self._world, self._log
         while True:
             grown = log.grown
@@ -218,7 +219,7 @@ class Life:
         self.metrics = _METRICS
         self.wire = self.make_wire()
         self.sink = self.make_sink(
-            SinkSettings(batch_bytes=shape.batch_bytes, watchdog_s=30.0, stalled_after_s=10.0)
+            ProducerSettings(batch_bytes=shape.batch_bytes, request_timeout_s=2.0)
         )
         self.control = self.make_control()
         self.store = self.make_store()
@@ -260,7 +261,7 @@ class Life:
         """The way to the broker."""
         return Wire(self.world.broker)
 
-    def make_sink(self, settings: SinkSettings) -> KafkaSink:
+    def make_sink(self, settings: ProducerSettings) -> KafkaSink:
         """The sink."""
         return KafkaSink(
             _CONNECTION,
@@ -268,7 +269,7 @@ class Life:
             statuses=self.statuses,
             settings=settings,
             rng=self.rng,
-            start=self.wire.start,
+            reach=self.wire.reach,
         )
 
     def make_control(self) -> Control:
@@ -296,7 +297,7 @@ class Life:
             metrics=self.metrics.stream(STREAM, PODS),
             topic_metrics=self.metrics.topic(TOPIC),
             status=self.status,
-            heartbeat_interval_s=HEARTBEAT_S,
+            heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
             queue_bytes=self.world.shape.queue_bytes,
             batch_bytes=self.world.shape.relay_bytes,
             conflate=self.world.shape.conflate,

@@ -11,12 +11,8 @@ import msgspec
 
 from tests.simulation.broker import Stored
 from tests.simulation.process import STREAM
-from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas
 from watchrelay.consumer.replica import (
-    Changed,
-    Held,
-    Ignored,
     Noted,
     Outcome,
     ReadAgain,
@@ -24,7 +20,9 @@ from watchrelay.consumer.replica import (
     Replica,
     Unproven,
 )
+from watchrelay.contract.control import Origin
 from watchrelay.contract.records import MarkerRecord
+from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position
 
 Read = Callable[[int, int, int], list[Stored]]

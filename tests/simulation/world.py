@@ -25,7 +25,7 @@ from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC,
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.weather import Weather
 from tests.support.relays import run_virtually
-from watchrelay.consumer.origin import ControlView, Origin
+from watchrelay.contract.control import ControlState, Origin
 from watchrelay.contract.records import ObjectRecord
 
 CONFIGS = (PLAIN, Config("narrow", selector=FRONT), Config("quiet", noise=False))
@@ -50,7 +50,7 @@ class Kinds:
     reader: Callable[[str, list[Origin]], Reader] = Reader
     lossy: Callable[..., Lossy] = Lossy
     table: Callable[..., Table] = Table
-    view: Callable[[], ControlView] = ControlView
+    view: Callable[[], ControlState] = ControlState
     narrow: bool = False
 
 
@@ -107,6 +107,7 @@ class World:
         self.running: list[Life] = []
         self.histories = [History(partition) for partition in range(self.shape.partitions)]
         self.trace: list[object] = []
+        self._positions: set[tuple[int, int, int]] = set()
         self.lost: set[Loss] = set()
         self.stale = 0
         self.grown: set[int] = set()
@@ -134,9 +135,20 @@ class World:
         self.trace.append(records)
         if place.topic == TOPIC:
             for each in records:
+                self._once(each)
                 self.histories[place.partition].take(each)
                 if not each.heeded and isinstance(each.said, ObjectRecord):
                     self.stale += 1
+
+    def _once(self, record: Stored) -> None:
+        """Within one life no record is in the log twice."""
+        if record.said is not None:
+            position = (record.partition, record.said.epoch, record.said.sequence)
+            if position in self._positions:
+                self.broken.append(
+                    f"p{record.partition}@{record.offset} is there twice: {position}"
+                )
+            self._positions.add(position)
 
     # ---- the course ------------------------------------------------------------------------------
 

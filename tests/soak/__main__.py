@@ -28,7 +28,7 @@ from tests.support.faultproxy import FaultProxy
 from tests.support.pace import measure_for
 from tests.support.process import Workspace, wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 _STREAMS = {
     "configmaps": ("core", "configmaps"),
@@ -98,19 +98,19 @@ def _begin(stack: ExitStack, for_s: float, seed: int) -> Scene:
     broker = stack.enter_context(KafkaBroker("4.1", via=to_kafka.port))
     to_kafka.lead_to(broker.ports["VIA"])
     to_api = stack.enter_context(FaultProxy(cluster.port))
-    trial = Trial(cluster, broker, workspace.path)
+    testbed = Testbed(cluster, broker, workspace.path)
     through = cluster.write_kubeconfig("through", server=f"https://127.0.0.1:{to_api.port}")
     more: dict[str, Any] = {
         "defaults": {"snapshotInterval": "60s", "relistInterval": "5m"},
         "queueBytes": "1MiB",
     }
-    relay = trial.relay(
+    relay = testbed.relay(
         *_STREAMS,
         kubeconfig=through,
         kafka={"bootstrapServers": [f"127.0.0.1:{to_kafka.port}"]},
         **more,
     )
-    namespaces = trial.namespaces(12)
+    namespaces = testbed.namespaces(12)
     stack.enter_context(relay)
     relay.await_ready(deadline_s=90.0)
     # the least; it goes on until it is told that it is enough
@@ -120,7 +120,15 @@ def _begin(stack: ExitStack, for_s: float, seed: int) -> Scene:
         Churn(cluster, namespaces, operations=operations, kinds=kinds, per_s=_PER_S, seed=seed)
     )
     return Scene(
-        random.Random(seed), cluster, broker, relay, churn, to_kafka, to_api, workspace.path, trial
+        random.Random(seed),
+        cluster,
+        broker,
+        relay,
+        churn,
+        to_kafka,
+        to_api,
+        workspace.path,
+        testbed,
     )
 
 
@@ -155,9 +163,9 @@ def _well(scene: Scene) -> bool:
 
 
 def _verdict(scene: Scene, faults: Counter[str]) -> dict[str, Any]:
-    topics = [scene.trial.topic(resource, group) for group, resource in _STREAMS.values()]
+    topics = [scene.testbed.topic(resource, group) for group, resource in _STREAMS.values()]
     looks = list(_verified(scene))
-    with scene.trial.reader(*topics) as reader:
+    with scene.testbed.reader(*topics) as reader:
         reader.read()
         wait_until(
             "a second reader has it proven",

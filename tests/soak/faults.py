@@ -17,7 +17,7 @@ from tests.support.daemon import Daemon
 from tests.support.faultproxy import FaultProxy
 from tests.support.pace import last
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.testbed import Testbed
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Scene:
     to_kafka: FaultProxy
     to_api: FaultProxy
     directory: Path
-    trial: Trial
+    testbed: Testbed
 
     def last(self, least_s: float, most_s: float) -> None:
         """The fault lasts, for as long as the seed says."""

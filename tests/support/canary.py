@@ -20,15 +20,13 @@ from dataclasses import dataclass, field
 
 from prometheus_client import generate_latest
 
-from tests.support.fakesink import FakeControl
-from tests.support.plainlog import Connection, Kafka, Log
+from tests.support.fakesink import FakeControl, FakeLogReader, KafkaLogs, LogConnection
 from tests.support.relays import until
-from watchrelay.cli.tail import as_json, as_name, as_text, yaml_printer
-from watchrelay.cli.verify import print_rows
+from watchrelay.cli.audits import print_rows
+from watchrelay.cli.records import as_json, as_name, as_text, yaml_printer
 from watchrelay.consumer.audit import Audit, AuditProblem
-from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.reader import Seen
-from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.control import Origin
 from watchrelay.contract.records import ObjectRecord, decode
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core.errors import KubeError
@@ -40,10 +38,10 @@ from watchrelay.model.frames import Failure, ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.model.watch_events import ListBegun, ListDone, Listed, Observed, Progressed
-from watchrelay.observe.health import Readiness
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.status import Readiness, StatusRegistry
+from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
@@ -203,7 +201,7 @@ class _Process:
         transform: Transform,
         selection: Selection,
         form: Format,
-        kafka: Kafka,
+        kafka: KafkaLogs,
         control: FakeControl,
     ) -> None:
         self.spec = StreamSpec(
@@ -220,9 +218,9 @@ class _Process:
         self.selection, self.kafka = selection, kafka
         self.metrics, self.statuses = Metrics(), StatusRegistry()
         self.status = self.statuses.open("secrets", self.spec.topic)
-        connection = Connection(kafka, random.Random(1))
+        connection = LogConnection(kafka, random.Random(1))
         self.store = Store(transform, partitions=PARTITIONS)
-        self.log = Log(self.spec, connection)
+        self.log = FakeLogReader(self.spec, connection)
         self.relay = StreamRelay(
             self.spec,
             sink=connection,
@@ -231,7 +229,7 @@ class _Process:
             metrics=self.metrics.stream("secrets", SECRETS),
             topic_metrics=self.metrics.topic(self.spec.topic),
             status=self.status,
-            heartbeat_interval_s=1.0,
+            heartbeat_interval=HeartbeatInterval(1.0),
             queue_bytes=64 << 20,
             max_message_bytes=MESSAGE_BYTES_MAX,
             foreign_records=self.log,
@@ -294,7 +292,7 @@ async def tell(
 
 
 async def _tell(told: Told, transform: Transform, selection: Selection, form: Format) -> None:
-    kafka, control = Kafka(), FakeControl()
+    kafka, control = KafkaLogs(), FakeControl()
     first = _Process(transform, selection, form, kafka, control)
     await first.relay.claim(_none)
     async with asyncio.TaskGroup() as tasks:
@@ -360,7 +358,7 @@ async def _take_list(
 ) -> None:
     for failure in failures:
         told.add("errors", str(failure) + repr(failure))
-        process.status.failed(str(failure))
+        process.status.failed("watch", str(failure))
         told.add("status", json.dumps(process.status.as_json()))
     await process.reflector.take(ListBegun())
     await process.reflector.take(Listed(objects, unreadable=len(failures)))
@@ -520,7 +518,6 @@ def _tell_of(told: Told, process: _Process) -> None:
             each,
             origin=Origin(),
             partitions=PARTITIONS,
-            home=partition_of,
         )
         for each in range(PARTITIONS)
     ]

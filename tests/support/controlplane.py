@@ -48,6 +48,9 @@ class ApiError(Exception):
         self.body = body
 
 
+_DISCOVERY = ("/api", "/apis", "/version")
+
+
 class ControlPlane:
     """etcd, kube-apiserver and, if asked for, kube-controller-manager; a context manager.
 
@@ -250,7 +253,7 @@ class ControlPlane:
     def write_kubeconfig(
         self, name: str, *, token: str | None = None, server: str | None = None
     ) -> Path:
-        """A kubeconfig file: of the admin, or of whoever `token` names; `server` puts a proxy in
+        """A kubeconfig file: of the admin, or of the user that `token` names; `server` puts a proxy in
         the way."""
         user: dict[str, str] = {"token": token} if token else {
             "client-certificate": str(self.admin.certificate),
@@ -453,3 +456,17 @@ def _exchange(
     if "json" in (answer.getheader("Content-Type") or ""):
         return json.loads(raw), answer.status
     return raw.decode(errors="replace"), answer.status
+
+
+def assert_only_listed_and_watched(cluster: ControlPlane, user: str) -> None:
+    """Objects were listed and watched by `user`, all else it asked for was discovery, and nothing
+    was refused."""
+    asked = [entry for entry in cluster.audit_entries() if entry["user"]["username"] == user]
+    assert {entry["verb"] for entry in asked if "objectRef" in entry} == {"list", "watch"}
+    for entry in asked:
+        if "objectRef" not in entry:
+            path = entry["requestURI"].partition("?")[0]
+            assert (entry["verb"], path.startswith(_DISCOVERY)) == ("get", True), entry[
+                "requestURI"
+            ]
+        assert entry["responseStatus"]["code"] < http.client.BAD_REQUEST, json.dumps(entry)

@@ -25,7 +25,8 @@ from tests.support.process import PartError, Process, free_port, wait_until
 PROGRAM = Path(sys.executable).with_name("watchrelay")
 """The entry point beside the interpreter that runs the tests."""
 
-_RESENDING = {"error", "watchdog"}
+_RESENDING = {"identity"}
+"""Why a record may be in the log twice within one life."""
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -196,9 +197,8 @@ class Daemon:
         return total
 
     def rebuilds(self) -> Counter[str]:
-        """How often it threw its Kafka producer away and sent anew what was on the way, by reason;
-        renewals, which send nothing anew, are not among them. Shape: over all its lives, without
-        those that a kill ended.
+        """How often it sent under another producer id what may be in the log already. Shape: over
+        all its lives, without those that a kill ended.
         """
         now = Counter(self._rebuilds)
         answer = self._ask("/metrics") if self.alive else None

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from watchrelay.contract.control import starting_point
+from watchrelay.contract.records import Decoded, decode
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import Fenced, RecordTooLarge
+from watchrelay.kafka.range_reader import OffsetRange
+from watchrelay.kafka.written_offsets import WrittenOffsets
+from watchrelay.model.streams import StreamSpec
 
 
 @dataclass(slots=True)
@@ -135,3 +139,59 @@ class FakeControl:
     def index(self, stream: str) -> dict[str, object] | None:
         """As the port says."""
         return self.indexes.get(stream)
+
+
+@dataclass
+class KafkaLogs:
+    """The logs, by topic and partition."""
+
+    logs: dict[tuple[str, int], list[WireRecord]] = field(default_factory=dict)
+
+
+class LogConnection:
+    """One process's way to the logs: it notes where its own records stand."""
+
+    def __init__(self, kafka: KafkaLogs, rng: random.Random) -> None:
+        self.kafka = kafka
+        self.written = WrittenOffsets()
+        self._sink = FakeSink(Faults(), rng, logs=kafka.logs)
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        """As the port says."""
+        receipt = await self._sink.deliver(batch)
+        self.written.note(
+            (batch.topic, batch.partition), receipt.offsets[0], receipt.offsets[-1] + 1
+        )
+        return receipt
+
+
+class FakeLogReader:
+    """Reads a stream's log back as `LogReader` does."""
+
+    def __init__(self, spec: StreamSpec, connection: LogConnection) -> None:
+        self._spec, self._connection = spec, connection
+
+    def _decoded(self, partition: int, start: int, stop: int) -> list[Decoded]:
+        log = self._connection.kafka.logs.get((self._spec.topic, partition), [])
+        return [decode(*record) for record in log[start:stop]]
+
+    async def spans(
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
+        """As `LogReader.spans`."""
+        for span in spans:
+            for start in range(span.start or 0, span.stop, 7):
+                await asyncio.sleep(0.01)
+                take(
+                    span.partition, self._decoded(span.partition, start, min(start + 7, span.stop))
+                )
+        return {span.partition for span in spans if not span.start}
+
+    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """As `LogReader.foreign_ranges`."""
+        return self._connection.written.gaps((self._spec.topic, partition), start, stop)
+
+    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
+        """As `LogReader.read`."""
+        await asyncio.sleep(0.01)
+        return list(enumerate(self._decoded(partition, start, stop), start))

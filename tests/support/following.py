@@ -423,7 +423,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Scene:
-    """A server, and whoever follows it."""
+    """A server, and its client."""
 
     api: Api
     server: ScriptedServer

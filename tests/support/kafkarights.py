@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.kafkabroker import KafkaBroker
-from watchrelay.config.refusals import LATER
+from watchrelay.config.checks import LATER
 
 RIGHTS = (AclOperation.WRITE, AclOperation.READ, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
 """All on topics by their prefix. With replicas that share streams comes READ on their group, with

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tests.support.stage import state
+from tests.support.pod_topics import state
 from watchrelay.consumer import TopicReader
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ _ANSWER_S = 30.0
 
 
 class LiveReader:
-    """A `TopicReader` that is iterated for ever; a context manager.
+    """A `TopicReader` that is iterated forever; a context manager.
 
     Shape: `told` is the state that its changes alone make, by stream and key; it must be what the
     reader itself holds.

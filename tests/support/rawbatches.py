@@ -10,10 +10,10 @@ import cramjam
 import zstandard
 from aiokafka import AIOKafkaProducer
 from aiokafka.codec import snappy_encode
+from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from watchrelay.contract.headers import varint
-from watchrelay.kafka.client.record_batch import PackedBatch
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _CHECKED = struct.Struct(">hiqqqhii")
@@ -66,17 +66,27 @@ def bomb(codec: str, megabytes: int, *, base: int = 0) -> bytes:
     return batch([(b"bomb", bytes(megabytes << 20), [])], codec=codec, base=base)
 
 
-class RawBatch(PackedBatch):
+class RawBatch(BatchBuilder):  # type: ignore[misc]  # aiokafka carries no types
     """Finished bytes in the shape that aiokafka's producer sends as they are."""
 
     def __init__(self, data: bytes, count: int) -> None:
-        super().__init__(
-            b"", start=0, stop=count, raw_bytes=len(data), packed_ms=0, compressed=False
-        )
-        self._data = data
+        # Not the base's own start: it would make a builder that is never used.
+        self._data, self._count = data, count
+
+    def record_count(self) -> int:
+        return self._count
 
     def size(self) -> int:
         return len(self._data)
+
+    def closed(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing can be added."""
+
+    def _set_producer_state(self, *_: int) -> None:
+        """The bytes stay as they are."""
 
     def _build(self) -> bytes:
         return self._data

@@ -26,6 +26,7 @@ from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.oversize import unread
+from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -151,7 +152,7 @@ class Rig:
             metrics=self.metrics.stream(self.spec.id, PODS),
             topic_metrics=self.metrics.topic(self.spec.topic),
             status=self.status,
-            heartbeat_interval_s=heartbeat_interval_s,
+            heartbeat_interval=HeartbeatInterval(heartbeat_interval_s),
             queue_bytes=queue_bytes,
             max_message_bytes=max_message_bytes,
             conflate=conflate,

@@ -11,18 +11,12 @@ from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.patches import patch_client
-from watchrelay.kafka.client.producer import SinkSettings
+from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
-QUICK = SinkSettings(
-    request_timeout_s=1.0,
-    start_timeout_s=2.0,
-    stop_timeout_s=0.5,
-    watchdog_s=3.0,
-    stalled_after_s=0.4,
-)
+QUICK = ProducerSettings(request_timeout_s=1.0, stalled_after_s=0.4)
 """Patience cut to what a test can wait for."""
 
 
@@ -47,7 +41,7 @@ def batch(topic: str, partition: int, *names: str, padding: int = 0) -> Batch:
 class Running:
     """A sink at work, and the window on it."""
 
-    def __init__(self, connection: KafkaConnection, settings: SinkSettings) -> None:
+    def __init__(self, connection: KafkaConnection, settings: ProducerSettings) -> None:
         self.connection = connection
         self.metrics = Metrics()
         self.statuses = StatusRegistry()
@@ -61,7 +55,7 @@ class Running:
         return self.statuses.problems.get("kafka", "")
 
     def rebuilds(self, reason: str) -> float:
-        """How often the producer was built anew for this reason."""
+        """How often the producer replaced connections or ids for this reason."""
         return (
             self.metrics.registry.get_sample_value(
                 "watchrelay_producer_rebuilds_total", {"reason": reason}
@@ -81,7 +75,7 @@ class Running:
 
 @asynccontextmanager
 async def running_sink(
-    connection: KafkaConnection | str, settings: SinkSettings = QUICK
+    connection: KafkaConnection | str, settings: ProducerSettings = QUICK
 ) -> AsyncIterator[Running]:
     """A sink with its task; stopped at the end."""
     if isinstance(connection, str):

@@ -29,7 +29,7 @@ class Writer(Protocol):
     """A relay that can tell why it said something twice."""
 
     def rebuilds(self) -> Mapping[str, float]:
-        """How often it sent anew what was on the way, by reason."""
+        """How often it resent what was on the way, by reason."""
 
     def story(self) -> str:
         """The same with its last warnings, for people."""
@@ -46,7 +46,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Lane:
+class PartitionState:
     """One stream in one partition. Shape: `inherited` until the first proof in an epoch that found
     older state here."""
 
@@ -95,7 +95,7 @@ class TopicReader:
         self._writers = writers
         self.records: list[Said] = []
         self.problems: list[str] = []
-        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.partitions: dict[tuple[str, int], PartitionState] = {}
         self.plain: dict[str, dict[bytes, bytes]] = {topic: {} for topic in topics}
         """What a table that knows no markers holds: upsert by key, null is delete."""
         self.duplicates = self.stale = 0
@@ -184,7 +184,7 @@ class TopicReader:
             return bool(messages) or reached()
 
         while not reached():
-            # each time anew: a long log on a slow machine is no failure
+            # each time from the start: a long log on a slow machine is no failure
             wait_until(f"{self.topics} are read to their ends", came)
         return len(self.records) - before
 
@@ -256,54 +256,59 @@ class TopicReader:
     # Section 5.
 
     def _apply(self, said: Said) -> None:
-        lane = self.lanes.setdefault((said.stream, said.raw.partition), Lane())
+        partition = self.partitions.setdefault((said.stream, said.raw.partition), PartitionState())
         identity = said.headers["ce_id"]
         content = (said.raw.key, said.raw.value)
-        if lane.ids.setdefault(identity, content) != content:
+        if partition.ids.setdefault(identity, content) != content:
             self.problems.append(f"{said}: {identity} said something else before")
-        if said.epoch < lane.epoch:
+        if said.epoch < partition.epoch:
             self.stale += 1
             self.ignored.add(said.place)
             return
-        if said.epoch > lane.epoch:
+        if said.epoch > partition.epoch:
             if said.type != "claim" or said.sequence != 1:
                 self.problems.append(f"{said}: epoch {said.epoch} does not start with a claim")
-            lane.epoch, lane.last, lane.begin, lane.frontier = said.epoch, 0, None, 0
-            lane.inherited = bool(lane.held)
-            lane.before = {lane.snapshot, None}
-        if said.sequence <= lane.last:
+            partition.epoch, partition.last, partition.begin, partition.frontier = (
+                said.epoch,
+                0,
+                None,
+                0,
+            )
+            partition.inherited = bool(partition.held)
+            partition.before = {partition.snapshot, None}
+        if said.sequence <= partition.last:
             self.duplicates += 1
             self.ignored.add(said.place)
             return
-        if said.sequence != lane.last + 1:
-            self.problems.append(f"{said}: sequence {said.sequence} follows {lane.last}")
-        lane.last = said.sequence
+        if said.sequence != partition.last + 1:
+            self.problems.append(f"{said}: sequence {said.sequence} follows {partition.last}")
+        partition.last = said.sequence
         if said.is_object:
-            self._object(lane, said)
+            self._object(partition, said)
         else:
-            self._marker(lane, said)
+            self._marker(partition, said)
 
-    def _object(self, lane: Lane, said: Said) -> None:
-        known = lane.held.get(said.key)
-        newest = lane.newest.get(said.key, 0)
+    def _object(self, partition: PartitionState, said: Said) -> None:
+        known = partition.held.get(said.key)
+        newest = partition.newest.get(said.key, 0)
         if known is None and said.type == "added" and said.headers["ce_wrreason"] == "resume":
             # a wider selection brings back what a list, and its version, had deleted: the object
             # may be older than that
             newest = 0
         if said.version < newest:
             self.problems.append(f"{said}: resourceVersion {said.version} after {newest}")
-        lane.newest[said.key] = max(newest, said.version)
-        if said.headers["ce_wrreason"] in _OF_A_CHANGE and said.version <= lane.frontier:
+        partition.newest[said.key] = max(newest, said.version)
+        if said.headers["ce_wrreason"] in _OF_A_CHANGE and said.version <= partition.frontier:
             self.problems.append(
-                f"{said}: a change at {said.version} behind a frontier of {lane.frontier}"
+                f"{said}: a change at {said.version} behind a frontier of {partition.frontier}"
             )
-        if not lane.inherited and lane.ends:
+        if not partition.inherited and partition.ends:
             self._type_fits(said, known)
         if said.type == "deleted":
-            lane.held.pop(said.key, None)
+            partition.held.pop(said.key, None)
             return
         assert said.raw.value is not None
-        lane.held[said.key] = Held(
+        partition.held[said.key] = Held(
             said.raw.value,
             int(said.headers["ce_wrhash"], 16),
             (said.epoch, said.sequence),
@@ -327,49 +332,51 @@ class TopicReader:
         if said.type == "read" and known is not None and known.value != said.raw.value:
             self.problems.append(f"{said}: read of another value than stood here")
 
-    def _marker(self, lane: Lane, said: Said) -> None:
+    def _marker(self, partition: PartitionState, said: Said) -> None:
         count = int(said.headers["ce_wrpartitions"])
         wrong = [
             key
-            for key in lane.held.keys() - lane.placed
+            for key in partition.held.keys() - partition.placed
             if partition_of(key, count) != said.raw.partition
         ]
-        lane.placed.update(lane.held)
+        partition.placed.update(partition.held)
         if wrong:
             self.problems.append(f"{said}: keys in the wrong partition of {count}: {wrong[:3]}")
         if said.type == "claim":
             return
-        if said.version and said.version < lane.frontier:
+        if said.version and said.version < partition.frontier:
             self.problems.append(
-                f"{said}: the frontier goes back from {lane.frontier} to {said.version}"
+                f"{said}: the frontier goes back from {partition.frontier} to {said.version}"
             )
-        lane.frontier = max(lane.frontier, said.version)
+        partition.frontier = max(partition.frontier, said.version)
         if said.type == "begin":
-            lane.begin = said
+            partition.begin = said
         if said.type == "end":
-            self._window(lane, said)
+            self._window(partition, said)
         if said.type == "heartbeat" and _named(said) not in (
-            known := {lane.snapshot, *lane.before}
+            known := {partition.snapshot, *partition.before}
         ):
             self.problems.append(
                 f"{said}: the last snapshot is said to be {_named(said)}, not one of {known}"
             )
-        lane.proven = lane.agrees(said)
+        partition.proven = partition.agrees(said)
         since = (said.epoch, int(said.headers.get("ce_wrbegin", "0")))
-        if said.type == "end" and not lane.proven and lane.agrees(said, since):
-            lane.held = {key: one for key, one in lane.held.items() if one.position >= since}
-            lane.proven = True
-        if lane.proven:
-            lane.inherited = False
-            lane.proofs += 1
-        elif not lane.inherited:
+        if said.type == "end" and not partition.proven and partition.agrees(said, since):
+            partition.held = {
+                key: one for key, one in partition.held.items() if one.position >= since
+            }
+            partition.proven = True
+        if partition.proven:
+            partition.inherited = False
+            partition.proofs += 1
+        elif not partition.inherited:
             stated = (said.headers["ce_wrcount"], said.headers["ce_wrdigest"])
             self.problems.append(
-                f"{said}: says count and digest {stated}, but {len(lane.held)} objects are here"
+                f"{said}: says count and digest {stated}, but {len(partition.held)} objects are here"
             )
 
-    def _window(self, lane: Lane, said: Said) -> None:
-        begin = lane.begin
+    def _window(self, partition: PartitionState, said: Said) -> None:
+        begin = partition.begin
         if begin is None or begin.headers["ce_wrsnap"] != said.headers["ce_wrsnap"]:
             self.problems.append(f"{said}: an end without its begin")
             return
@@ -381,11 +388,18 @@ class TopicReader:
                 f"{said}: names another begin than that at sequence {begin.sequence}, offset "
                 f"{begin.raw.offset}"
             )
-        lane.before = {lane.snapshot, None} if lane.snapshot_in != said.epoch else {lane.snapshot}
-        lane.snapshot, lane.snapshot_in = (said.headers["ce_wrsnap"], begin.raw.offset), said.epoch
-        lane.ends += 1
+        partition.before = (
+            {partition.snapshot, None}
+            if partition.snapshot_in != said.epoch
+            else {partition.snapshot}
+        )
+        partition.snapshot, partition.snapshot_in = (
+            (said.headers["ce_wrsnap"], begin.raw.offset),
+            said.epoch,
+        )
+        partition.ends += 1
         since = begin.sequence
-        window = [one for one in lane.held.values() if one.position >= (said.epoch, since)]
+        window = [one for one in partition.held.values() if one.position >= (said.epoch, since)]
         if len(window) != int(said.headers["ce_wrcount"]):
             self.problems.append(
                 f"{said}: {len(window)} objects were said since the begin, "
@@ -394,13 +408,19 @@ class TopicReader:
 
     # Answers.
 
-    def lanes_of(self, stream: str) -> list[Lane]:
+    def partitions_of(self, stream: str) -> list[PartitionState]:
         """The stream's partitions that had any record."""
-        return [lane for (name, _), lane in sorted(self.lanes.items()) if name == stream]
+        return [
+            partition for (name, _), partition in sorted(self.partitions.items()) if name == stream
+        ]
 
     def held(self, stream: str) -> dict[bytes, Held]:
         """All objects of the stream, with what stood on their records."""
-        return {key: one for lane in self.lanes_of(stream) for key, one in lane.held.items()}
+        return {
+            key: one
+            for partition in self.partitions_of(stream)
+            for key, one in partition.held.items()
+        }
 
     def table(self, stream: str) -> dict[bytes, bytes]:
         """The stream's state by key, as section 5 rebuilds it."""
@@ -408,12 +428,12 @@ class TopicReader:
 
     def epoch(self, stream: str) -> int:
         """The newest epoch of the stream; 0 before any record."""
-        return max((lane.epoch for lane in self.lanes_of(stream)), default=0)
+        return max((partition.epoch for partition in self.partitions_of(stream)), default=0)
 
     def proven(self, stream: str) -> bool:
         """True when each partition's newest marker agreed with the state held there."""
-        lanes = self.lanes_of(stream)
-        return bool(lanes) and all(lane.proven for lane in lanes)
+        partitions = self.partitions_of(stream)
+        return bool(partitions) and all(partition.proven for partition in partitions)
 
     def of(self, stream: str, *types: str) -> list[Said]:
         """The stream's records of these types (all if none are named), in the order read."""
@@ -453,13 +473,18 @@ class TopicReader:
 
     def describe(self) -> str:
         """Where everything stands, in one line, for failures."""
-        lanes = {
-            f"{stream}/{at}": (lane.epoch, lane.last, len(lane.held), lane.proven)
-            for (stream, at), lane in self.lanes.items()
+        partitions = {
+            f"{stream}/{at}": (
+                partition.epoch,
+                partition.last,
+                len(partition.held),
+                partition.proven,
+            )
+            for (stream, at), partition in self.partitions.items()
         }
         unread = f"; the ends cannot be read: {self._unread}" if self._unread else ""
         return (
-            f"{len(self.records)} records, lanes (epoch, last, objects, proven) {lanes}, "
+            f"{len(self.records)} records, partitions (epoch, last, objects, proven) {partitions}, "
             f"problems {self.problems[:5]}{unread}"
         )
 
@@ -467,7 +492,7 @@ class TopicReader:
         """No broken rule, every partition of these streams proven, and nothing said twice unless
         `duplicates`.
 
-        What a writer sent anew, as it counts itself, may stand twice, and is shown; without a
+        What a writer resent, as it counts itself, may stand twice, and is shown; without a
         rebuild of its producer nothing may.
         """
         assert self.problems == [], "\n".join(self.problems[:20])
@@ -480,9 +505,9 @@ class TopicReader:
         stories = "\n".join([writer.story() for writer in self._writers])
         assert self.stale == 0, f"{twice}\n{stories}"
         assert any(writer.rebuilds() for writer in self._writers), (
-            f"{twice}, and no writer sent anything anew\n{stories}"
+            f"{twice}, and no writer resent anything\n{stories}"
         )
-        print(f"{twice}: sent anew after a rebuild of the producer\n{stories}")
+        print(f"{twice}: resent after a rebuild of the producer\n{stories}")
 
 
 def read_control(bootstrap: str, topic: str) -> list[tuple[int, str, Any]]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from watchrelay.consumer.origin import ControlView, Origin, newest_heartbeats
+from watchrelay.consumer.locate import newest_heartbeats
 from watchrelay.consumer.partitions import PartitionReplicas
 from watchrelay.consumer.replica import (
-    Changed,
-    Ignored,
     Noted,
     Outcome,
     ReadAgain,
     Replaced,
     Unproven,
 )
+from watchrelay.contract.control import ControlState, Origin
 from watchrelay.contract.records import DIGEST_MASK, Decoded, decode
+from watchrelay.contract.state import Changed, Ignored
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core.errors import RecordRefused
 
@@ -129,7 +129,7 @@ def origins_of(vector: dict[str, Any]) -> list[dict[str, Origin]]:
         return [newest_heartbeats(_readable(each["records"])) for each in partitions]
     origins: list[dict[str, Origin]] = [{} for _ in partitions]
     if vector["bootstrap"] == "control":
-        view = ControlView()
+        view = ControlState()
         for record in vector["control"]:
             view.read(record["offset"], read(record["key"]), read(record["value"]))
         for stream in view.described():

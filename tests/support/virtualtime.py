@@ -59,7 +59,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  # handed to whoever awaits, as an executor does
+        except Exception as error:  # noqa: BLE001  # handed to the task that awaits, as an executor does
             future.set_exception(error)
         return future
 

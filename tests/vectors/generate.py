@@ -1,7 +1,7 @@
 """Writes the test vectors: `python -m tests.vectors.generate`. Deterministic; a test compares the
 files with what this writes.
 
-Room: tests.  In: stories, one function each, told with `tests.support.story`.  Out:
+Room: tests.  In: stories, one function each, told with `tests.support.stream_log`.  Out:
 tests/vectors/*.json.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support.vectors import judge
 from tests.vectors import stories, stories_bootstrap
-from tests.vectors.telling import Vector
+from tests.vectors.document import Vector
 
 DIRECTORY = Path(__file__).parent
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.story import NODES, PODS, SERVICES, Log, Writer, resend, stream
-from tests.vectors.telling import Vector
+from tests.support.stream_log import NODES, PODS, SERVICES, Log, Writer, resend, stream
+from tests.vectors.document import Vector
 from watchrelay.contract.wire import WireRecord
 from watchrelay.model.streams import Format
 
@@ -123,7 +123,7 @@ def healed() -> Vector:
     old.put("shop/b", 5)
     old.put("shop/a", 5)
     new.delete("shop/b", reason="healed")
-    new.say_again("shop/a", reason="healed")
+    new.republish("shop/a", reason="healed")
     new.beat()
     return Vector(
         "healed",
@@ -225,7 +225,7 @@ def loss_at_the_end_of_an_epoch() -> Vector:
     new.beat()
     return Vector(
         "loss-at-the-end-of-an-epoch",
-        "The last record of an epoch got lost: no gap shows, for sequences begin anew; the next "
+        "The last record of an epoch got lost: no gap shows, for sequences start again; the next "
         "heartbeat does.",
         [log],
         {0: [lost]},
@@ -252,7 +252,7 @@ def never_agrees() -> Vector:
 def end_that_disagrees() -> Vector:
     log, writer = _living("shop/a", "shop/b")
     writer.begin()
-    writer.say_again("shop/a")
+    writer.republish("shop/a")
     writer.put("shop/b", 2)
     lost = _last(log)
     writer.end()
@@ -299,7 +299,7 @@ def sweep() -> Vector:
 def crashed_snapshot() -> Vector:
     log, old = _living("shop/a", "shop/b")
     old.begin()
-    old.say_again("shop/a")
+    old.republish("shop/a")
     new = Writer(stream(), [log], epoch=8, before=old)
     new.claim()
     new.beat()
@@ -449,7 +449,7 @@ def lower_epochs_after_a_lost_control_topic() -> Vector:
     new.beat()
     return Vector(
         "control-topic-lost",
-        "F15: a control topic that was made anew: epochBase keeps epochs going up.",
+        "F15: a control topic that was recreated: epochBase keeps epochs going up.",
         [log],
     )
 

@@ -5,8 +5,8 @@ Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
 
 from __future__ import annotations
 
-from tests.support.story import Log, Writer, stream
-from tests.vectors.telling import Vector, claim, description
+from tests.support.stream_log import Log, Writer, stream
+from tests.vectors.document import Vector, claim, description
 
 _STREAM = stream()
 

@@ -31,8 +31,8 @@ import yaml
 
 from tools.dashboards.build import dashboards
 from watchrelay.config import load_settings
-from watchrelay.config.refusals import LATER
-from watchrelay.config.schema import json_schema
+from watchrelay.config.checks import LATER
+from watchrelay.config.settings import json_schema
 from watchrelay.config.streams import plan
 from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.topic_config import TopicSpec

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tools.docs.loglines import Line
-from watchrelay.admin.asyncapi_headers import (
+from watchrelay.admin.asyncapi import (
     HEADERS,
     MARKER_TYPES,
     OBJECT_TYPES,
@@ -18,9 +18,9 @@ from watchrelay.admin.asyncapi_headers import (
     TYPES,
 )
 from watchrelay.cli.main import build_parser
+from watchrelay.config.checks import LATER
 from watchrelay.config.edits import COLD
-from watchrelay.config.refusals import LATER
-from watchrelay.config.schema import json_schema
+from watchrelay.config.settings import json_schema
 from watchrelay.core.exit_codes import EXIT_CODES
 from watchrelay.kafka.topic_config import TopicKind, TopicSpec
 from watchrelay.observe.metrics import CATALOGUE, Described
@@ -204,7 +204,7 @@ def cli() -> str:
             parts.append("Also `-c FILE` and `--set PATH=VALUE`.\n")
     return page(
         "Commands",
-        "the command line (watchrelay/cli/verbs)",
+        "the command line (watchrelay/cli)",
         *parts,
         CLI_JSON,
         table(("command", "key", "value"), map(list, CLI_JSON_KEYS)),
@@ -465,7 +465,7 @@ def headers() -> str:
     )
     return page(
         "Headers",
-        "watchrelay/admin/asyncapi_headers.py",
+        "watchrelay/admin/asyncapi.py",
         HEADERS_INTRODUCTION,
         kinds,
         "## By record\n",

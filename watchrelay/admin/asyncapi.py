@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from watchrelay import __version__
-from watchrelay.admin.asyncapi_headers import MARKER_TYPES, OBJECT_TYPES, headers_schema
 from watchrelay.config import Settings
 from watchrelay.config.streams import Planned, plan, shared_topics
-from watchrelay.config.units import duration_text
+from watchrelay.config.values import duration_text
 from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.signal_records import EXECUTE_SNAPSHOT
 from watchrelay.kafka.topic_config import TopicSpec
@@ -41,6 +40,7 @@ _CONTROL = {
 def document(settings: Settings) -> dict[str, Any]:
     """The document, of plain values; equal at every call."""
     channels, operations = _channels(settings), {}
+    security = settings.kafka.security.protocol
     for key, channel in channels.items():
         receives = channel["bindings"]["kafka"].get("topic") == signal_spec(settings).name
         operations[f"{'read' if receives else 'write'}.{key}"] = {
@@ -66,23 +66,17 @@ def document(settings: Settings) -> dict[str, Any]:
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": _JSON,
-        "servers": _servers(settings),
+        "servers": {
+            f"kafka-{number}": {
+                "host": host,
+                "protocol": "kafka" if security == "PLAINTEXT" else "kafka-secure",
+                "description": f"Reached by {security}.",
+            }
+            for number, host in enumerate(settings.kafka.bootstrap_servers)
+        },
         "channels": channels,
         "operations": operations,
         "components": {"messages": _messages(settings), "schemas": _schemas(settings)},
-    }
-
-
-def _servers(settings: Settings) -> dict[str, Any]:
-    secure = settings.kafka.security.protocol != "PLAINTEXT"
-    protocol = "kafka-secure" if secure else "kafka"
-    return {
-        f"kafka-{number}": {
-            "host": host,
-            "protocol": protocol,
-            "description": f"Reached by {settings.kafka.security.protocol}.",
-        }
-        for number, host in enumerate(settings.kafka.bootstrap_servers)
     }
 
 
@@ -189,6 +183,7 @@ def _key(text: str) -> str:
 
 def _messages(settings: Settings) -> dict[str, Any]:
     content_type = _STRUCTURED if settings.kafka.format == "structured" else _JSON
+    enveloped = settings.kafka.format != "cloudevents"
     messages: dict[str, Any] = {}
     for name in (*OBJECT_TYPES, *MARKER_TYPES):
         marker = name in MARKER_TYPES
@@ -197,42 +192,159 @@ def _messages(settings: Settings) -> dict[str, Any]:
             "name": name,
             "title": _TITLES[name],
             **({} if marker else {"contentType": content_type}),
-            "headers": headers_schema(
-                name, content_type, enveloped=settings.kafka.format != "cloudevents"
-            ),
+            "headers": _headers(name, content_type, enveloped=enveloped),
             "payload": {"$ref": f"#/components/schemas/{payload}"},
-            "bindings": _key_of("markerKey" if marker else "objectKey"),
+            "bindings": _keyed(
+                {"$ref": f"#/components/schemas/{'markerKey' if marker else 'objectKey'}"}
+            ),
         }
     for kind, title in _CONTROL.items():
-        messages[f"control.{kind}"] = {
-            "name": kind,
-            "title": title,
-            "contentType": _JSON,
-            "payload": {"$ref": f"#/components/schemas/{kind}"},
-            "bindings": {
-                "kafka": {
-                    "key": {"type": "string", "pattern": f"^{kind}/"},
-                    "bindingVersion": BINDING,
-                }
-            },
-        }
-    messages["signal"] = {
-        "name": "signal",
-        "title": "a request for snapshots; the index record of each names its id",
-        "contentType": _JSON,
-        "payload": {"$ref": "#/components/schemas/signal"},
-        "bindings": {
-            "kafka": {
-                "key": {"type": "string", "const": settings.cluster},
-                "bindingVersion": BINDING,
-            }
-        },
-    }
+        key = {"type": "string", "pattern": f"^{kind}/"}
+        messages[f"control.{kind}"] = _json_message(kind, title, key)
+    messages["signal"] = _json_message(
+        "signal",
+        "a request for snapshots; the index record of each names its id",
+        {"type": "string", "const": settings.cluster},
+    )
     return messages
 
 
-def _key_of(schema: str) -> dict[str, Any]:
-    return {"kafka": {"key": {"$ref": f"#/components/schemas/{schema}"}, "bindingVersion": BINDING}}
+def _json_message(name: str, title: str, key: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "title": title,
+        "contentType": _JSON,
+        "payload": {"$ref": f"#/components/schemas/{name}"},
+        "bindings": _keyed(key),
+    }
+
+
+def _keyed(key: dict[str, Any]) -> dict[str, Any]:
+    return {"kafka": {"key": key, "bindingVersion": BINDING}}
+
+
+# ---- headers: docs/record-contract.md, 3 ---------------------------------------------------------
+
+
+OBJECT_TYPES: Final = ("added", "modified", "read", "deleted")
+MARKER_TYPES: Final = ("claim", "begin", "end", "heartbeat")
+TYPES: Final[dict[str, str]] = {
+    **{verb: f"dev.watchrelay.object.{verb}.v1" for verb in OBJECT_TYPES},
+    "claim": "dev.watchrelay.claim.v1",
+    "begin": "dev.watchrelay.snapshot.begin.v1",
+    "end": "dev.watchrelay.snapshot.end.v1",
+    "heartbeat": "dev.watchrelay.heartbeat.v1",
+}
+"""ce_type by its short name."""
+
+_TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"
+_SUM = "^[0-9a-f]{16}$"
+_NUMBER = "^[0-9]+$"
+_SNAPSHOT = "^[0-9]+-[0-9]+$"
+
+
+def _text(description: str, pattern: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "type": "string",
+        "description": description,
+        **({"pattern": pattern} if pattern else {}),
+        **more,
+    }
+
+
+HEADERS: Final[dict[str, dict[str, Any]]] = {
+    "ce_specversion": _text("Version of CloudEvents.", const="1.0"),
+    "ce_type": _text("What the record is; its effect follows from this alone."),
+    "ce_source": _text(
+        "/clusters/<cluster>/apis/<group>/<version>/<resource>, or "
+        "/clusters/<cluster>/api/v1/<resource>."
+    ),
+    "ce_subject": _text("<namespace>/<name>, or <name> of what is cluster-scoped."),
+    "ce_id": _text("<stream>.<epoch>.<partition>.<sequence>; a resend has the same."),
+    "ce_time": _text("When the record was queued.", _TIME),
+    "content-type": _text("Media type of the value; absent without one."),
+    "ce_kind": _text("Kind of the object."),
+    "ce_apiversion": _text("apiVersion of the object."),
+    "ce_name": _text("Name of the object."),
+    "ce_namespace": _text("Namespace of the object; absent of what is cluster-scoped."),
+    "ce_wruid": _text("uid of the object; absent on a healed null."),
+    "ce_wrrv": _text(
+        "resourceVersion of the object; on markers the frontier, of which 0 claims nothing."
+    ),
+    "ce_wrstream": _text("Stream id."),
+    "ce_wrepoch": _text("Epoch: the tenure of one writer.", _NUMBER),
+    "ce_sequence": _text(
+        "Place within stream, epoch and partition, from 1, without gaps.", r"^\d{20}$"
+    ),
+    "ce_wrhash": _text("First 8 bytes of SHA-256(key, one zero byte, bytes of the object).", _SUM),
+    "ce_wrreason": _text(
+        "Why the record was published.",
+        enum=["watch", "relist", "resume", "conflated", "snapshot", "healed"],
+    ),
+    "ce_wrtrimmed": _text(
+        "What is left of an object too large for the topic.", enum=["fields", "stub"]
+    ),
+    "ce_wrcount": _text("Live objects of the stream in this partition.", _NUMBER),
+    "ce_wrdigest": _text("Sum of their hashes mod 2^64.", _SUM),
+    "ce_wrconfig": _text("Hash of what decides which objects and which content the stream holds."),
+    "ce_wrpartitions": _text("Number of partitions of the stream.", _NUMBER),
+    "ce_wrseen": _text("When the API server last sent something on this stream.", _TIME),
+    "ce_wrsnap": _text("Id of the snapshot.", _SNAPSHOT),
+    "ce_wrbegin": _text("Sequence of this snapshot's begin in this partition.", _NUMBER),
+    "ce_wrbeginoff": _text("Offset of this snapshot's begin in this partition.", _NUMBER),
+    "ce_wrlastsnap": _text(
+        "Id of the last snapshot that is complete in this partition.", _SNAPSHOT
+    ),
+    "ce_wrlastsnapoff": _text("Offset of its begin in this partition.", _NUMBER),
+}
+
+_ALL = (
+    "ce_specversion",
+    "ce_type",
+    "ce_source",
+    "ce_id",
+    "ce_time",
+    "ce_wrstream",
+    "ce_wrepoch",
+    "ce_sequence",
+)
+_OBJECT = (*_ALL, "ce_subject", "ce_kind", "ce_apiversion", "ce_name", "ce_wrrv", "ce_wrreason")
+_MARKER = (*_ALL, "ce_wrconfig", "ce_wrpartitions")
+_STATE = (*_MARKER, "ce_wrrv", "ce_wrcount", "ce_wrdigest")
+_VALUE = ("content-type", "ce_wruid", "ce_wrhash")
+
+REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("added", "modified", "read"), (*_OBJECT, *_VALUE)),
+    "deleted": _OBJECT,
+    "claim": _MARKER,
+    "begin": (*_STATE, "ce_wrsnap"),
+    "end": (*_STATE, "ce_wrsnap", "ce_wrbegin", "ce_wrbeginoff"),
+    "heartbeat": _STATE,
+}
+OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("added", "modified", "read"), ("ce_namespace", "ce_wrtrimmed")),
+    "deleted": ("ce_namespace", "ce_wruid"),
+    "claim": (),
+    "begin": ("ce_wrseen",),
+    "end": ("ce_wrseen",),
+    "heartbeat": ("ce_wrseen", "ce_wrlastsnap", "ce_wrlastsnapoff"),
+}
+
+
+def _headers(name: str, content_type: str, *, enveloped: bool) -> dict[str, Any]:
+    """The schema of the headers of the record type `name`; `enveloped`: in this format a delete has
+    a value, and its tombstone is a record of its own."""
+    fixed = {"ce_type": {"const": TYPES[name]}, "content-type": {"const": content_type}}
+    names = [
+        *REQUIRED[name],
+        *OPTIONAL[name],
+        *(("content-type",) if name == "deleted" and enveloped else ()),
+    ]
+    return {
+        "type": "object",
+        "required": list(REQUIRED[name]),
+        "properties": {each: {**HEADERS[each], **fixed.get(each, {})} for each in names},
+    }
 
 
 # ---- schemas -------------------------------------------------------------------------------------
@@ -259,10 +371,7 @@ def _schemas(settings: Settings) -> dict[str, Any]:
         },
         "claim": _object(
             {
-                "holder": _STRING,
-                "instance": _STRING,
-                "version": _STRING,
-                "time": _STRING,
+                **dict.fromkeys(("holder", "instance", "version", "time"), _STRING),
                 "from": {"type": ["object", "null"]},
             },
             "Epoch: epochBase of the stream's description plus the offset of the first record "
@@ -292,13 +401,7 @@ def _schemas(settings: Settings) -> dict[str, Any]:
             "A complete snapshot; it counts if its epoch is that of the newest claim.",
         ),
         "snapshotPartition": _object(
-            {
-                "partition": _INTEGER,
-                "begin": _INTEGER,
-                "end": _INTEGER,
-                "count": _INTEGER,
-                "digest": _STRING,
-            },
+            {**dict.fromkeys(("partition", "begin", "end", "count"), _INTEGER), "digest": _STRING},
             "",
         ),
         "signal": _object(

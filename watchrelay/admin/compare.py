@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from watchrelay.consumer.audit import Audit, AuditProblem, Kind, bare_hash
 from watchrelay.consumer.audit_run import Auditor
-from watchrelay.consumer.replica import Held
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import Trimmed
+from watchrelay.contract.state import Held
 from watchrelay.core.errors import Expired, Undecodable
 from watchrelay.core.text import counted
 from watchrelay.daemon.plan import PlannedStream
@@ -24,7 +24,7 @@ from watchrelay.model.frames import ListQuery, ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.publish.trim import stub, without_fields
 
-DEADLINE_S = 30.0
+_DEADLINE_S = 30.0
 """For changes that are not yet in the log: they take less than a second, but the frontier of a
 stream without changes waits for a bookmark, about one a minute."""
 _CONFIRM_S = 5.0
@@ -36,9 +36,8 @@ class ClusterState:
     """The objects of one list."""
 
     version: str
-    hashes: dict[bytes, bytes] = field(default_factory=dict)
-    """By record key, 8 bytes for each value that the topic may have."""
-    undecodable: int = 0
+    hashes: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
+    """By record key, one for each value that the topic may have."""
     damaged: set[bytes] = field(default_factory=set)
     """The keys of undecodable objects."""
     nameless: int = 0
@@ -46,7 +45,7 @@ class ClusterState:
 
 
 async def compare_with_cluster(
-    auditor: Auditor, client: KubeClient, planned: PlannedStream, *, deadline_s: float = DEADLINE_S
+    auditor: Auditor, client: KubeClient, planned: PlannedStream
 ) -> None:
     """Add the differences between cluster and topic to the stream's audits.
 
@@ -54,36 +53,23 @@ async def compare_with_cluster(
         auditor: has read the stream to its end.
         client: of the API server.
         planned: the stream.
-        deadline_s: how long to wait until the log has passed the list.
 
     Raises:
         KubeError, SinkUnavailable: as the message says.
     """
     stream = planned.spec.id
     audits = auditor.of(stream)
-    confirmed: dict[bytes, Kind] | None = None
-    for wait_s in (deadline_s, min(deadline_s, _CONFIRM_S)):
+    listed = await _list(client, planned, audits)
+    found = await _differences_after(auditor, stream, listed, _DEADLINE_S)
+    if found:
         listed = await _list(client, planned, audits)
-        found = await _differences_after(auditor, stream, listed, wait_s)
-        confirmed = (
-            found
-            if confirmed is None
-            else {key: kind for key, kind in found.items() if key in confirmed}
-        )
-        if not confirmed:
-            break
-    for key, kind in sorted((confirmed or {}).items()):
+        again = await _differences_after(auditor, stream, listed, _CONFIRM_S)
+        found = {key: kind for key, kind in again.items() if key in found}
+    for key, kind in sorted(found.items()):
         _add_problem(audits, planned, key, kind, listed)
-    if listed.undecodable:
-        audits[0].add(
-            AuditProblem(
-                "unreadable",
-                None,
-                None,
-                f"{counted(listed.undecodable, 'object')} of the API server's list cannot be "
-                "decoded",
-            )
-        )
+    if undecodable := len(listed.damaged) + listed.nameless:
+        detail = f"{counted(undecodable, 'object')} of the API server's list cannot be decoded"
+        audits[0].add(AuditProblem("unreadable", None, None, detail))
 
 
 async def _differences_after(
@@ -120,7 +106,6 @@ async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit])
             listed, token, limit = ClusterState(""), "", 0
             continue
         listed.version = listed.version or page.resource_version
-        listed.undecodable += len(page.failures)
         for error in page.failures:
             if isinstance(error, Undecodable) and error.about is not None:
                 listed.damaged.add(planned.spec.key_prefix + "/".join(error.about).encode())
@@ -143,22 +128,12 @@ def _add(
     if arrival and frame.namespace not in arrival:
         return
     key = planned.spec.key_prefix + f"{frame.namespace}/{frame.name}".encode()
-    listed.hashes[key] = b"".join(
-        bare_hash(value, frame.resource_version)
-        for value in _possible_values(planned, frame, trimmed.get(key, ""))
-    )
-
-
-def _possible_values(planned: PlannedStream, frame: ObjectFrame, trimmed: Trimmed) -> list[bytes]:
-    """The values that the topic may have for this object: one, or those of an object that is too
-    large for it."""
-    value = planned.transform.apply(frame)
-    if trimmed == "fields":
-        return [without_fields(value)]
-    if trimmed == "stub":
-        lighter = without_fields(value)
-        return [stub(lighter), stub(lighter, named_only=True)]
-    return [value]
+    values = [planned.transform.apply(frame)]
+    if form := trimmed.get(key):  # the object is too large for the topic
+        values = [without_fields(values[0])]
+        if form == "stub":
+            values = [stub(values[0]), stub(values[0], named_only=True)]
+    listed.hashes[key] = tuple(bare_hash(value, frame.resource_version) for value in values)
 
 
 def _differences(audits: list[Audit], listed: ClusterState) -> dict[bytes, Kind]:
@@ -170,7 +145,7 @@ def _differences(audits: list[Audit], listed: ClusterState) -> dict[bytes, Kind]
         on_topic = held.get(key)
         if on_topic is None:
             found[key] = "missing"
-        elif on_topic.value not in {forms[at : at + 8] for at in range(0, len(forms), 8)}:
+        elif on_topic.value not in forms:
             found[key] = "differs"
     if not listed.nameless:  # else it may be one of them
         found.update(dict.fromkeys(held.keys() - listed.hashes.keys() - listed.damaged, "extra"))

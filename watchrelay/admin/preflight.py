@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from watchrelay.config import ResourceEntry, Settings
 from watchrelay.config.streams import resource_topic, shared_topics
@@ -23,8 +23,8 @@ from watchrelay.core.errors import (
 from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.core.text import counted, printable
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.key_formats import KeyFormats
 from watchrelay.daemon.plan import (
+    KeyFormats,
     PlannedStream,
     control_spec,
     overlapping,
@@ -35,7 +35,6 @@ from watchrelay.daemon.plan import (
     topic_spec,
     why_overlapping,
 )
-from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topics import Topics
@@ -102,11 +101,8 @@ async def check_everything(settings: Settings, act_as: str = "") -> list[CheckRe
             `system:serviceaccount:NAMESPACE:NAME`; "" for the caller's.
     """
     async with AsyncExitStack() as stack:
-        results: list[CheckResult] = []
-        streams: list[PlannedStream] = []
-        client = await _client(settings, stack, results, act_as)
+        client, streams, results = await connected(settings, stack, act_as)
         if client is not None:
-            streams = await _resolve(settings, client, results)
             results.extend(await _rights(client, streams))
     return [*results, *await check_topics(settings, streams, create=False)]
 
@@ -114,41 +110,41 @@ async def check_everything(settings: Settings, act_as: str = "") -> list[CheckRe
 async def resolve_streams(settings: Settings) -> tuple[list[PlannedStream], list[CheckResult]]:
     """The streams of the config on this cluster, and the checks that failed or warn."""
     async with AsyncExitStack() as stack:
-        _, streams, failed = await connected(settings, stack)
-    return streams, failed
+        _, streams, results = await connected(settings, stack)
+    return streams, [result for result in results if result.level != "ok"]
 
 
 async def connected(
-    settings: Settings, stack: AsyncExitStack
+    settings: Settings, stack: AsyncExitStack, act_as: str = ""
 ) -> tuple[KubeClient | None, list[PlannedStream], list[CheckResult]]:
     """A client that is closed with `stack` (None: not connected), the streams of the config there,
-    and the checks that failed or warn."""
+    and the results."""
     results: list[CheckResult] = []
-    client = await _client(settings, stack, results)
+    client = await _client(settings, stack, results, act_as)
     streams = [] if client is None else await _resolve(settings, client, results)
-    return client, streams, [result for result in results if result.level != "ok"]
+    return client, streams, results
 
 
 async def check_topics(
     settings: Settings, streams: Sequence[PlannedStream], *, create: bool
 ) -> list[CheckResult]:
-    """A result per topic: control and signal topic first, then those of the streams."""
+    """A result per topic: control and signal topic first, then those of the streams; then one per
+    right that is missing."""
     connection = kafka_connection(settings, client_id="watchrelay-check")
-    check = _TopicCheck(
-        Topics(connection, create=create or settings.kafka.create_topics), create=create
-    )
-    control = control_spec(settings)
+    topics = Topics(connection, create=create or settings.kafka.create_topics)
+    control, results = control_spec(settings), list[CheckResult]()
     try:
-        existing = await check.check(control)
-        described = (
-            await _described(connection, control.name, check.results)
-            if existing is not None and not existing.created
-            else {}
-        )
+        results += await _check_topic(topics, control, create=create)
+        existing, described = results[0].topic_facts, dict[str, dict[str, object]]()
+        if existing is not None and not existing.created:
+            try:
+                described = await descriptions(connection, control.name)
+            except SinkUnavailable as error:
+                results.append(_kafka_error(error))
         formats = KeyFormats(described)
         kept = [formats.kept(each.spec) for each in streams]
         wanted = [topic_spec(each, settings) for each in kept]
-        check.topics.expect(wanted)
+        topics.expect(wanted)
         reasons = (
             (
                 each.topic,
@@ -160,106 +156,53 @@ async def check_topics(
         refused = {topic: reason for topic, reason in reasons if reason}
         for spec in {each.name: each for each in (signal_spec(settings), *wanted)}.values():
             if spec.name in refused:  # as in `run`: before the topic is checked
-                check.refuse(spec, refused[spec.name])
+                results.append(_refused(spec, refused[spec.name]))
             else:
-                await check.check(spec)
+                results += await _check_topic(topics, spec, create=create)
+        names = list(dict.fromkeys(each.topic.name for each in results if each.topic))
+        absent = [each.topic.name for each in results if each.topic and each.absent]
+        results += missing_rights(await topics.rights(names), names, absent)
     except SinkUnavailable as error:
-        return [*check.results, _kafka_error(error)]
-    return [*check.results, *await rights_in_kafka(check.topics, check.names, check.absent)]
+        results.append(_kafka_error(error))
+    return results
 
 
-class _TopicCheck:
-    """Checks topics one by one.
-
-    Attributes:
-        results: one or more for each topic.
-        names: the topics, in the order of the checks.
-        absent: those of them that do not exist.
-    """
-
-    def __init__(self, topics: Topics, *, create: bool) -> None:
-        self.topics = topics
-        self.results: list[CheckResult] = []
-        self.names: list[str] = []
-        self.absent: list[str] = []
-        self._create = create
-
-    async def check(self, spec: TopicSpec) -> TopicFacts | None:
-        """The topic, None when it does not exist or is refused. Raises: SinkUnavailable."""
-        try:
-            found = await (
-                self.topics.ensure_topic(spec) if self._create else self.topics.check_topic(spec)
-            )
-        except TopicRefused as error:
-            self.refuse(spec, str(error))
-            return None
-        self.names.append(spec.name)
-        if found is None:
-            self.absent.append(spec.name)
-            self._add(spec, "does not exist yet: `run` creates it", "warning", absent=True)
-            return None
-        made = "created, " if found.created else ""
-        shape = (
-            f"{counted(found.partitions, 'partition')}, replication factor "
-            f"{found.replication_factor}"
-        )
-        self._add(spec, f"{made}{shape}", found=found)
-        for warning in found.warnings:
-            self._add(spec, warning, "warning")
-        return found
-
-    def refuse(self, spec: TopicSpec, reason: str) -> None:
-        """Note that the topic cannot be used."""
-        self.names.append(spec.name)
-        self._add(spec, reason, "error")
-
-    def _add(
-        self,
-        spec: TopicSpec,
-        message: str,
-        level: Level = "ok",
-        *,
-        found: TopicFacts | None = None,
-        absent: bool = False,
-    ) -> None:
-        code = BAD_CONFIG if level == "error" else OK
-        self.results.append(
-            CheckResult(
-                f"topic {spec.name}",
-                message,
-                level,
-                code,
-                topic=spec,
-                topic_facts=found,
-                absent=absent,
-            )
-        )
+async def _check_topic(topics: Topics, spec: TopicSpec, *, create: bool) -> list[CheckResult]:
+    """What there is to know of one topic. Raises: SinkUnavailable."""
+    subject = f"topic {spec.name}"
+    try:
+        found = await (topics.ensure_topic(spec) if create else topics.check_topic(spec))
+    except TopicRefused as error:
+        return [_refused(spec, str(error))]
+    if found is None:
+        message = "does not exist yet: `run` creates it"
+        return [CheckResult(subject, message, "warning", topic=spec, absent=True)]
+    made = "created, " if found.created else ""
+    shape = (
+        f"{counted(found.partitions, 'partition')}, replication factor {found.replication_factor}"
+    )
+    return [
+        CheckResult(subject, f"{made}{shape}", topic=spec, topic_facts=found),
+        *(CheckResult(subject, warning, "warning", topic=spec) for warning in found.warnings),
+    ]
 
 
-class RightsReader(Protocol):
-    """What `rights_in_kafka` needs of `kafka.topics.Topics`."""
-
-    async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        """The rights of our user on each topic, without topics where they are unknown."""
-        ...
+def _refused(spec: TopicSpec, reason: str) -> CheckResult:
+    return CheckResult(f"topic {spec.name}", reason, "error", BAD_CONFIG, topic=spec)
 
 
-async def rights_in_kafka(
-    topics: RightsReader, names: Sequence[str], absent: Sequence[str]
+def missing_rights(
+    granted: Mapping[str, frozenset[str]], names: Sequence[str], absent: Sequence[str]
 ) -> list[CheckResult]:
     """A result per right that `run` needs and this user lacks; one for all when none is missing.
 
     Args:
-        topics: reads the rights.
+        granted: the rights of this user, without topics where they are unknown.
         names: the topics.
         absent: those of them that `run` would create. That the configs of the others cannot be read
             is part of their own results.
     """
-    try:
-        granted = await topics.rights(names)
-    except SinkUnavailable as error:
-        return [_kafka_error(error)]
-    results = []
+    subject, results = "rights in kafka", list[CheckResult]()
     for right, concerned in (
         ("READ", names),
         ("WRITE", names),
@@ -273,13 +216,13 @@ async def rights_in_kafka(
                 "topic prefix"
             )
             results.append(
-                CheckResult("rights in kafka", message, "warning")
+                CheckResult(subject, message, "warning")
                 if right == "DESCRIBE_CONFIGS"
-                else _error("rights in kafka", message)
+                else _error(subject, message)
             )
     if granted and not results:
         message = f"this user has the rights of a relay on {counted(len(granted), 'topic')}"
-        results.append(CheckResult("rights in kafka", message))
+        results.append(CheckResult(subject, message))
     return results
 
 
@@ -290,19 +233,8 @@ def _listed(topics: Sequence[str]) -> str:
     )
 
 
-async def _described(
-    connection: KafkaConnection, control: str, results: list[CheckResult]
-) -> dict[str, dict[str, object]]:
-    """The streams as the control topic describes them."""
-    try:
-        return await descriptions(connection, control)
-    except SinkUnavailable as error:
-        results.append(_kafka_error(error))
-        return {}
-
-
 async def _client(
-    settings: Settings, stack: AsyncExitStack, results: list[CheckResult], act_as: str = ""
+    settings: Settings, stack: AsyncExitStack, results: list[CheckResult], act_as: str
 ) -> KubeClient | None:
     kubernetes = settings.kubernetes
     try:

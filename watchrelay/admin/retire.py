@@ -9,10 +9,10 @@ has a frontier, so a stream with the same id that is configured later lists.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,19 +21,19 @@ from watchrelay.admin.snapshot_request import (
     check_control_topic,
     published_streams,
     read_control_topic,
+    running,
 )
-from watchrelay.admin.writer_check import Watching, refuse_written
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
 from watchrelay.contract.records import CloudEvents, Marker, ObjectRecord, decode, encoder_for
+from watchrelay.contract.state import Held, ObjectState
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.ownership import retirement_holder
+from watchrelay.daemon.ownership import RETIRE, retirement_holder
 from watchrelay.daemon.plan import control_spec
-from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
@@ -41,12 +41,19 @@ from watchrelay.kafka.log_scan import highest_epoch
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topics import Topics, TopicSpec
+from watchrelay.kafka.writer_probe import probe_writer
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
+Watching = Callable[[str, float], None]
+
 _BATCH_RECORDS = 500
+_INTERVALS = 1.5
+_MARGIN_S = 1.0
+_READING_BACK_S = 600.0
+"""A relay that has claimed a stream writes nothing until it has read its log back and listed."""
 PATIENCE_S = 60.0
 """How long Kafka may accept and return nothing until the retirement gives up; it may be repeated at
 any time."""
@@ -56,8 +63,11 @@ class StillConfigured(WatchrelayError):
     """The stream is in the config: a relay would publish it again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetirementPlan:
+class StillWritten(WatchrelayError):
+    """A relay writes the stream: it is in that relay's config."""
+
+
+class RetirementPlan(NamedTuple):
     """What a retirement would do."""
 
     stream: str
@@ -68,22 +78,16 @@ class RetirementPlan:
     """False: only the control records are left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(NamedTuple):
     """What a retirement did."""
 
-    stream: str
     topic: str
     deletes: int | None
     """The number of objects deleted; None: the topic does not exist."""
 
 
-def _no_message(_topic: str, _seconds: float) -> None:
-    """The default of `watching`."""
-
-
 async def plan_retirement(
-    settings: Settings, stream: str, *, force: bool = False, watching: Watching = _no_message
+    settings: Settings, stream: str, *, force: bool, watching: Watching
 ) -> RetirementPlan:
     """What `retire_stream` would do; changes nothing.
 
@@ -91,60 +95,47 @@ async def plan_retirement(
         settings: the config without the stream.
         stream: id of the stream.
         force: do not check whether a relay writes the stream.
-        watching: called with the topic and the seconds before a check that takes long.
+        watching: see `refuse_written`.
 
     Raises:
-        StillConfigured: the stream is in the config.
         StillWritten: a relay writes the stream.
         NotPublished: the control topic does not describe the stream.
         SinkUnavailable, TopicRefused: as the message says.
     """
-    refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
-    try:
-        name = await check_control_topic(settings, connection)
-        async with read_control_topic(ControlTopic(connection, name, ReadOnlySink())) as control:
-            published_streams(control, [stream])
-            spec = spec_of(settings, stream, control.described_streams()[stream])
-            count = (control.index(stream) or {}).get("count")
-            exists = await _exists(connection, spec)
-            if exists and not force:
-                await refuse_written(
-                    spec,
-                    connection,
-                    control,
-                    interval_s=settings.heartbeat_interval_s,
-                    watching=watching,
-                )
-            objects = count if isinstance(count, int) else None
-            return RetirementPlan(stream, spec.topic, objects, exists)
-    except BaseExceptionGroup as group:
-        raise only_error(group) from None
+    name = await check_control_topic(settings, connection)
+    async with read_control_topic(ControlTopic(connection, name, ReadOnlySink())) as control:
+        published_streams(control, [stream])
+        spec = spec_of(settings, stream, control.described_streams()[stream])
+        count = (control.index(stream) or {}).get("count")
+        exists = await _exists(connection, spec)
+        if exists and not force:
+            await refuse_written(
+                spec,
+                connection,
+                control,
+                interval_s=settings.heartbeat_interval_s,
+                watching=watching,
+            )
+        return RetirementPlan(stream, spec.topic, count if isinstance(count, int) else None, exists)
 
 
 async def retire_stream(settings: Settings, stream: str) -> Retired:
     """Retire `stream`, even while a relay writes it: call `plan_retirement` first.
 
     Raises:
-        StillConfigured, NotPublished, TopicRefused: as in `plan_retirement`.
+        NotPublished, TopicRefused: as in `plan_retirement`.
         Fenced: a relay claimed the stream meanwhile.
         SinkUnavailable: also when Kafka was unavailable for `PATIENCE_S` in the middle.
     """
-    refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
     name = await check_control_topic(settings, connection, writes=[control_spec(settings).name])
-    try:
-        async with (
-            _sink(connection) as sink,
-            read_control_topic(
-                ControlTopic(connection, name, sink, holder=retirement_holder())
-            ) as control,
-        ):
-            return await retire_with(
-                settings, stream, connection=connection, sink=sink, control=control
-            )
-    except BaseExceptionGroup as group:
-        raise only_error(group) from None
+    sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
+    control = ControlTopic(connection, name, sink, holder=retirement_holder())
+    async with running(sink.run(), name="sink"), read_control_topic(control):
+        return await retire_with(
+            settings, stream, connection=connection, sink=sink, control=control
+        )
 
 
 async def retire_with(
@@ -179,7 +170,7 @@ async def retire_with(
             f"({sink.trouble or SILENCE}): run the command again when Kafka is available: "
             "it completes the retirement"
         ) from None
-    return Retired(stream, spec.topic, deletes)
+    return Retired(spec.topic, deletes)
 
 
 async def _exists(connection: KafkaConnection, spec: StreamSpec) -> bool:
@@ -187,17 +178,6 @@ async def _exists(connection: KafkaConnection, spec: StreamSpec) -> bool:
         name=spec.topic, partitions=spec.partitions, replication_factor=1, min_insync_replicas=1
     )
     return await Topics(connection).check_topic(wanted) is not None
-
-
-@asynccontextmanager
-async def _sink(connection: KafkaConnection) -> AsyncIterator[KafkaSink]:
-    sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(sink.run(), name="sink")
-        try:
-            yield sink
-        finally:
-            running.cancel()
 
 
 # ---- the stream ----------------------------------------------------------------------------------
@@ -251,102 +231,128 @@ def spec_of(settings: Settings, stream: str, description: dict[str, object]) -> 
     )
 
 
+async def refuse_written(
+    spec: StreamSpec,
+    connection: KafkaConnection,
+    control: ControlTopic,
+    *,
+    interval_s: float,
+    watching: Watching,
+) -> None:
+    """Return when no relay writes the stream: none of its records comes in one and a half heartbeat
+    intervals, whatever the clocks of other hosts show.
+
+    A claim would stop that relay as a whole (exit 75), and its next start would publish again what
+    was retired.
+
+    Args:
+        spec: the stream; its topic exists.
+        connection: to Kafka.
+        control: has been read to its end.
+        interval_s: between two heartbeats.
+        watching: called with the topic and the seconds before it is watched.
+
+    Raises:
+        StillWritten: names the relay and the cure.
+        SinkUnavailable: as the message says.
+    """
+    holder = control.holder_of(spec.id) or "of unknown name"
+    if holder.startswith(RETIRE):
+        return  # an earlier retirement was interrupted; the writer before it has read that claim
+    async with probe_writer(connection, spec.topic, spec.id) as probe:
+        newest = await probe.newest()
+        age_s = (clock.wall_ms() - newest.at_ms) / 1000 if newest is not None else 0.0
+        if newest is not None and newest.claim and age_s < _READING_BACK_S:
+            raise StillWritten(
+                f"stream {spec.id} was claimed by relay {holder} {max(0.0, age_s):.0f} s ago, "
+                "which has written nothing since: it may be reading its log back; remove the "
+                "stream from its config and try again when it is done, or use --force if it is gone"
+            )
+        wait_s = _INTERVALS * interval_s + _MARGIN_S
+        watching(spec.topic, wait_s)
+        if (found := await probe.more(within_s=wait_s)) is not None:
+            raise StillWritten(
+                f"stream {spec.id} is being written by relay {holder} (epoch {found.epoch}, topic "
+                f"{spec.topic}): remove it from that relay's config, which the relay reloads by "
+                "itself, then retire it; or use --force: that relay then stops all its streams and "
+                "exits with code 75"
+            )
+
+
 # ---- what is left on its topic -------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class RemainingObjects:
     """The objects of one partition that any consumer may still have: one that follows the record
     contract, or a plain table. May include keys that only a sweep removed."""
 
-    stream: str
-    _table: dict[bytes, ObjectRecord] = field(default_factory=dict)
-    _held: dict[bytes, ObjectRecord] = field(default_factory=dict)
-    _at: tuple[int, int] = (0, 0)
+    def __init__(self) -> None:
+        self._table, self._state = ObjectState(), ObjectState()
 
     def apply(self, record: ObjectRecord) -> None:
         """Apply the next object record of the log."""
-        states = [self._table]
-        if (record.epoch, record.sequence) > self._at:
-            self._at = (record.epoch, record.sequence)
-            states.append(self._held)
-        for state in states:
-            if record.verb == "deleted":
-                state.pop(record.key, None)
-            else:
-                state[record.key] = record
+        self._table.put(record)
+        if self._state.admit(record.epoch, record.sequence) is None:
+            self._state.put(record)
 
     @property
-    def objects(self) -> dict[bytes, ObjectRecord]:
-        """What must be deleted, by key: the last record of each."""
-        return {**self._table, **self._held}
+    def objects(self) -> dict[bytes, Held]:
+        """What must be deleted, by key: the last state of each."""
+        return {**self._table.held, **self._state.held}
 
 
 class _Kind(msgspec.Struct):
-    kind: object = None
+    kind: str = ""
 
 
 def kind_of(remaining: Sequence[RemainingObjects]) -> str:
     """The kind of the objects, which the control topic does not have; "" when no object has it."""
-    values = (record.value for each in remaining for record in each.objects.values())
-    return next((kind for value in values if value is not None and (kind := _kind_in(value))), "")
+    for held in (held for each in remaining for held in each.objects.values()):
+        try:
+            kind = msgspec.json.decode(held.value, type=_Kind).kind
+        except BROKEN_JSON:
+            continue  # the value may be anything
+        if kind:
+            return kind
+    return ""
 
 
-def _kind_in(value: bytes) -> str:
-    """The kind in `value`, which may be anything; "" without one."""
-    try:
-        kind = msgspec.json.decode(value, type=_Kind).kind
-    except BROKEN_JSON:
-        return ""
-    return kind if isinstance(kind, str) else ""
-
-
+@dataclass(slots=True)
 class _RetirementWriter:
     """Writes one epoch: a claim, the deletes, an empty snapshot."""
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        connection: KafkaConnection,
-        sink: KafkaSink,
-        control: ControlTopic,
-        progressed: Callable[[], None],
-    ) -> None:
-        self._spec, self._connection, self._sink, self._control, self._progressed = (
-            spec,
-            connection,
-            sink,
-            control,
-            progressed,
-        )
-        self._epoch = 0
-        self._sequence = [0] * spec.partitions
-        self._remaining = [RemainingObjects(spec.id) for _ in range(spec.partitions)]
+    spec: StreamSpec
+    connection: KafkaConnection
+    sink: KafkaSink
+    control: ControlTopic
+    progressed: Callable[[], None]
+    epoch: int = 0
+    sequences: Counter[int] = field(default_factory=Counter)
+    remaining: list[RemainingObjects] = field(default_factory=list)
 
     async def run(self) -> int:
         """The number of objects deleted."""
-        spec = self._spec
-        self._epoch = await self._control.claim(
+        spec = self.spec
+        self.remaining = [RemainingObjects() for _ in range(spec.partitions)]
+        self.epoch = await self.control.claim(
             spec.id,
             spec.description,
             starting_point=None,
-            highest_epoch=self._highest_epoch,
-            replace_description=bool(self._control.blocked(spec.id)),
+            highest_epoch=lambda: highest_epoch(self.connection, spec.topic, spec.id),
+            replace_description=bool(self.control.blocked(spec.id)),
         )
-        encoder = encoder_for(spec, self._epoch)
-        claims = await self._mark(encoder, lambda _: Marker("claim"))
+        claims = await self._mark(encoder_for(spec, self.epoch), lambda _: Marker("claim"))
         spans = [
             OffsetRange(partition, None, offset) for partition, (_, offset) in enumerate(claims)
         ]
-        await RangeReader(self._connection, spec.topic, spans, self._take).run()
-        kind = kind_of(self._remaining)
-        resource = replace(spec.plan.selection.resource, kind=kind)
-        encoder = encoder_for(replace(spec, plan=WatchPlan(Selection(resource))), self._epoch)
-        for partition, remaining in enumerate(self._remaining):
-            records = list(self._deletes(encoder, partition, remaining.objects.values()))
+        await RangeReader(self.connection, spec.topic, spans, self._take).run()
+        resource = replace(spec.plan.selection.resource, kind=kind_of(self.remaining))
+        encoder = encoder_for(replace(spec, plan=WatchPlan(Selection(resource))), self.epoch)
+        for partition, remaining in enumerate(self.remaining):
+            records = list(self._deletes(encoder, partition, remaining.objects))
             for first in range(0, len(records), _BATCH_RECORDS):
                 await self._deliver(partition, records[first : first + _BATCH_RECORDS])
-        snapshot = f"{self._epoch}-1"
+        snapshot = f"{self.epoch}-1"
         begins = await self._mark(encoder, lambda _: Marker("begin", "0", snapshot=snapshot))
         await self._mark(
             encoder,
@@ -358,28 +364,28 @@ class _RetirementWriter:
                 begin_offset=begins[partition][1],
             ),
         )
-        return sum(len(each.objects) for each in self._remaining)
+        return sum(len(each.objects) for each in self.remaining)
 
     def _take(self, partition: int, records: Sequence[Any]) -> None:
-        self._progressed()
+        self.progressed()
         for record in records:
             try:
                 decoded = decode(record.key, record.value, record.headers)
             except RecordRefused:
                 continue  # not of the record contract: left to its writer
-            if isinstance(decoded, ObjectRecord) and decoded.stream == self._spec.id:
-                self._remaining[partition].apply(decoded)
+            if isinstance(decoded, ObjectRecord) and decoded.stream == self.spec.id:
+                self.remaining[partition].apply(decoded)
 
     def _deletes(
-        self, encoder: CloudEvents, partition: int, objects: Iterable[ObjectRecord]
+        self, encoder: CloudEvents, partition: int, objects: Mapping[bytes, Held]
     ) -> Iterator[WireRecord]:
         now_ms = clock.wall_ms()
-        for last in objects:
-            for tombstone in (False, True) if self._spec.format != "cloudevents" else (False,):
+        for key, last in objects.items():
+            for tombstone in (False, True) if self.spec.format != "cloudevents" else (False,):
                 yield encoder.object(
                     partition,
                     self._next(partition),
-                    last.key,
+                    key,
                     None,
                     "deleted",
                     "resume",
@@ -396,25 +402,22 @@ class _RetirementWriter:
     ) -> list[tuple[int, int]]:
         """Write a marker to every partition; its sequence and offset on each."""
         places: list[tuple[int, int]] = []
-        for partition in range(self._spec.partitions):
+        for partition in range(self.spec.partitions):
             sequence = self._next(partition)
             record = encoder.marker(partition, sequence, clock.wall_ms(), marker(partition))
             places.append((sequence, (await self._deliver(partition, [record]))[0]))
         return places
 
     def _next(self, partition: int) -> int:
-        self._sequence[partition] += 1
-        return self._sequence[partition]
+        self.sequences[partition] += 1
+        return self.sequences[partition]
 
     async def _deliver(self, partition: int, records: list[WireRecord]) -> list[int]:
-        if self._control.outclaimed(self._spec.id, self._epoch):
+        if self.control.outclaimed(self.spec.id, self.epoch):
             raise Fenced(
-                f"stream {self._spec.id}: a relay claimed it meanwhile: remove it from that "
+                f"stream {self.spec.id}: a relay claimed it meanwhile: remove it from that "
                 "relay's config first"
             )
-        offsets = (await self._sink.deliver(Batch(self._spec.topic, partition, records))).offsets
-        self._progressed()
+        offsets = (await self.sink.deliver(Batch(self.spec.topic, partition, records))).offsets
+        self.progressed()
         return offsets
-
-    async def _highest_epoch(self) -> int:
-        return await highest_epoch(self._connection, self._spec.topic, self._spec.id)

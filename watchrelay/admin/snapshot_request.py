@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 from watchrelay.config import Settings
 from watchrelay.contract.wire import Batch, Receipt
@@ -31,15 +31,6 @@ class NotPublished(WatchrelayError):
 
 class SnapshotTimeout(WatchrelayError):
     """No snapshot was complete in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotAnswer:
-    """A complete snapshot that names the request."""
-
-    stream: str
-    index: dict[str, object]
-    """The stream's index record; record contract 7."""
 
 
 class ReadOnlySink:
@@ -86,25 +77,36 @@ async def check_control_topic(
 
 
 @asynccontextmanager
+async def running(work: Coroutine[Any, Any, None], *, name: str) -> AsyncIterator[None]:
+    """Inside the block `work` runs as a task. An error of either is raised as it is, not as a
+    group."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(work, name=name)
+            try:
+                yield
+            finally:
+                task.cancel()
+    except BaseExceptionGroup as group:
+        raise only_error(group) from None
+
+
+@asynccontextmanager
 async def read_control_topic(control: ControlTopic) -> AsyncIterator[ControlTopic]:
     """`control`, read to its end, and kept up to date inside the block.
 
     Raises:
         SinkUnavailable: the end was not reached in 60 s.
     """
-    async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(control.run(), name="control")
+    async with running(control.run(), name="control"):
         try:
-            try:
-                async with asyncio.timeout(_READ_TIMEOUT_S):
-                    await control.caught_up()
-            except TimeoutError:
-                raise SinkUnavailable(
-                    f"topic {control.topic} could not be read within {_READ_TIMEOUT_S:g} s"
-                ) from None
-            yield control
-        finally:
-            reading.cancel()
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                await control.caught_up()
+        except TimeoutError:
+            raise SinkUnavailable(
+                f"topic {control.topic} could not be read within {_READ_TIMEOUT_S:g} s"
+            ) from None
+        yield control
 
 
 def published_streams(control: ControlTopic, streams: Sequence[str]) -> tuple[str, ...]:
@@ -130,8 +132,7 @@ async def request_snapshots(
     streams: Sequence[str],
     *,
     timeout_s: float,
-    requested: Callable[[str, Sequence[str]], None],
-    completed: Callable[[SnapshotAnswer], None],
+    completed: Callable[[str, Mapping[str, object]], None],
 ) -> None:
     """Request a snapshot of each stream, and wait until all are complete.
 
@@ -139,8 +140,8 @@ async def request_snapshots(
         settings: of the relay.
         streams: ids; none: all published streams.
         timeout_s: for all of it, also where Kafka accepts connections and does not respond.
-        requested: called with the request's id and the streams once it is written.
-        completed: called with each snapshot, as they are complete.
+        completed: called with each stream and its index record (record contract 7), as its
+            snapshot is complete.
 
     Raises:
         NotPublished: there is no such stream.
@@ -148,65 +149,40 @@ async def request_snapshots(
         SinkUnavailable, TopicRefused: as the message says.
     """
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
-    pending = _Pending(requested, completed)
+    signal = signal_spec(settings)
+    request: SnapshotRequest | None = None
+    missing: list[str] = []
     try:
         async with asyncio.timeout(timeout_s):
-            await _request_and_wait(settings, streams, connection, pending)
+            name = await check_control_topic(settings, connection, writes=[signal.name])
+            async with read_control_topic(
+                ControlTopic(connection, name, ReadOnlySink())
+            ) as control:
+                missing += published_streams(control, streams)
+                await Topics(connection, create=settings.kafka.create_topics).ensure_topic(signal)
+                wanted = SnapshotRequest(str(uuid.uuid4()), tuple(missing))
+                await send_signal(connection, signal.name, settings.cluster, wanted)
+                request = wanted
+
+                def all_complete() -> bool:
+                    for stream in list(missing):
+                        index = control.index(stream) or {}
+                        requests = index.get("requests")
+                        if isinstance(requests, list) and wanted.id in requests:
+                            missing.remove(stream)
+                            completed(stream, index)
+                    return not missing
+
+                await control.until(all_complete)
     except TimeoutError:
-        if pending.request is None:
+        if request is None:
             raise SinkUnavailable(
                 f"kafka at {connection.servers} accepted no request within {timeout_s:g} s "
                 f"({SILENCE})"
             ) from None
-        missing = [each for each in pending.request.streams if each not in pending.complete]
         raise SnapshotTimeout(
             f"no snapshot of {', '.join(missing)} within {timeout_s:g} s: is a relay running "
             f"that has {'it' if len(missing) == 1 else 'them'} "
-            f"in its config? Request {pending.request.id} stays valid: a relay that starts within "
+            f"in its config? Request {request.id} stays valid: a relay that starts within "
             "the hour answers"
         ) from None
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A request and the snapshots that answered it."""
-
-    requested: Callable[[str, Sequence[str]], None]
-    completed: Callable[[SnapshotAnswer], None]
-    request: SnapshotRequest | None = None
-    """None until it is written."""
-    complete: set[str] = field(default_factory=set)
-
-    def collect(self, request: SnapshotRequest, control: ControlTopic) -> bool:
-        """Report the snapshots that are complete now; whether that is all."""
-        for stream in request.streams:
-            index = control.index(stream)
-            if stream not in self.complete and index is not None and _names(index, request.id):
-                self.complete.add(stream)
-                self.completed(SnapshotAnswer(stream, index))
-        return len(self.complete) == len(request.streams)
-
-
-async def _request_and_wait(
-    settings: Settings, streams: Sequence[str], connection: KafkaConnection, pending: _Pending
-) -> None:
-    signal = signal_spec(settings)
-    control_name = await check_control_topic(settings, connection, writes=[signal.name])
-    try:
-        async with read_control_topic(
-            ControlTopic(connection, control_name, ReadOnlySink())
-        ) as control:
-            wanted = published_streams(control, streams)
-            await Topics(connection, create=settings.kafka.create_topics).ensure_topic(signal)
-            request = SnapshotRequest(str(uuid.uuid4()), wanted)
-            await send_signal(connection, signal.name, settings.cluster, request)
-            pending.request = request
-            pending.requested(request.id, wanted)
-            await control.until(lambda: pending.collect(request, control))
-    except BaseExceptionGroup as group:
-        raise only_error(group) from None
-
-
-def _names(index: dict[str, object], request_id: str) -> bool:
-    requests = index.get("requests")
-    return isinstance(requests, list) and request_id in requests

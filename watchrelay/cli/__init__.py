@@ -1,5 +1,5 @@
 """The command line. In: arguments, signals. Out: data on stdout, messages on stderr, an exit code.
 
-`verbs/` has one module per verb: its argparse definition, and the typed call of the command, which
-is imported only when it runs. Nothing here knows aiokafka, aiohttp or the wire format.
+One module per verb: its options, and a function whose parameters are these options.
+`watchrelay --help` imports all of them, so each imports what it needs when it runs.
 """

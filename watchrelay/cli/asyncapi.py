@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import json
+import argparse
+from collections.abc import Sequence
 
-import yaml
+from watchrelay.cli.options import Command, add_config
 
-from watchrelay.admin.asyncapi import document
-from watchrelay.cli.options import ConfigOptions
-from watchrelay.cli.yamltext import quote_other_types
-from watchrelay.config import load_settings
+_DESCRIPTION = """\
+Prints what a consumer can expect of this config: channels with topic settings, messages with
+headers and payloads. Connects neither to the cluster nor to Kafka: the topic of a resource that
+only the cluster knows has no address."""
 
 
-def asyncapi(config: ConfigOptions, *, as_yaml: bool) -> int:
-    """Print the document.
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--output",
+        choices=("json", "yaml"),
+        default="json",
+        help="format of the document (default: json)",
+    )
 
-    Args:
-        config: where the settings come from.
-        as_yaml: print YAML in place of JSON.
 
-    Returns:
-        0.
+def asyncapi(*, config: str | None, sets: Sequence[str], output: str) -> int:
+    """Print the document. Raises: ConfigError."""
+    import json
 
-    Raises:
-        ConfigError: with every problem.
-    """
-    text = json.dumps(document(load_settings(*config)), indent=2, ensure_ascii=False)
-    # through JSON, so that no part of the document is shared: YAML would write it as an alias
-    if as_yaml:
-        text = yaml.dump(
-            json.loads(text), Dumper=_Dumper, sort_keys=False, width=140, allow_unicode=True
-        ).rstrip()
-    print(text)
+    from watchrelay.admin.asyncapi import document
+    from watchrelay.cli.manifests import yaml_text
+    from watchrelay.config import load_settings
+
+    made = document(load_settings(config, sets))
+    if output == "yaml":
+        print(yaml_text(made, width=140), end="")
+    else:
+        print(json.dumps(made, indent=2, ensure_ascii=False))
     return 0
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML with text as text."""
-
-
-quote_other_types(_Dumper)
+COMMAND = Command(
+    "describe topics and records as an AsyncAPI 3.0 document",
+    _DESCRIPTION,
+    asyncapi,
+    _add_arguments,
+)

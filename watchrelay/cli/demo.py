@@ -1,67 +1,43 @@
-"""`watchrelay demo`: a synthetic cluster, an embedded Kafka, and the relay between them exactly as
-in production. Decoded events go to stdout, messages to stderr."""
+"""`watchrelay demo`: the relay between a synthetic cluster and an embedded Kafka."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import sys
-import tempfile
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, aclosing
-from pathlib import Path
+import argparse
 
+from watchrelay.cli.options import Command, checked, non_empty
 from watchrelay.cli.signals import run_until_signalled
-from watchrelay.cli.tail import print_batch, text_printer
-from watchrelay.config import Settings, load_settings
-from watchrelay.config.keys import ENV_PREFIX, env_path
-from watchrelay.consumer.reader import TailReader
-from watchrelay.core.errors import ConfigError, ConfigProblem
-from watchrelay.daemon.daemon import Daemon
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_topic, signal_topic
-from watchrelay.demo.cluster import SyntheticCluster
-from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.observe import logs
 
-SHOP_EVENTS_PER_S = 4.0
-PARTITIONS = 3
-_READY_POLL_S = 0.1
+_DESCRIPTION = """\
+Starts a synthetic cluster with the workload of a small shop and an embedded Kafka, runs the relay
+between them as in production, and prints the decoded events. Ctrl-C ends it. Of the WATCHRELAY_*
+variables only those of observability and shutdown are used, and, with --kubeconfig or --kafka,
+those of the connection to that cluster or Kafka."""
 
-_CONFIG = """\
-cluster: demo
-kubernetes:
-  kubeconfig: {kubeconfig}
-kafka:
-  bootstrapServers: [{kafka}]
-  createTopics: {create}
-  partitions: {partitions}
-  replicationFactor: 1
-  minInsyncReplicas: 1
-observe:
-  listen: 127.0.0.1:0
-resources:
-{resources}"""
-_SET_BY_OPTIONS = (("kafka", "bootstrapServers"), ("kubernetes", "kubeconfig"))
-"""Keys that `--kafka` and `--kubeconfig` set."""
-_SHOP = (
-    "namespaces",
-    "deployments.apps",
-    "pods",
-    "configmaps",
-    "secrets",
-    "orders.shop.example.com",
-)
-_REAL = ("namespaces", "deployments.apps", "pods", "configmaps")
+
+def _address(text: str) -> str:
+    from watchrelay.config.values import check_server
+
+    checked(check_server, text)
+    return text
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        type=non_empty,
+        help="watch this real cluster instead of the synthetic one",
+    )
+    parser.add_argument(
+        "--kafka",
+        metavar="HOST:PORT",
+        type=_address,
+        help="publish to this real Kafka instead of the embedded one",
+    )
 
 
 def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
-    """Run until Ctrl-C.
-
-    Args:
-        kubeconfig: of the real cluster to watch, None for the synthetic one.
-        kafka: `host:port` of the real Kafka to publish to, None for the embedded one.
+    """Run until Ctrl-C. Decoded events go to stdout, messages to stderr.
 
     Returns:
         the exit code of the relay's drain.
@@ -70,162 +46,21 @@ def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
         ConfigError: the kubeconfig cannot be read, or there is no directory for temporary files.
         EmbeddedKafkaError: the extra `demo` is not installed.
         SinkUnavailable: nothing answers at `kafka`.
-        StoppedBySignal: a signal came first.
     """
+    import sys
+
+    from watchrelay.cli.records import print_batch, text_printer
+    from watchrelay.demo.relay import run_demo
+    from watchrelay.observe import logs
+
     # the embedded broker does not report topic configs; the warnings about that are no news here
     logs.configure("console", "warning" if kafka else "error")
-    return run_until_signalled(_demo(kubeconfig, kafka))
-
-
-async def _demo(kubeconfig: str | None, kafka: str | None) -> int:
-    async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(_temporary_directory()))
-        cluster, config, settings = await _start(kubeconfig, kafka, directory, stack)
-        indented = "".join(f"    {line}\n" for line in config.splitlines())
-        _message(f"the relay's config:\n\n{indented}")
-        daemon = Daemon(settings)
-        async with asyncio.TaskGroup() as tasks:
-            relay = tasks.create_task(daemon.run(), name="relay")
-            others = [
-                tasks.create_task(_print_events(settings), name="tail"),
-                tasks.create_task(_report_progress(daemon), name="progress"),
-            ]
-            if cluster is not None:
-                shop = cluster.run_shop(events_per_s=SHOP_EVENTS_PER_S, shop=cluster.open_shop())
-                others.append(tasks.create_task(shop, name="shop"))
-            await asyncio.wait((relay,))
-            for task in others:
-                task.cancel()
-    _message("drained; goodbye" if relay.result() == 0 else "the relay did not drain")
-    return relay.result()
-
-
-def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(prefix="watchrelay-demo-")
-    except OSError as error:
-        reason = f"no directory for temporary files: {error.strerror or error}"
-        raise ConfigError(
-            [
-                ConfigProblem(
-                    reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written"
-                )
-            ]
-        ) from error
-
-
-async def _start(
-    kubeconfig: str | None, kafka: str | None, directory: Path, stack: AsyncExitStack
-) -> tuple[SyntheticCluster | None, str, Settings]:
-    """Start what is not real; the synthetic cluster, the config as an operator would write it, and
-    its settings."""
-    broker = None if kafka else stack.enter_context(EmbeddedKafka.start())
-    cluster = None if kubeconfig else await stack.enter_async_context(SyntheticCluster())
-    resources = _REAL if cluster is None else _SHOP
-    config = _CONFIG.format(
-        kubeconfig=json.dumps(_kubeconfig(kubeconfig, cluster, directory), ensure_ascii=False),
-        kafka=json.dumps(kafka if broker is None else broker.bootstrap),
-        create="true" if broker is None else "false",
-        partitions=PARTITIONS,
-        resources="".join(f"  - resource: {resource}\n" for resource in resources),
-    )
-    environ = _variables(os.environ, real_cluster=cluster is None, real_kafka=broker is None)
-    settings = load_settings(_write(directory / "watchrelay.yaml", config), environ=environ)
-    if broker is not None:
-        _create_topics(broker, settings, resources)
-    return cluster, config, settings
-
-
-def _write(file: Path, text: str) -> str:
-    file.write_text(text)
-    return str(file)
-
-
-def _kubeconfig(named: str | None, cluster: SyntheticCluster | None, directory: Path) -> str:
-    if cluster is not None:
-        return _write(directory / "kubeconfig", cluster.kubeconfig())
-    assert named is not None
-    try:
-        return os.path.realpath(named, strict=True)
-    except OSError as error:
-        reason = (
-            "there is no such file"
-            if isinstance(error, FileNotFoundError)
-            else f"cannot be read: {error.strerror or error}"
-        )
-        raise ConfigError(
-            [ConfigProblem(reason, source=named, hint="named by --kubeconfig")]
-        ) from error
-
-
-def _variables(
-    environ: Mapping[str, str], *, real_cluster: bool, real_kafka: bool
-) -> dict[str, str]:
-    """The variables that apply to a demo: those of observability and shutdown, and of the
-    connections to what is real.
-
-    Those that name the cluster or an address do not: what is exported for a real relay must not
-    turn a demo's lists into deletes on its topics.
-    """
-    sections = (
-        {"observe", "shutdown"}
-        | ({"kafka"} if real_kafka else set())
-        | ({"kubernetes"} if real_cluster else set())
-    )
-    used: dict[str, str] = {}
-    ignored: list[str] = []
-    for name, value in environ.items():
-        path = env_path(name) if name.startswith(ENV_PREFIX) else None
-        if path is None or (path[0] in sections and path[:2] not in _SET_BY_OPTIONS):
-            used[name] = value
-        else:
-            ignored.append(name)
-    if ignored:
-        _message(f"ignored, the demo has its own values: {', '.join(sorted(ignored))}")
-    return used
-
-
-def _create_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[str, ...]) -> None:
-    """Create the topics: the embedded broker has no CreateTopics request, which the relay sends to
-    a real one."""
-    broker.create_topic(control_topic(settings), 1)
-    broker.create_topic(signal_topic(settings), 1)
-    for resource in resources:
-        plural, _, group = resource.partition(".")
-        kafka = settings.kafka
-        name = kafka.topic_template.format(
-            prefix=kafka.topic_prefix,
-            cluster=settings.cluster,
-            group=group or "core",
-            resource=plural,
-        )
-        broker.create_topic(name, PARTITIONS)
-
-
-async def _print_events(settings: Settings) -> None:
     printer = text_printer(sys.stdout)
-    reader = TailReader(
-        kafka_connection(settings, client_id="watchrelay-demo-tail").arguments(),
-        control_topic=control_topic(settings),
-        from_beginning=True,
+    return run_until_signalled(
+        run_demo(kubeconfig, kafka, lambda seen: print_batch(seen, printer, sys.stdout, sys.stderr))
     )
-    async with aclosing(reader.batches()) as batches:
-        async for seen in batches:
-            print_batch(seen, printer, sys.stdout, sys.stderr)
 
 
-async def _report_progress(daemon: Daemon) -> None:
-    """Print the URLs, and when the initial state is in Kafka."""
-    await daemon.started.wait()
-    base = f"http://127.0.0.1:{daemon.port}"
-    _message(
-        f"status page {base}/   readiness {base}/readyz   metrics {base}/metrics   (Ctrl-C ends "
-        "the demo)"
-    )
-    while not daemon.readiness.check()[0]:  # noqa: ASYNC110  # computed on demand, not announced
-        await asyncio.sleep(_READY_POLL_S)
-    _message("ready: the whole state of every stream is in Kafka; live changes follow")
-
-
-def _message(text: str) -> None:
-    print(f"demo: {text}", file=sys.stderr, flush=True)
+COMMAND = Command(
+    "run on this machine, without a cluster or a Kafka", _DESCRIPTION, demo, _add_arguments
+)

@@ -7,19 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from watchrelay import __version__
-from watchrelay.cli import signals
-from watchrelay.cli.options import Command, Parser
-from watchrelay.cli.output import (
-    close_stderr,
-    discard,
-    is_unwritable,
-    open_standard_streams,
-    print_error,
-)
-from watchrelay.cli.verbs import (
+from watchrelay.cli import (
     asyncapi,
     completion,
     demo,
@@ -27,12 +18,21 @@ from watchrelay.cli.verbs import (
     retire,
     run,
     schema,
+    signals,
     snapshot,
     tail,
     topics,
     validate,
     verify,
     version,
+)
+from watchrelay.cli.options import Command, Parser
+from watchrelay.cli.output import (
+    close_stderr,
+    discard,
+    is_unwritable,
+    open_standard_streams,
+    print_error,
 )
 from watchrelay.core.exit_codes import (
     BAD_CONFIG,
@@ -90,14 +90,13 @@ stdout is data, stderr is messages. See also `watchrelay COMMAND --help`.
 
 
 def build_parser(commands: Mapping[str, Command] = COMMANDS) -> argparse.ArgumentParser:
-    """The whole command line. Parsed arguments have `command`, the verb, and `parser`, this one."""
+    """The whole command line. Parsed arguments have `command`, the verb."""
     parser = Parser(
         prog="watchrelay",
         description="Relays every change of chosen Kubernetes resources, in order, to Kafka topics "
         "with built-in consistency checks.",
         epilog=_EPILOG,
     )
-    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"watchrelay {__version__}")
     verbs = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=Parser
@@ -144,7 +143,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
 
 def _parse_and_run(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
     try:
-        args = build_parser(commands).parse_args(argv)
+        options = vars(build_parser(commands).parse_args(argv))
     except SystemExit as done:  # argparse ends --help and wrong usage so
         return done.code if isinstance(done.code, int) else USAGE
 
@@ -152,7 +151,7 @@ def _parse_and_run(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
 
     try:
         try:
-            return commands[args.command].run(args)
+            return commands[options.pop("command")].run(**options)
         except BaseExceptionGroup as group:
             raise first_cause(group) from group
     except ConfigError as error:
@@ -167,7 +166,7 @@ def _parse_and_run(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
             isinstance(error, OSError) and is_unwritable(error)
         ):
             raise
-        if _debugging(args):
+        if _debugging(options):
             import traceback
 
             traceback.print_exc()
@@ -188,13 +187,13 @@ def _exit_code(error: Exception) -> int:
     return UNAVAILABLE if isinstance(error, SinkUnavailable | Unavailable) else FAILED
 
 
-def _debugging(args: argparse.Namespace) -> bool:
+def _debugging(options: Mapping[str, Any]) -> bool:
     """True when the environment, --set or the config in force set the log level to debug; the file
     is not read: it may be what is broken."""
     logging = sys.modules.get("logging")
     return (
         os.environ.get("WATCHRELAY_OBSERVE__LOG_LEVEL") == "debug"
-        or "observe.logLevel=debug" in getattr(args, "sets", ())
+        or "observe.logLevel=debug" in options.get("sets", ())
         or (logging is not None and logging.getLogger().level == logging.DEBUG)
     )
 

@@ -1,21 +1,29 @@
-"""Objects as kubectl prints them: YAML with sorted keys, and names."""
+"""Manifests as YAML, in the form of kubectl, that every parser reads alike."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 import yaml
 
-from watchrelay.cli.yamltext import quote_other_types
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import BROKEN_JSON, printable, why_broken
 
 _TEXT = "tag:yaml.org,2002:str"
+_OTHER_TYPES = re.compile(
+    r"([-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0[bo][0-7_]+|[yYnN])\Z"
+)
+"""What PyYAML reads as text, and YAML 1.2 or the Go parser of kubectl and Helm as a number or a
+boolean: `1e3`, `0o17`, `y`."""
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml may be missing
-    """As kubectl writes YAML."""
+    """YAML without anchors, with text in quotes where a reader would take another type."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (the library's signature)
+        return True
 
 
 def _text(dumper: Any, value: str) -> Any:
@@ -30,13 +38,31 @@ def _text(dumper: Any, value: str) -> Any:
     return dumper.represent_scalar(_TEXT, value, style or None)
 
 
-_Dumper.add_representer(str, _text)
-quote_other_types(_Dumper)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _OTHER_TYPES, list("-+.0123456789yYnN"))
+
+
+class _KubectlDumper(_Dumper):
+    """The same with text in the styles of kubectl."""
+
+
+_KubectlDumper.add_representer(str, _text)
+
+
+def yaml_text(value: object, *, width: int, flow: bool | None = False) -> str:
+    """`value` as a YAML document; `flow` as PyYAML's `default_flow_style`."""
+    return yaml.dump(
+        value,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=width,
+        default_flow_style=flow,
+    )
 
 
 def yaml_of(value: bytes) -> str:
-    """The object in `value` as a YAML document without its last line end. Raises: RecordRefused:
-    the value is not JSON."""
+    """The object in `value` as a YAML document with sorted keys, without its last line end. Raises:
+    RecordRefused: the value is not JSON."""
     try:
         found = msgspec.json.decode(value)
     except BROKEN_JSON as error:
@@ -44,7 +70,7 @@ def yaml_of(value: bytes) -> str:
     try:
         text = yaml.dump(
             found,
-            Dumper=_Dumper,
+            Dumper=_KubectlDumper,
             sort_keys=True,
             allow_unicode=True,
             width=1 << 30,
@@ -55,19 +81,3 @@ def yaml_of(value: bytes) -> str:
     return "\n".join(
         printable(line) for line in text.removesuffix("\n...\n").rstrip("\n").split("\n")
     )
-
-
-def name_of(source: str, stream: str, key: str) -> str:
-    """`pods/shop/web`, `deployments.apps/shop/web`, `nodes/n1`: the resource by `source`, else by
-    the stream's id; then the object."""
-    _, _, path = source.partition("/clusters/")
-    match path.split("/")[1:]:
-        case ["api", _, resource]:
-            pass
-        case ["apis", group, _, plural]:
-            resource = f"{plural}.{group}"
-        case _:
-            resource = stream.partition("@")[0]
-    namespace, _, name = key.rpartition("/")
-    namespace = namespace.rpartition("/")[2]
-    return printable("/".join(part for part in (resource, namespace, name) if part))

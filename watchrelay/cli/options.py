@@ -1,17 +1,21 @@
-"""What the argparse definitions of the verbs share: the parser, common options, argument types.
+"""What the verbs share: the parser, common options, argument types, and the settings.
 
-Types that need the config room import it when an argument is parsed: `--help` must stay cheap.
+`watchrelay --help` imports this: what needs the config imports it when it is called.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from watchrelay.core.exit_codes import USAGE
+
+if TYPE_CHECKING:
+    from watchrelay.config import Settings
 
 _CONFIG_EPILOG: Final = """\
 Settings: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml,
@@ -21,6 +25,9 @@ else /etc/watchrelay/config.yaml; then WATCHRELAY_A__B variables; then --set.
 Parsed = TypeVar("Parsed")
 
 _ACCOUNT_PREFIX: Final = "system:serviceaccount:"
+_ACCOUNT: Final = re.compile(
+    r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?)"
+)
 
 
 class Command(NamedTuple):
@@ -30,24 +37,10 @@ class Command(NamedTuple):
     """Its line in `watchrelay --help`."""
     description: str
     """The first paragraph of its own --help."""
-    run: Callable[[argparse.Namespace], int]
-    """Calls the command with the parsed arguments; returns the exit code."""
+    run: Callable[..., int]
+    """Takes each of its options and arguments by name; returns the exit code."""
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None
     """Adds its options and arguments to its parser."""
-
-
-class ConfigOptions(NamedTuple):
-    """The options `-c` and `--set`, in the order of the parameters of `config.load`."""
-
-    file: str | None
-    """Path of the config file; None: the usual places."""
-    sets: Sequence[str]
-    """Settings as `path=value`."""
-
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> ConfigOptions:
-        """Those of parsed arguments."""
-        return cls(args.config, args.sets)
 
 
 class Parser(argparse.ArgumentParser):
@@ -102,6 +95,16 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def command_settings(config: str | None, sets: Sequence[str]) -> Settings:
+    """The settings, for a command that runs once: only errors are logged. Raises: ConfigError."""
+    from watchrelay.config import load_settings
+    from watchrelay.observe import logs
+
+    settings = load_settings(config, sets)
+    logs.configure(settings.observe.log_format, "error")
+    return settings
+
+
 def add_streams(parser: argparse.ArgumentParser) -> None:
     """Add `STREAM...`: `streams` of the parsed arguments, empty for all."""
     parser.add_argument(
@@ -140,7 +143,7 @@ def non_empty(text: str) -> str:
 
 def duration(text: str) -> float:
     """Seconds, from text such as `30s`."""
-    from watchrelay.config.units import duration_s
+    from watchrelay.config.values import duration_s
 
     seconds = checked(duration_s, text)
     if not seconds:
@@ -165,17 +168,11 @@ def checked(parse: Callable[[str], Parsed], text: str) -> Parsed:
 
 def service_account(text: str) -> tuple[str, str]:
     """Namespace and name, from `NAMESPACE/NAME`."""
-    namespace, slash, name = text.partition("/")
-    legal = "abcdefghijklmnopqrstuvwxyz0123456789-."
-    fits = slash and "." not in namespace and len(namespace) <= 63 and len(name) <= 253
-    if not fits or not all(
-        part and part[0] not in "-." and part[-1] not in "-." and set(part) <= set(legal)
-        for part in (namespace, name)
-    ):
+    if (found := _ACCOUNT.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(
             f'"{text}" is not NAMESPACE/NAME, such as watchrelay/watchrelay'
         )
-    return namespace, name
+    return found[1], found[2]
 
 
 def service_account_user(text: str) -> str:

@@ -24,7 +24,7 @@ def print_json(value: Mapping[str, Any]) -> None:
     """Print `value` as one line of ASCII. From release to release, keys are only added."""
     import json
 
-    print(json.dumps(value))
+    print(json.dumps(value), flush=True)
 
 
 def problem_json(problem: ConfigProblem) -> dict[str, Any]:

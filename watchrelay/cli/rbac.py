@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+from collections.abc import Sequence
 
-import yaml
+from watchrelay.cli.options import Command, add_config, service_account
 
-from watchrelay.cli.options import ConfigOptions
-from watchrelay.cli.yamltext import quote_other_types
-from watchrelay.config import load
-from watchrelay.config.rights import manifests, rights
-from watchrelay.core.errors import ConfigError
+_DESCRIPTION = """\
+Prints ServiceAccount, roles and bindings: `list` and `watch` on the config's resources, nothing
+else. A Role per namespace for entries with namespaces, a ClusterRole for the others. Connects to no
+cluster: custom resources must be written as plural.group, such as widgets.example.com."""
 
 
-def rbac(config: ConfigOptions, *, namespace: str, name: str) -> int:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "--service-account",
+        metavar="NS/NAME",
+        type=service_account,
+        default=("watchrelay", "watchrelay"),
+        help="the account that gets the rights (default: watchrelay/watchrelay)",
+    )
+
+
+def rbac(*, config: str | None, sets: Sequence[str], service_account: tuple[str, str]) -> int:
     """Print the manifests.
-
-    Args:
-        config: where the settings come from.
-        namespace, name: the service account that gets the rights.
-
-    Returns:
-        0.
 
     Raises:
         ConfigError: the config is wrong, or names a resource whose API group only the cluster
             knows.
     """
-    loaded = load(*config)
+    from watchrelay.cli.manifests import yaml_text
+    from watchrelay.config import load
+    from watchrelay.config.rights import manifests, rights
+    from watchrelay.core.errors import ConfigError
+
+    namespace, name = service_account
+    loaded = load(config, sets)
     granted, unresolved = rights(loaded.settings)
     if unresolved:
         raise ConfigError(
@@ -36,39 +46,27 @@ def rbac(config: ConfigOptions, *, namespace: str, name: str) -> int:
                 for entry in unresolved
             ]
         )
-    print(
-        f"# The rights of watchrelay for cluster {loaded.settings.cluster}: list and watch, "
-        "nothing else."
-    )
     needed = list(dict.fromkeys((namespace, *granted.namespaced)))
     these = "This namespace" if len(needed) == 1 else "These namespaces"
-    print(f"# {these} must exist before: {', '.join(needed)}")
-    print("# " + "; ".join(f"kubectl create namespace {each}" for each in needed))
+    print(
+        f"# The rights of watchrelay for cluster {loaded.settings.cluster}: list and watch, "
+        "nothing else.\n"
+        f"# {these} must exist before: {', '.join(needed)}\n"
+        f"# {'; '.join(f'kubectl create namespace {each}' for each in needed)}"
+    )
     for manifest in manifests(granted, namespace=namespace, name=name):
         print("---")
-        print(_yaml(manifest), end="")
+        for rule in manifest.get("rules", []):
+            if rule["resources"] == ["*"]:
+                group = rule["apiGroups"][0]
+                print(
+                    f'# "*.{group}" in the config: every resource of {group}, also those that come '
+                    "later"
+                )
+        print(yaml_text(manifest, width=1000, flow=None), end="")
     return 0
 
 
-def _yaml(manifest: dict[str, Any]) -> str:
-    text = yaml.dump(manifest, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=1000)
-    groups = {
-        rule["apiGroups"][0] for rule in manifest.get("rules", []) if rule["resources"] == ["*"]
-    }
-    return (
-        "".join(
-            f'# "*.{group}" in the config: every resource of {group}, also those that come later\n'
-            for group in sorted(groups)
-        )
-        + text
-    )
-
-
-class _Plain(yaml.SafeDumper):
-    """YAML without anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (the library's signature)
-        return True
-
-
-quote_other_types(_Plain)
+COMMAND = Command(
+    "print the least rights this config needs, as manifests", _DESCRIPTION, rbac, _add_arguments
+)

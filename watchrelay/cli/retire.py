@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from watchrelay.admin.retire import (
-    RetirementPlan,
-    plan_retirement,
-    refuse_configured,
-    retire_stream,
-)
-from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.options import Command, add_config, command_settings, non_empty
 from watchrelay.cli.signals import run_until_signalled
-from watchrelay.config import load_settings
 from watchrelay.core.exit_codes import FAILED, OK, USAGE
-from watchrelay.core.text import counted
-from watchrelay.observe import logs
+
+if TYPE_CHECKING:
+    from watchrelay.admin.retire import RetirementPlan
+
+_DESCRIPTION = """\
+For a stream that was removed from the config for good: claims it, publishes a delete for each of
+its objects and an empty last snapshot, then removes its records from the control topic. Consumers
+end with an empty state. Refused while the stream is in the config, or while a relay writes it:
+remove it from that relay's config first; the relay reloads its config by itself. To find out
+whether a relay writes it takes up to one and a half heartbeat intervals. May be repeated after an
+interruption; asks for confirmation before it changes anything."""
 
 
-def retire(config: ConfigOptions, stream: str, *, yes: bool, force: bool) -> int:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument(
+        "stream",
+        metavar="STREAM",
+        type=non_empty,
+        help="the id of a stream that is no longer in the config",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask for confirmation; required where stdin is no terminal",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="also while a relay writes the stream: that relay stops, with exit code 75",
+    )
+
+
+def retire(*, config: str | None, sets: Sequence[str], stream: str, yes: bool, force: bool) -> int:
     """Ask for confirmation, retire the stream, print what was done.
-
-    Args:
-        config: where the settings come from.
-        stream: id of the stream.
-        yes: do not ask.
-        force: do not check whether a relay writes the stream.
 
     Returns:
         0 when it is retired, 1 when the answer was not yes, 2 when nobody can be asked.
-
-    Raises:
-        ConfigError, StillConfigured, StillWritten, NotPublished, Fenced, SinkUnavailable,
-            TopicRefused: one line for the operator each.
-        StoppedBySignal: a signal came first.
     """
-    settings = load_settings(*config)
-    logs.configure(settings.observe.log_format, "error")
+    from watchrelay.admin.retire import plan_retirement, refuse_configured, retire_stream
+    from watchrelay.core.text import counted
+
+    settings = command_settings(config, sets)
     refuse_configured(settings, stream)
     if not yes and not sys.stdin.isatty():
         _message(
@@ -51,14 +67,13 @@ def retire(config: ConfigOptions, stream: str, *, yes: bool, force: bool) -> int
         if not yes and not confirmed(plan):
             _message(f"stream {stream} is unchanged")
             return FAILED
-    done = run_until_signalled(retire_stream(settings, stream))
-    wrote = f"topic {done.topic} is gone"
-    if done.deletes is not None:
-        wrote = (
-            f"{counted(done.deletes, 'object')} deleted from {done.topic}, an empty snapshot "
-            "published"
-        )
-    print(f"{done.stream}: retired: {wrote}, control records removed")
+    topic, deletes = run_until_signalled(retire_stream(settings, stream))
+    wrote = (
+        f"topic {topic} is gone"
+        if deletes is None
+        else f"{counted(deletes, 'object')} deleted from {topic}, an empty snapshot published"
+    )
+    print(f"{stream}: retired: {wrote}, control records removed")
     return OK
 
 
@@ -89,3 +104,6 @@ def _print_wait(topic: str, seconds: float) -> None:
 
 def _message(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+COMMAND = Command("remove a stream from its topic, for good", _DESCRIPTION, retire, _add_arguments)

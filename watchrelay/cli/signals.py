@@ -81,13 +81,14 @@ async def _cancellable(work: Coroutine[Any, Any, Result], received: list[int]) -
         received.append(number)
         loop.call_soon_threadsafe(task.cancel)
 
-    with _handled_by(cancel):
+    with handled_by(cancel):
         return await work
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Handler) -> Iterator[None]:
-    before = _handle(handler)
+def handled_by(handler: Handler, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """Inside the block, `handler` gets these signals, unless the parent has turned them off."""
+    before = _handle(handler, numbers)
     try:
         yield
     finally:
@@ -95,6 +96,8 @@ def _handled_by(handler: Handler) -> Iterator[None]:
             signal.signal(number, former)
 
 
-def _handle(handler: Handler) -> list[tuple[int, Any]]:
-    numbers = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    return [(number, signal.signal(number, handler)) for number in numbers]
+def _handle(
+    handler: Handler, numbers: Sequence[signal.Signals] = SIGNALS
+) -> list[tuple[signal.Signals, Any]]:
+    taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    return [(number, signal.signal(number, handler)) for number in taken]

@@ -3,19 +3,26 @@ they are complete."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from typing import TextIO
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import msgspec
-
-from watchrelay.admin.snapshot_request import SnapshotAnswer, request_snapshots
-from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.options import (
+    Command,
+    add_config,
+    add_output,
+    add_streams,
+    command_settings,
+    duration,
+)
+from watchrelay.cli.output import print_json
 from watchrelay.cli.signals import run_until_signalled
-from watchrelay.config import load_settings
-from watchrelay.core.text import counted, printable
-from watchrelay.observe import logs
 
+_DESCRIPTION = """\
+Writes a request to the signal topic and waits until the relay has published a full snapshot of each
+stream. Works wherever Kafka can be reached; the relay answers at its next heartbeat, one that is
+down answers when it starts within the hour. A consumer may do the same: any record on the signal
+topic that has the shape of Debezium's signals."""
 _FIELDS = {
     "snapshot": "snapshot",
     "epoch": "epoch",
@@ -27,105 +34,63 @@ _FIELDS = {
 """The JSON keys, with the names of the same fields in the index record."""
 
 
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_streams(parser)
+    add_output(parser, per_line=True)
+    parser.add_argument(
+        "--timeout",
+        metavar="DURATION",
+        type=duration,
+        default=300.0,
+        help="time limit for the whole command (default: 5m)",
+    )
+
+
 def snapshot(
-    config: ConfigOptions,
-    streams: Sequence[str],
-    *,
-    as_json: bool,
-    timeout_s: float,
+    *, config: str | None, sets: Sequence[str], streams: Sequence[str], output: str, timeout: float
 ) -> int:
-    """Request a snapshot of each stream, wait for all, and print a line for each.
+    """Request a snapshot of each stream, wait up to `timeout` seconds for all, and print a line for
+    each."""
+    from watchrelay.admin.snapshot_request import request_snapshots
 
-    Args:
-        config: where the settings come from.
-        streams: stream ids; none: all published streams.
-        as_json: print JSON.
-        timeout_s: time limit for all of it.
+    def completed(stream: str, index: Mapping[str, object]) -> None:
+        if output == "json":
+            print_json(answer_json(stream, index))
+        else:
+            print(answer_text(stream, index), flush=True)
 
-    Returns:
-        0.
-
-    Raises:
-        ConfigError, NotPublished, SnapshotTimeout, SinkUnavailable, TopicRefused: one line for the
-            operator each.
-        StoppedBySignal: a signal came first.
-    """
-    settings = load_settings(*config)
-    logs.configure(settings.observe.log_format, "error")
-    progress = Progress(sys.stderr)
-
-    def completed(answer: SnapshotAnswer) -> None:
-        progress.clear()
-        print(answer_json(answer) if as_json else answer_text(answer), flush=True)
-        progress.completed()
-
-    try:
-        run_until_signalled(
-            request_snapshots(
-                settings,
-                streams,
-                timeout_s=timeout_s,
-                requested=progress.requested,
-                completed=completed,
-            )
-        )
-    finally:
-        progress.clear()
+    settings = command_settings(config, sets)
+    run_until_signalled(
+        request_snapshots(settings, streams, timeout_s=timeout, completed=completed)
+    )
     return 0
 
 
-class Progress:
-    """How many snapshots are complete, in one line that is overwritten; on a terminal alone."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._shown = out.isatty()
-        self._wanted = self._done = 0
-
-    def requested(self, _request_id: str, streams: Sequence[str]) -> None:
-        """The request was written."""
-        self._wanted = len(streams)
-        self._show()
-
-    def completed(self) -> None:
-        """The snapshot of one stream is complete."""
-        self._done += 1
-        self._show()
-
-    def clear(self) -> None:
-        """Erase the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=self._out, flush=True)
-
-    def _show(self) -> None:
-        if self._shown and self._done < self._wanted:
-            print(
-                f"\rwaiting for snapshots: {self._done} of {self._wanted} complete",
-                end="",
-                file=self._out,
-                flush=True,
-            )
+def answer_json(stream: str, index: Mapping[str, object]) -> dict[str, Any]:
+    """The stream and the fields of its index record (record contract 7), null for those that it
+    lacks."""
+    return {"stream": stream, **{name: index.get(key) for name, key in _FIELDS.items()}}
 
 
-def answer_json(answer: SnapshotAnswer) -> str:
-    """One JSON object on one line: the stream and the fields of its index record (record contract
-    7), null for those that it lacks."""
-    index = answer.index
-    fields = {name: index.get(key) for name, key in _FIELDS.items()}
-    return printable(msgspec.json.encode({"stream": answer.stream, **fields}).decode())
-
-
-def answer_text(answer: SnapshotAnswer) -> str:
+def answer_text(stream: str, index: Mapping[str, object]) -> str:
     """One line: the snapshot's id, objects, resourceVersion, and the offsets where it begins."""
-    index = answer.index
+    from watchrelay.core.text import counted, printable
+
     listed = index.get("partitions")
     partitions = (
         [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     )
     begins = " ".join(f"{each.get('partition')}@{each.get('begin')}" for each in partitions)
-    objects = counted(index.get("count"), "object")
-    text = (
-        f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion "
-        f"{index.get('rv')}, begins at {begins}"
+    return printable(
+        f"{stream}: snapshot {index.get('snapshot')}: {counted(index.get('count'), 'object')} at "
+        f"resourceVersion {index.get('rv')}, begins at {begins}"
     )
-    return printable(text)
+
+
+COMMAND = Command(
+    "publish full snapshots now: request them from the running relay and wait",
+    _DESCRIPTION,
+    snapshot,
+    _add_arguments,
+)

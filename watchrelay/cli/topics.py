@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from watchrelay.admin.preflight import CheckResult, check_topics, resolve_streams, worst_exit_code
-from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.options import Command, add_config, add_output, command_settings
 from watchrelay.cli.output import check_json, print_json
 from watchrelay.cli.signals import run_until_signalled
-from watchrelay.config import Settings, load_settings
-from watchrelay.observe import logs
+
+if TYPE_CHECKING:
+    from watchrelay.admin.preflight import CheckResult
 
 _LEVELS = ("ok", "warning", "error")
 
 
-def topics(config: ConfigOptions, *, create: bool, as_json: bool) -> int:
-    """Check the topics and print the results, a line for each, or one JSON object.
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--create", action="store_true", help="create those that are missing")
+    add_output(parser, per_line=False)
 
-    Args:
-        config: where the settings come from.
-        create: create missing topics.
-        as_json: print JSON.
+
+def topics(*, config: str | None, sets: Sequence[str], create: bool, output: str) -> int:
+    """Check the topics and print the results, a line for each, or one JSON object.
 
     Returns:
         the exit code of the worst result: 0, 69 or 78.
-
-    Raises:
-        ConfigError: with every problem.
-        StoppedBySignal: a signal came first.
     """
-    settings = load_settings(*config)
-    logs.configure(settings.observe.log_format, "warning")
-    results = run_until_signalled(_check(settings, create=create))
-    if as_json:
-        print_json(
-            {
-                "topics": _topics_json(results),
-                "checks": [check_json(each) for each in results if each.topic is None],
-            }
-        )
+    from watchrelay.admin.preflight import check_topics, resolve_streams, worst_exit_code
+
+    settings = command_settings(config, sets)
+
+    async def check() -> list[CheckResult]:
+        streams, failed = await resolve_streams(settings)
+        return [*failed, *await check_topics(settings, streams, create=create)]
+
+    results = run_until_signalled(check())
+    if output == "json":
+        checks = [check_json(each) for each in results if each.topic is None]
+        print_json({"topics": _topics_json(results), "checks": checks})
     else:
-        for result in results:
-            print(result)
+        print(*results, sep="\n")
     return worst_exit_code(results)
-
-
-async def _check(settings: Settings, *, create: bool) -> list[CheckResult]:
-    streams, failed = await resolve_streams(settings)
-    return [*failed, *await check_topics(settings, streams, create=create)]
 
 
 def _topics_json(results: Sequence[CheckResult]) -> list[dict[str, Any]]:
@@ -58,6 +52,8 @@ def _topics_json(results: Sequence[CheckResult]) -> list[dict[str, Any]]:
         if result.topic is None:
             continue
         empty: dict[str, Any] = {
+            "topic": result.topic.name,
+            "kind": result.topic.kind,
             "exists": None,
             "created": False,
             "partitions": None,
@@ -65,9 +61,7 @@ def _topics_json(results: Sequence[CheckResult]) -> list[dict[str, Any]]:
             "level": "ok",
             "messages": [],
         }
-        row = topics.setdefault(
-            result.topic.name, {"topic": result.topic.name, "kind": result.topic.kind, **empty}
-        )
+        row = topics.setdefault(result.topic.name, empty)
         row["level"] = max(row["level"], result.level, key=_LEVELS.index)
         if found := result.topic_facts:
             row |= {"exists": True, "created": found.created}
@@ -77,3 +71,11 @@ def _topics_json(results: Sequence[CheckResult]) -> list[dict[str, Any]]:
         if result.level != "ok":
             row["messages"].append(result.message)
     return list(topics.values())
+
+
+COMMAND = Command(
+    "list and check the topics of the config",
+    "Prints each topic and whether it is as the config needs it.",
+    topics,
+    _add_arguments,
+)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from watchrelay.config.fields import Section
 from watchrelay.config.keys import field_name
 from watchrelay.config.loading import Loaded, load
 from watchrelay.config.settings import Settings
 from watchrelay.config.tree import Path, show
+from watchrelay.config.values import Section
 from watchrelay.core.errors import ConfigError, ConfigProblem
 
 LISTEN: Final[Path] = ("observe", "listen")
@@ -50,18 +50,8 @@ def read_edit(
     connected: bool,
     environ: Mapping[str, str] | None = None,
 ) -> Edit:
-    """The config as it is now, compared with `current`.
-
-    Args:
-        config: the value of `-c`.
-        sets: the values of `--set`.
-        current: the settings in force.
-        connected: whether connections have been built from `current` already.
-        environ: the environment; default: that of the process.
-
-    Raises:
-        ConfigError: with every problem, as `watchrelay validate` reports them.
-    """
+    """`take` for the config as it is now; `connected`: whether connections have been built from
+    `current` already, else only the address to listen on is kept. The rest is as for `load`."""
     return take(current, load(config, sets, environ=environ), cold=COLD if connected else (LISTEN,))
 
 
@@ -79,13 +69,12 @@ def take(current: Settings, loaded: Loaded, *, cold: tuple[Path, ...] = COLD) ->
         until = f"until a restart these keep their old values: {', '.join(kept)}"
         raise ConfigError(
             [
-                replace(problem, hint=f"{problem.hint}; {until}" if problem.hint else until)
-                for problem in problems
+                replace(each, hint=f"{each.hint}; {until}" if each.hint else until)
+                for each in problems
             ]
         )
-    places = tuple(
-        loaded.problem(("resources", index), "") for index in range(len(settings.resources))
-    )
+    entries = range(len(settings.resources))
+    places = tuple(loaded.problem(("resources", index), "") for index in entries)
     return Edit(settings, tuple(kept), places)
 
 

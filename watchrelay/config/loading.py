@@ -6,16 +6,17 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from pydantic import ValidationError
 
-from watchrelay.config.refusals import Refusal, refusals
+from watchrelay.config.checks import Refusal, refusals
+from watchrelay.config.keys import ENV_PREFIX
+from watchrelay.config.messages import explain
 from watchrelay.config.settings import Settings, with_defaults
-from watchrelay.config.sources import Given
-from watchrelay.config.translate import explain
+from watchrelay.config.sources import SET, Given
 from watchrelay.config.tree import Path, read_yaml, show
 from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.files import read_bounded
@@ -26,17 +27,13 @@ DEFAULT_PATHS: Final = ("watchrelay.yaml", "/etc/watchrelay/config.yaml")
 FILE_BYTES_MAX: Final = 1 << 20
 """What fits in a ConfigMap; no config comes near it."""
 
-_ROUNDS_MAX: Final = 8
-_STAND_INS: Final[dict[tuple[str, ...], Any]] = {
-    ("cluster",): "x",
-    ("kafka",): {"bootstrapServers": ["x:1"]},
-    ("kafka", "bootstrapServers"): ["x:1"],
-    ("resources",): [{"resource": "pods"}],
-    ("resources", "*"): {"resource": "pods"},
-    ("resources", "*", "resource"): "pods",
+_STAND_IN: Final = {
+    "cluster": "x",
+    "kafka": {"bootstrapServers": ["x:1"]},
+    "resources": [{"resource": "pods"}],
 }
-"""Put in place of required values that are missing or wrong, so that everything else can still be
-checked in the same run."""
+"""Its values are put in place of required ones that are missing or wrong, so that everything else
+can still be checked in the same run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +52,13 @@ class Loaded:
 
     def problem(self, path: Path, message: str, hint: str = "") -> ConfigProblem:
         """A problem with the value at `path`, with its file and line."""
-        return _located(self.given, (path,), message, hint)[1]
+        return _located(self.given, (path,), message, hint)
 
     def problems_of(self, settings: Settings) -> list[ConfigProblem]:
         """The conflicts within `settings`, a variant of these settings; with the lines of this
         file."""
-        found = [_refused(self.given, refusal) for refusal in refusals(settings, self.given.has)]
-        return [problem for _, problem in sorted(found, key=lambda item: item[0])]
+        found = refusals(settings, self.given.origins.__contains__)
+        return _in_order([_refused(self.given, refusal) for refusal in found])
 
 
 def load_settings(
@@ -93,37 +90,27 @@ def load(
         _take_file(given, file)
     given.take_environment(environ)
     given.take_sets(sets)
-    if missing is not None and (
-        config is not None or environ.get(CONFIG_VARIABLE) or not given.value
-    ):
-        raise ConfigError([missing, *(problem for _, problem in given.problems)])
+    absent = [missing] if missing else []
+    if missing and (config is not None or environ.get(CONFIG_VARIABLE) or not given.value):
+        raise ConfigError([*absent, *given.problems])
     settings, found = _check(given)
     if found:
-        ordered = [problem for _, problem in sorted(found, key=lambda item: item[0])]
-        raise ConfigError(_once([missing, *ordered] if missing else ordered))
+        raise ConfigError([*absent, *_in_order(found)])
     return Loaded(settings, file, given)
 
 
 def _take_file(given: Given, file: FilePath) -> None:
     source = str(file)
     tree = read_yaml(_read_text(file), source)
-
-    def refuse(message: str, hint: str) -> NoReturn:
-        raise ConfigError([ConfigProblem(message, source=source, line=1, hint=hint)])
-
-    if tree.value is None:
-        refuse("the file is empty", "it needs at least cluster, kafka and resources")
     if not isinstance(tree.value, dict):
-        kind = "a list" if isinstance(tree.value, list) else "a single value"
-        refuse(
-            f"the top of the file must be a mapping of keys, not {kind}",
-            "cluster:, kafka:, resources: are not indented",
-        )
+        what = "the file is empty" if tree.value is None else "the file is not a mapping of keys"
+        hint = "it needs at least the keys cluster, kafka and resources"
+        raise ConfigError.of(what, source=source, line=1, hint=hint)
     given.take_tree(tree, source)
 
 
 def _read_text(file: FilePath) -> str:
-    source, line = str(file), None
+    line = None
     try:
         raw = read_bounded(file, FILE_BYTES_MAX + 1)
         if len(raw) <= FILE_BYTES_MAX:
@@ -135,49 +122,58 @@ def _read_text(file: FilePath) -> str:
         message, hint = f"cannot be read: {error.strerror or error}", ""
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        message, hint = (
-            f"not UTF-8: byte 0x{error.object[error.start]:02x}",
-            "save the file as UTF-8",
-        )
-    raise ConfigError([ConfigProblem(message, source=source, line=line, hint=hint)])
+        byte = error.object[error.start]
+        message, hint = f"not UTF-8: byte 0x{byte:02x}", "save the file as UTF-8"
+    raise ConfigError.of(message, source=str(file), line=line, hint=hint)
 
 
-def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], ConfigProblem]]]:
+def _check(given: Given) -> tuple[Settings, list[ConfigProblem]]:
     """The settings, and every problem; the settings are valid only when there is none."""
     found = list(given.problems)
-    raw = copy.deepcopy(given.value)
     broken: set[Path] = set()
-    for _ in range(_ROUNDS_MAX):
-        try:
-            settings = with_defaults(Settings.model_validate(raw))
-            break
-        except ValidationError as error:
-            void: set[Path] = set()
-            for detail in error.errors(include_url=False):
-                path = tuple(detail["loc"])
-                if detail["type"] == "too_short" and detail["input"]:
-                    continue  # counted without the items that are wrong themselves
-                if not _touches(path, broken):
-                    message, hint = explain(detail, path, given.written.get(path))
-                    found.append(_located(given, (path,), message, hint))
-                void.add(_set_aside(raw, path))
-            broken |= void
-    else:
-        raise AssertionError("a config was set aside piece by piece and still does not validate")
-    found.extend(
-        _refused(given, refusal)
-        for refusal in refusals(settings, given.has)
-        if not any(
-            _touches(concerned, broken)
-            for path in refusal.paths
-            for concerned in _with_default(path)
-        )
-    )
+    raw = given.value
+    try:
+        settings = Settings.model_validate(raw)
+    except ValidationError as error:
+        raw = copy.deepcopy(raw)
+        for detail in error.errors(include_url=False):
+            path = tuple(detail["loc"])
+            if detail["type"] == "too_short" and detail["input"]:
+                continue  # counted without the items that are wrong themselves
+            message, hint = explain(detail)
+            found.append(_located(given, (path,), message, hint))
+            broken.add(_set_aside(raw, path))
+        settings = Settings.model_validate(raw)
+    settings = with_defaults(settings)
+    for refusal in refusals(settings, given.origins.__contains__):
+        concerned = {each for path in refusal.paths for each in _with_default(path)}
+        if not any(path[: len(bad)] == bad for path in concerned for bad in broken):
+            found.append(_refused(given, refusal))
     return settings, found
 
 
-def _touches(path: Path, broken: set[Path]) -> bool:
-    return any(path[: len(bad)] == bad for bad in broken)
+def _set_aside(raw: Any, path: Path) -> Path:
+    """Take the value at `path` out of `raw` (an item takes its whole list along), or put a stand-in
+    there; returns what is void now."""
+    while isinstance(path[-1], int) and path[:-1] != ("resources",):
+        path = path[:-1]
+    here, stand_in = raw, _STAND_IN
+    for part in path[:-1]:
+        if here[part] is None:
+            here[part] = {}
+        here, stand_in = here[part], _part(stand_in, part)
+    replacement = _part(stand_in, path[-1])
+    if replacement is None:
+        here.pop(path[-1], None)
+    else:
+        here[path[-1]] = copy.deepcopy(replacement)
+    return path
+
+
+def _part(stand_in: Any, part: str | int) -> Any:
+    if isinstance(stand_in, list):
+        return stand_in[0]
+    return stand_in.get(part) if isinstance(stand_in, dict) else None
 
 
 def _with_default(path: Path) -> list[Path]:
@@ -185,55 +181,35 @@ def _with_default(path: Path) -> list[Path]:
     return [path, ("defaults", path[2])] if len(path) == 3 and path[0] == "resources" else [path]
 
 
-def _set_aside(raw: Any, path: Path) -> Path:
-    """Take the value at `path` out of `raw` (an item takes its whole list along), or put a stand-in
-    there; returns what is void now."""
-    while path and isinstance(path[-1], int) and path[:-1] != ("resources",):
-        path = path[:-1]
-    pattern = tuple("*" if isinstance(part, int) else part for part in path)
-    here = raw
-    for depth, part in enumerate(path[:-1]):
-        if not isinstance(here, (dict, list)):
-            return _set_aside(raw, path[:depth])
-        at: Any = part  # a key in a mapping, an index in a list
-        if here[at] is None:
-            here[at] = {}
-        here = here[at]
-    if pattern in _STAND_INS:
-        here[path[-1]] = copy.deepcopy(_STAND_INS[pattern])
-    elif isinstance(here, dict):
-        here.pop(path[-1], None)
-    return path
-
-
-def _located(
-    given: Given, paths: tuple[Path, ...], message: str, hint: str
-) -> tuple[tuple[int, int], ConfigProblem]:
+def _located(given: Given, paths: tuple[Path, ...], message: str, hint: str) -> ConfigProblem:
     """The problem at the first of `paths` that was given, itself or in `defaults`; else at the
     section around the first."""
     candidates = [candidate for path in paths for candidate in _with_default(path)]
-    path = next((candidate for candidate in candidates if given.has(candidate)), paths[0])
-    origin = given.origin(path)
-    problem = ConfigProblem(
-        message, path=show(path), source=origin.source, line=origin.line, hint=hint
-    )
-    return origin.order, problem
+    path = next((candidate for candidate in candidates if candidate in given.origins), paths[0])
+    return ConfigProblem(message, show(path), *given.origin(path), hint)
 
 
-def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], ConfigProblem]:
+def _refused(given: Given, refusal: Refusal) -> ConfigProblem:
     hint = refusal.hint
     if refusal.other:
-        origin = given.origin(refusal.other)
-        hint = (
-            f"{show(refusal.other)} is "
-            f"{f'on line {origin.line}' if origin.line else f'from {origin.source}'}; {hint}"
-        )
+        source, line = given.origin(refusal.other)
+        place = f"on line {line}" if line else f"from {source}"
+        hint = f"{show(refusal.other)} is {place}; {hint}"
     return _located(given, refusal.paths, refusal.message, hint)
 
 
-def _once(problems: list[ConfigProblem]) -> list[ConfigProblem]:
-    """Each problem once, whichever of several entries led to it."""
-    return [replace(problem) for problem in dict.fromkeys(problems)]
+def _in_order(problems: list[ConfigProblem]) -> list[ConfigProblem]:
+    """Those of the file by line, of the environment, and of `--set`; each once, whichever of
+    several entries led to it."""
+    return sorted(
+        dict.fromkeys(problems),
+        key=lambda problem: (
+            problem.source == SET,
+            problem.source.startswith(ENV_PREFIX),
+            problem.line or 0,
+            problem.source,
+        ),
+    )
 
 
 def find_file(
@@ -248,42 +224,21 @@ def find_file(
     named = environ.get(CONFIG_VARIABLE, "") if config is None else config
     source = CONFIG_VARIABLE if config is None else "-c"
     if (config is not None and not config.strip()) or named.isspace():
-        return None, ConfigProblem(
-            "the path is empty",
-            source=source,
-            hint="name the config file, or leave it out for the usual places",
-        )
-    if named:
-        path = FilePath(named)
-        if _exists(path):
-            return path, None
-        return None, _absent(named, source)
-    for usual in DEFAULT_PATHS:
-        if _exists(FilePath(usual)):
-            return FilePath(usual), None
-    looked = " and ".join(DEFAULT_PATHS)
-    return None, ConfigProblem(
-        "no config file", hint=f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}"
-    )
-
-
-def _absent(named: str, source: str) -> ConfigProblem:
-    """Why `named` cannot be read; a dangling link is reported as one, for `ls` shows a file."""
-    path = FilePath(named)
+        hint = "name the config file, or leave it out for the usual places"
+        return None, ConfigProblem("the path is empty", source=source, hint=hint)
+    for name in [named] if named else DEFAULT_PATHS:
+        if _exists(FilePath(name)):
+            return FilePath(name), None
+    if not named:
+        looked = " and ".join(DEFAULT_PATHS)
+        hint = f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}"
+        return None, ConfigProblem("no config file", hint=hint)
     try:
-        if path.is_symlink():
-            return ConfigProblem(
-                f"is a link to {path.readlink()}, which is not there",
-                source=named,
-                hint=f"named by {source}",
-            )
+        message = f"is a link to {FilePath(named).readlink()}, which is not there"
     except OSError:
-        pass
-    if named == "-":
-        return ConfigProblem(
-            "there is no such file", source=named, hint="/dev/stdin is standard input"
-        )
-    return ConfigProblem("there is no such file", source=named, hint=f"named by {source}")
+        message = "there is no such file"
+    hint = "/dev/stdin is standard input" if named == "-" else f"named by {source}"
+    return None, ConfigProblem(message, source=named, hint=hint)
 
 
 def _exists(path: FilePath) -> bool:

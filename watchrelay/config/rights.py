@@ -114,19 +114,15 @@ def _rules(wanted: set[_Grant], already: set[_Grant]) -> tuple[Rule, ...]:
     """`wanted` without what `already` or a wider grant gives; one rule per group and set of object
     names."""
     granted = wanted | already
-    merged: dict[tuple[str, tuple[str, ...]], set[str]] = {}
     names: dict[tuple[str, str], set[str]] = {}
-    for group, plural, name in wanted:
-        wider = {(group, "*", ""), (group, plural, "")} - {(group, plural, name)}
-        if not wider & granted and (group, plural, name) not in already:
+    for group, plural, name in wanted - already:
+        if not ({(group, "*", ""), (group, plural, "")} - {(group, plural, name)}) & granted:
             names.setdefault((group, plural), set()).add(name)
-    for (group, plural), objects in names.items():
-        merged.setdefault((group, tuple(sorted(objects - {""}))), set()).add(plural)
+    plurals: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (group, plural), objects in sorted(names.items()):
+        plurals.setdefault((group, tuple(sorted(objects - {""}))), []).append(plural)
     return tuple(
-        sorted(
-            Rule(group, tuple(sorted(plurals)), objects)
-            for (group, objects), plurals in merged.items()
-        )
+        sorted(Rule(group, tuple(found), objects) for (group, objects), found in plurals.items())
     )
 
 
@@ -138,33 +134,29 @@ def manifests(granted: Rights, *, namespace: str, name: str) -> list[dict[str, A
     per namespace for the rest. Roles are named for the service account, so that two relays in one
     cluster do not overwrite each other's.
     """
-    role = f"watchrelay:{namespace}:{name}"
     labels = {"app.kubernetes.io/name": "watchrelay"}
-    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
-    account_metadata = {"name": name, "namespace": namespace, "labels": labels}
+    account = {"name": name, "namespace": namespace}
     made: list[dict[str, Any]] = [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account_metadata}
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account | {"labels": labels}}
     ]
-    parts: list[tuple[str, dict[str, str], tuple[Rule, ...]]] = []
-    if granted.cluster:
-        parts.append(("ClusterRole", {}, granted.cluster))
-    parts.extend(
+    parts: list[tuple[str, dict[str, str], tuple[Rule, ...]]] = [
         ("Role", {"namespace": where}, rules) for where, rules in granted.namespaced.items()
-    )
+    ]
+    if granted.cluster:
+        parts.insert(0, ("ClusterRole", {}, granted.cluster))
+    group = "rbac.authorization.k8s.io"
     for kind, where, rules in parts:
-        metadata = {"name": role, **where, "labels": labels}
-        api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
-        made.append(
-            api | {"kind": kind, "metadata": metadata, "rules": [rule.manifest() for rule in rules]}
-        )
-        made.append(
-            api
-            | {
-                "kind": f"{kind}Binding",
-                "metadata": dict(metadata),
-                "roleRef": reference,
-                "subjects": subjects,
-            }
-        )
+        role = f"watchrelay:{namespace}:{name}"
+        head = {
+            "apiVersion": f"{group}/v1",
+            "kind": kind,
+            "metadata": {"name": role, **where, "labels": labels},
+        }
+        made.append(head | {"rules": [rule.manifest() for rule in rules]})
+        binding = {
+            "kind": f"{kind}Binding",
+            "roleRef": {"apiGroup": group, "kind": kind, "name": role},
+            "subjects": [{"kind": "ServiceAccount", **account}],
+        }
+        made.append(head | binding)
     return made

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr
 
-from watchrelay.config.fields import (
+from watchrelay.config.values import (
     ClusterName,
     Command,
     Count,
@@ -19,16 +19,16 @@ from watchrelay.config.fields import (
     Namespaces,
     ObjectName,
     Paths,
-    Period,
     ResourceText,
     Section,
     Servers,
-    Size,
     StreamId,
     Text,
     TopicName,
     TopicPart,
     TopicTemplate,
+    period,
+    size,
 )
 from watchrelay.model.streams import Format, InitialList, ListSemantic
 
@@ -238,11 +238,11 @@ class Defaults(Section):
     """Partitions of the topic. Default: `kafka.partitions`. A stream keeps the number of its first
     start."""
 
-    snapshot_interval_s: Annotated[float, Period("5s", zero=True)] = _written("1h")
+    snapshot_interval_s: Annotated[float, period("5s", zero=True)] = _written("1h")
     """How often a full snapshot is published, so that new consumers need not read far back; 0: only
     at first start and when a stream's config changes. Default: 1h; least: 5s."""
 
-    relist_interval_s: Annotated[float, Period("1s", zero=True)] = _written("6h")
+    relist_interval_s: Annotated[float, period("1s", zero=True)] = _written("6h")
     """How often the state is compared with a fresh list, to find what a watch silently missed; a
     tenth of it is added or not, at random, so that streams do not list together. 0: never. Default:
     6h; least: 1s."""
@@ -282,7 +282,7 @@ class ObserveSettings(Section):
 class ShutdownSettings(Section):
     """What happens between SIGTERM and the end."""
 
-    drain_timeout_s: Annotated[float, Period("100ms")] = _written("20s")
+    drain_timeout_s: Annotated[float, period("100ms")] = _written("20s")
     """How long queued records may take to reach Kafka before the process exits anyway, with exit
     code 1. Default: 20s; keep it under the pod's terminationGracePeriodSeconds."""
 
@@ -294,7 +294,7 @@ class ShardingSettings(Section):
     """Whether replicas share the streams and take over from each other. Default: false: the newest
     relay claims them all."""
 
-    session_timeout_s: Annotated[float, Period("6s")] = _written("10s")
+    session_timeout_s: Annotated[float, period("6s")] = _written("10s")
     """How long a silent replica keeps its streams. Default: 10s; least: 6s, which brokers insist
     on."""
 
@@ -317,11 +317,11 @@ class Settings(Section):
     states, never the last one, and goes on watching; block stops reading the watch, so that every
     transition is kept as long as the API server waits. Default: conflate."""
 
-    queue_bytes: Annotated[int, Size("1KiB")] = _written("64MiB")
+    queue_bytes: Annotated[int, size("1KiB")] = _written("64MiB")
     """Approximate memory for the records that a stream queues for Kafka, in bytes. Default:
     64MiB."""
 
-    heartbeat_interval_s: Annotated[float, Period("1s")] = _written("10s")
+    heartbeat_interval_s: Annotated[float, period("1s")] = _written("10s")
     """How often each partition publishes count and digest of the state. Default: 10s; least: 1s; it
     cannot be turned off."""
 
@@ -355,3 +355,34 @@ def with_defaults(settings: Settings) -> Settings:
         for entry in settings.resources
     )
     return settings.model_copy(update={"resources": merged})
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a whole config file, for editors, the chart's values and the reference
+    page. A default that cannot be written in a file is not in it."""
+    raw = _tidy(Settings.model_json_schema(by_alias=True, mode="validation"))
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": "watchrelay", **raw}
+
+
+def _tidy(node: Any, *, names: bool = False) -> Any:
+    """Without generated titles and null or empty defaults; descriptions on one line. `names`: the
+    keys of `node` are keys of the config."""
+    if isinstance(node, list):
+        return [_tidy(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    tidy: dict[str, Any] = {}
+    for key, value in node.items():
+        if names:
+            tidy[key] = _tidy(value)
+        elif key == "description":
+            tidy[key] = " ".join(value.split())
+        elif key == "anyOf" and {"type": "null"} in value:
+            # optional in the code; in a file the key is left out instead
+            tidy |= _tidy(next(kind for kind in value if kind != {"type": "null"}))
+        elif key != "title" and not (
+            key == "default" and (value in (None, "") or isinstance(value, dict))
+        ):
+            tidy[key] = _tidy(value, names=key in ("properties", "$defs"))
+    return tidy

@@ -7,23 +7,23 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Literal
 
 import msgspec
 
-from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.replica import Held, Ignored, State
+from watchrelay.contract.control import Origin
 from watchrelay.contract.headers import Header
+from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import (
-    DIGEST_MASK,
     Decoded,
     MarkerRecord,
     ObjectRecord,
     Trimmed,
     content_hash,
 )
+from watchrelay.contract.state import Held, Ignored, ObjectState
 from watchrelay.contract.wire import Position
 from watchrelay.core.text import counted
 from watchrelay.model.resources import compare
@@ -99,12 +99,11 @@ class Audit:
         *,
         origin: Origin,
         partitions: int,
-        home: Callable[[bytes, int], int],
         bare: bool = False,
     ) -> None:
         self.stream, self.topic, self.partition = stream, topic, partition
         self.start = origin.offset or 0
-        self.state = State(origin.snapshot)
+        self.state = ObjectState(origin.snapshot)
         self.records = 0
         self.problems: list[AuditProblem] = []
         self.frontier = ""
@@ -112,7 +111,7 @@ class Audit:
         self.as_of: dict[bytes, Held | None] = {}
         """What was held at `as_of_version` where records behind it have changed it since."""
         self._as_of_version: str | None = None
-        self._partitions, self._home, self._bare = partitions, home, bare
+        self._partitions, self._bare = partitions, bare
         self._outdated: dict[bytes, tuple[int, int | None]] = {}
         """By key the offset and the value's hash (None: a delete) of an ignored record behind which
         none of that key was taken."""
@@ -121,7 +120,6 @@ class Audit:
         self._failing = False
         self._restored = False
         self._source = b""
-        self._before = -1
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -163,69 +161,44 @@ class Audit:
         if value is not None:
             found = content_hash(key, value)
             if found != record.value_hash:
-                self._add(
-                    "hash",
-                    offset,
-                    key,
-                    f"the value hashes to {found:016x}, its header has {record.value_hash:016x}",
+                detail = (
+                    f"the value hashes to {found:016x}, its header has {record.value_hash:016x}"
                 )
+                self._add("hash", offset, key, detail)
         if ignored is not None:
             self._outdated[key] = (offset, None if value is None else found)
             self._ignored(offset, record, found, ignored)
             return
         if self._outdated:
             self._outdated.pop(key, None)
-        before = state.held.get(key)
-        if before is not None:
-            state.digest -= before.value_hash
-        elif value is not None and self._home(key, self._partitions) != self.partition:
-            self._add(
-                "partition",
-                offset,
-                key,
-                f"the key belongs into partition {self._home(key, self._partitions)}",
-            )
+        after = None
+        if value is not None:
+            kept = bare_hash(value, record.version) if self._bare else b""
+            after = Held(kept, found, record.uid, record.version, record.epoch, record.sequence)
+        before = state.hold(key, after)
+        if before is None and value is not None:
+            home = partition_of(key, self._partitions)
+            if home != self.partition:
+                self._add("partition", offset, key, f"the key belongs into partition {home}")
         if (
             self._as_of_version is not None
             and key not in self.as_of
             and compare(record.version, self._as_of_version) == 1
         ):
             self.as_of[key] = before
-        if value is None:
-            state.held.pop(key, None)
-            self.trimmed.pop(key, None)
+        if record.trimmed:
+            self.trimmed[key] = record.trimmed
         else:
-            kept = bare_hash(value, record.version) if self._bare else b""
-            state.held[key] = Held(
-                kept, found, record.uid, record.version, record.epoch, record.sequence
-            )
-            state.digest += found
-            if record.trimmed or self.trimmed:
-                self._note_trimmed(key, record.trimmed)
-        state.digest &= DIGEST_MASK
-        if (
-            before is not None
-            and record.reason == "watch"
-            and (len(record.version), record.version) < (len(before.version), before.version)
-        ):
+            self.trimmed.pop(key, None)
+        if before is not None and record.reason == "watch" and not self._restored:
             self._in_order(offset, record, before)
-
-    def _note_trimmed(self, key: bytes, trimmed: Trimmed) -> None:
-        if trimmed:
-            self.trimmed[key] = trimmed
-        else:
-            self.trimmed.pop(key, None)
 
     def _in_order(self, offset: int, record: ObjectRecord, before: Held) -> None:
         """Changes of the watch are newer than the published state, unless the API server was
         restored."""
-        if not self._restored and compare(record.version, before.version) == -1:
-            self._add(
-                "order",
-                offset,
-                record.key,
-                f"resourceVersion {record.version} is older than {before.version}",
-            )
+        at, was = record.version, before.version
+        if (len(at), at) < (len(was), was) and compare(at, was) == -1:
+            self._add("order", offset, record.key, f"resourceVersion {at} is older than {was}")
 
     def _ignored(self, offset: int, record: ObjectRecord, found: int, ignored: Ignored) -> None:
         held = self.state.held.get(record.key)
@@ -264,10 +237,7 @@ class Audit:
 
     def _judge(self, offset: int, marker: MarkerRecord) -> None:
         state = self.state
-        agrees = state.agrees(marker) or (marker.kind == "end" and state.sweep(marker) is not None)
-        state.reached(marker)
-        state.proven = agrees
-        if agrees:
+        if state.judge(marker) is not None:
             self._holes = self._failing = False
         elif not state.started_in and not self._holes and not self._failing:
             self._failing = True
@@ -303,11 +273,10 @@ class Audit:
             for key, (offset, value_hash) in self._outdated.items()
             if value_hash != (held[key].value_hash if key in held else None)
         }
-        return (
-            Stale(len(wrong), min(wrong), max(wrong), wrong[min(wrong)].decode(errors="replace"))
-            if wrong
-            else None
-        )
+        if not wrong:
+            return None
+        key = wrong[min(wrong)].decode(errors="replace")
+        return Stale(len(wrong), min(wrong), max(wrong), key)
 
     def freeze(self, version: str) -> None:
         """From now on keep in `as_of` what was held at `version` of the cluster."""

@@ -1,13 +1,9 @@
-"""Topics read once from their last complete snapshots to their ends, and audited on the way.
-
-Room: consumer. In: connection arguments, the control topic, which streams. Out: an `Audit` per
-stream and partition.
-"""
+"""Reads topics once from their last complete snapshots to their ends, and audits them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from watchrelay.consumer.audit import Audit, AuditProblem
@@ -20,10 +16,10 @@ from watchrelay.consumer.connecting import (
     unreadable,
 )
 from watchrelay.consumer.errors import NothingPublished
-from watchrelay.consumer.locate import Finder
-from watchrelay.consumer.origin import Origin
+from watchrelay.consumer.locate import Finder, within
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.core.text import counted
 from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.failures import plain_words, servers_text, what_to_check
@@ -36,16 +32,16 @@ _FETCH_BYTES = 8 << 20
 """Little at a time: what was just unpacked is still in the processor's cache when it is checked."""
 
 
+@dataclass(slots=True)
 class _Log:
     """One partition: its audits, where it is read and where it ended when the reading began."""
 
-    __slots__ = ("before", "by_stream", "end", "foreign", "start")
-
-    def __init__(self, start: int, end: int, by_stream: dict[str, Audit]) -> None:
-        self.start, self.end, self.by_stream = start, end, by_stream
-        self.before = -1
-        self.foreign: dict[str, tuple[int, int]] = {}
-        """What is wrong -> (first offset, how often)."""
+    start: int
+    end: int
+    by_stream: dict[str, Audit]
+    before: int = -1
+    foreign: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """What is wrong -> (first offset, how often)."""
 
 
 class Auditor:
@@ -58,7 +54,6 @@ class Auditor:
         *,
         control_topic: str,
         streams: Sequence[str] = (),
-        home: Callable[[bytes, int], int],
         bare: bool = False,
     ) -> None:
         fetch = {
@@ -68,7 +63,7 @@ class Auditor:
         }
         self._arguments = {**arguments, **fetch}
         self._control, self._streams = control_topic, frozenset(streams)
-        self._home, self._bare = home, bare
+        self._bare = bare
         self._logs: dict[TopicPartition, _Log] = {}
         self._consumer: Any = None
         self.missing: dict[str, str] = {}
@@ -80,12 +75,7 @@ class Auditor:
         await start_consumer(self._consumer, self._arguments, check=what_to_check)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
 
     async def read_to_end(self) -> None:
@@ -134,17 +124,15 @@ class Auditor:
         return sorted({stream for log in self._logs.values() for stream in log.by_stream})
 
     async def _find(self) -> None:
-        control, servers = self._control, servers_text(self._arguments)
         finder = Finder(
             self._consumer,
-            control_topic=control,
+            control_topic=self._control,
             topics=(),
             streams=self._streams,
             problems=Problems(),
-            servers=servers,
+            servers=servers_text(self._arguments),
         )
-        problem = await finder.look()
-        if problem:
+        if problem := await finder.look():
             raise NothingPublished(problem)
         described = finder.described() or {}
         places = await finder.places(frozenset())
@@ -154,16 +142,18 @@ class Auditor:
         offsets = await offset_ranges(self._consumer, places)
         for place, origins in sorted(places.items()):
             audits = {
-                stream: self._audit(stream, place, origin, described[stream].partitions)
-                for stream, origin in origins.items()
+                stream: Audit(
+                    stream,
+                    *place,
+                    origin=origin,
+                    partitions=described[stream].partitions,
+                    bare=self._bare,
+                )
+                for stream, origin in within(origins, offsets[place][1]).items()
             }
             begin, end = offsets[place]
             start = max(begin, min(audit.start for audit in audits.values()))
             self._logs[place] = _Log(start, end, audits)
-
-    def _audit(self, stream: str, place: TopicPartition, origin: Origin, partitions: int) -> Audit:
-        where = (stream, place.topic, place.partition)
-        return Audit(*where, origin=origin, partitions=partitions, home=self._home, bare=self._bare)
 
     def _take(self, place: TopicPartition, messages: Sequence[Any]) -> None:
         log = self._logs[place]
@@ -188,20 +178,12 @@ class Auditor:
         for log in self._logs.values():
             audits = [log.by_stream[stream] for stream in sorted(log.by_stream)]
             for detail, (first, count) in log.foreign.items():
-                audits[0].add(
-                    AuditProblem(
-                        "foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}"
-                    )
-                )
+                why = f"{counted(count, 'record')}: {detail}"
+                audits[0].add(AuditProblem("foreign", first, None, why))
             log.foreign.clear()
             for index, audit in enumerate(audits):
                 for other in audits[:index]:
                     for key in sorted(audit.state.held.keys() & other.state.held.keys()):
-                        audit.add(
-                            AuditProblem(
-                                "overlap",
-                                None,
-                                key.decode(errors="replace"),
-                                f"stream {other.stream} has this key too",
-                            )
-                        )
+                        named = key.decode(errors="replace")
+                        why = f"stream {other.stream} has this key too"
+                        audit.add(AuditProblem("overlap", None, named, why))

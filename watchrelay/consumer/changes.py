@@ -5,15 +5,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from watchrelay.consumer.errors import ObjectUnreadable
+from watchrelay.contract.control import COUNT_MAX
+from watchrelay.contract.records import PARTITIONS_MAX
 from watchrelay.contract.wire import Position, Reason
 from watchrelay.core.text import BROKEN_JSON, printable, why_broken
 
 ChangeVerb = Literal["added", "modified", "deleted"]
+ProblemKind = Literal["foreign", "hash", "digest", "control", "anew"]
 Why = Reason | Literal["initial", "swept", "repaired", "moved", "gone"]
 
 _PROBLEMS_MAX = 100
@@ -79,6 +83,10 @@ class Change:
         return None if self.old_value is None else parsed(self.stream, self.key, self.old_value)
 
 
+_Name = Annotated[str, Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+
+
 class Saved(msgspec.Struct, frozen=True):
     """A proven place in one partition of one stream, to go on from.
 
@@ -87,16 +95,16 @@ class Saved(msgspec.Struct, frozen=True):
     the partition's start.
     """
 
-    stream: str
-    topic: str
-    partition: int
-    offset: int
-    epoch: int
-    sequence: int
-    count: int
-    digest: str
+    stream: _Name
+    topic: _Name
+    partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+    offset: _Count
+    epoch: _Count
+    sequence: _Count
+    count: _Count
+    digest: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
     snapshot: str
-    begin: int | None
+    begin: _Count | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ class Problem:
     start).
     """
 
-    kind: Literal["foreign", "hash", "digest", "control", "anew"]
+    kind: ProblemKind
     topic: str
     partition: int
     offset: int

@@ -1,23 +1,22 @@
-"""Which partitions to read, and where each is begun.
-
-Room: consumer. In: a started consumer, the control topic or topics. Out: places with an origin for
-each stream that is known.
-"""
+"""Which partitions to read, where each stream in them starts, and what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from watchrelay.consumer.changes import Problem, Problems
-from watchrelay.consumer.origin import ControlView, DescribedStream, Origin, newest_heartbeats
-from watchrelay.consumer.topic_metadata import TopicPartitions, what_is_missing
-from watchrelay.contract.records import Decoded, decode, refuse_unreadable
+from watchrelay.contract.control import ControlState, DescribedStream, Origin
+from watchrelay.contract.records import Decoded, MarkerRecord, decode, refuse_unreadable
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.core.text import counted, printable
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.consumer import ids_of_topics, partitions_of_topics
 from watchrelay.kafka.reader import offset_ranges, read_ranges
+
+TopicPartitions = Mapping[str, frozenset[int]]
+"""The partitions of each topic that may be seen."""
 
 _TAIL_RECORDS = 1_000
 _TAIL_GROWS = 8
@@ -36,7 +35,7 @@ class Finder:
         problems: Problems,
         servers: str,
     ) -> None:
-        self._consumer, self._servers = consumer, servers
+        self.consumer, self._servers = consumer, servers
         self._topics, self._streams, self._problems = tuple(topics), streams, problems
         self.control = TopicPartition(control_topic, 0) if control_topic else None
         """The partition to follow for new streams; None when there is none, or no right to read
@@ -51,7 +50,7 @@ class Finder:
         self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
         """What the last look missed, in words: by stream; without the control topic, by topic."""
-        self._view = ControlView()
+        self._view = ControlState()
 
     async def look(self) -> str:
         """ "", or what is missing yet: look again later."""
@@ -68,25 +67,19 @@ class Finder:
                     "or grant READ and DESCRIBE on it"
                 )
             self._without(self.control, "it is not there, or may not be seen")
-        missing = [topic for topic in self._topics if topic not in there]
+        missing = ", ".join(topic for topic in self._topics if topic not in there)
         return (
-            (
-                f"topic {', '.join(missing)} is not there, or may not be seen: check the name, "
-                "or grant READ on it"
-            )
+            f"topic {missing} is not there, or may not be seen: check the name, or grant READ on it"
             if missing
             else ""
         )
 
     async def _look_at(self, topics: Collection[str]) -> TopicPartitions:
         control = {self.control.topic} if self.control else set()
-        self.there = await partitions_of_topics(self._consumer, {*topics, *control})
+        self.there = await partitions_of_topics(self.consumer, {*topics, *control})
         changed = await self._look_at_ids()
         self.anew |= changed
-        was, self.control_there = (
-            self.control_there,
-            self.control is not None and self.control.topic in self.there,
-        )
+        was, self.control_there = self.control_there, bool(control & self.there.keys())
         if was and not self.control_there and self.control is not None:
             detail = (
                 "it is not there any more, or may not be seen: streams that are new are not "
@@ -95,14 +88,14 @@ class Finder:
             self._problems.add(Problem("control", self.control.topic, 0, 0, detail))
         if self.control_there and (not was or changed & control):
             # there, or there again: read from its start
-            self._view, self.control_at = ControlView(), 0
+            self._view, self.control_at = ControlState(), 0
         return self.there
 
     async def _look_at_ids(self) -> set[str]:
         """Topics that are others now: one that is longer already than the former was read gives
         itself away by nothing else."""
         try:
-            found = await ids_of_topics(self._consumer, sorted(self.there))
+            found = await ids_of_topics(self.consumer, sorted(self.there))
         except (KafkaError, OSError):
             return set()  # the next look tells
         ids = {topic: each for topic, each in found.items() if each}
@@ -119,8 +112,8 @@ class Finder:
         self._problems.add(Problem("control", control.topic, 0, 0, detail))
 
     async def _read_control(self, control: TopicPartition) -> str:
-        consumer = self._consumer
-        self._view = ControlView()
+        consumer = self.consumer
+        self._view = ControlState()
         try:
             ranges = await offset_ranges(consumer, [control])
             self.control_at, _ = ranges[control]
@@ -153,9 +146,8 @@ class Finder:
         """Take records of the control topic. True: a stream was described."""
         before = self._view.described()
         if messages and messages[0].offset < self.control_at:
-            self._view = (
-                ControlView()
-            )  # the topic was recreated: only its records count from here on
+            # the topic was recreated: only its records count from here on
+            self._view = ControlState()
         for message in messages:
             self.control_at = message.offset + 1
             try:
@@ -184,7 +176,7 @@ class Finder:
         """Whether a partition with these streams, which is not there any more, will never be there
         again.
 
-        Shape: without the control topic it is the topic that tells, by having fewer partitions now;
+        Without the control topic it is the topic that tells, by having fewer partitions now;
         that of a topic is never lowered.
         """
         if (described := self.described()) is None:
@@ -194,7 +186,7 @@ class Finder:
             for each in described.values()
         )
         return not any(stands) and all(
-            stream in described or self._view.retired(stream) for stream in streams
+            stream in described or self._view.of(stream).retired for stream in streams
         )
 
     async def places(
@@ -211,7 +203,7 @@ class Finder:
                 for topic in wanted
                 if topic not in there
             }
-            return {} if known else await self._within_reach(await self._places_by_heartbeat())
+            return {} if known else await self._places_by_heartbeat()
         control = self.control.topic if self.control else ""
         self.missing = what_is_missing(described, there, control=control, servers=self._servers)
         found: dict[TopicPartition, dict[str, Origin]] = {}
@@ -220,30 +212,13 @@ class Finder:
                 place = TopicPartition(each.topic, partition)
                 if place not in known and partition in there.get(each.topic, ()):
                     found.setdefault(place, {})[stream] = origin
-        return await self._within_reach(found)
-
-    async def _within_reach(
-        self, found: dict[TopicPartition, dict[str, Origin]]
-    ) -> dict[TopicPartition, dict[str, Origin]]:
-        """The same, where an origin beyond the end of its partition, as after a topic was
-        recreated, is the partition's start."""
-        asked = [
-            place
-            for place, origins in found.items()
-            if any(origin.offset for origin in origins.values())
-        ]
-        for place, end in (await self._consumer.end_offsets(asked)).items() if asked else ():
-            found[place] = {
-                stream: origin if (origin.offset or 0) <= end else Origin()
-                for stream, origin in found[place].items()
-            }
         return found
 
     async def _places_by_heartbeat(self) -> dict[TopicPartition, dict[str, Origin]]:
         """Each partition from the newest heartbeats; from its start where a stream that was named
         has none.
 
-        Shape: streams share topics, and one may be silent where another is busy: those that are
+        Streams share topics, and one may be silent where another is busy: those that are
         named are looked for until the partition's start, unless another topic is found to hold
         them. One that is neither named nor has written lately is not known.
         """
@@ -278,17 +253,8 @@ class Finder:
     ) -> dict[str, Origin]:
         """Look at the partition's tail, further and further back until there is a heartbeat, or one
         of each stream `owed`."""
-        begin, end = (await offset_ranges(self._consumer, [place]))[place]
+        begin, end = (await offset_ranges(self.consumer, [place]))[place]
         span, beats = _TAIL_RECORDS, dict[str, Origin]()
-        while end > begin:
-            start = max(begin, end - span)
-            beats = newest_heartbeats(await self._heartbeats(place, start, end))
-            if start == begin or (beats and beats.keys() >= set(owed)):
-                break
-            span *= _TAIL_GROWS
-        return beats
-
-    async def _heartbeats(self, place: TopicPartition, start: int, end: int) -> list[Decoded]:
         records: list[Decoded] = []
 
         def take(_: TopicPartition, messages: Sequence[Any]) -> None:
@@ -298,5 +264,66 @@ class Finder:
                     with suppress(RecordRefused):
                         records.append(decode(message.key, message.value, message.headers))
 
-        await read_ranges(self._consumer, {place: (start, end)}, take)
-        return records
+        while end > begin:
+            start = max(begin, end - span)
+            records.clear()
+            await read_ranges(self.consumer, {place: (start, end)}, take)
+            beats = newest_heartbeats(records)
+            if start == begin or (beats and beats.keys() >= set(owed)):
+                break
+            span *= _TAIL_GROWS
+        return beats
+
+
+def within(origins: Mapping[str, Origin], end: int) -> dict[str, Origin]:
+    """The same; an origin beyond the `end` of its partition is of a topic that was recreated since:
+    the partition's start."""
+    return {
+        stream: origin if (origin.offset or 0) <= end else Origin()
+        for stream, origin in origins.items()
+    }
+
+
+def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
+    """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in
+    log order) points to.
+
+    A stream without a heartbeat there is missing; one whose heartbeat names no snapshot starts at
+    the partition's start.
+    """
+    newest: dict[str, MarkerRecord] = {}
+    for record in records:
+        if isinstance(record, MarkerRecord) and record.kind == "heartbeat":
+            held = newest.get(record.stream)
+            if held is None or (record.epoch, record.sequence) > (held.epoch, held.sequence):
+                newest[record.stream] = record
+    return {
+        stream: Origin(beat.last_snapshot_offset, beat.last_snapshot)
+        for stream, beat in newest.items()
+    }
+
+
+def what_is_missing(
+    described: Mapping[str, DescribedStream], there: TopicPartitions, *, control: str, servers: str
+) -> dict[str, str]:
+    """By stream: which part of its topic is not there, who says that there should be more, and the
+    cure."""
+    missing: dict[str, str] = {}
+    for stream, each in described.items():
+        topic, found = printable(each.topic), len(there.get(each.topic, ()))
+        if not found:
+            missing[stream] = (
+                f"topic {topic} of stream {stream} is described on {control} and not there, "
+                "or may not be seen: start the relay, which "
+                "makes it where kafka.createTopics allows, or grant READ and DESCRIBE on it; "
+                "if nobody is to write the stream any more, "
+                f"retire it: watchrelay retire {printable(stream)}"
+            )
+        elif found < each.partitions:
+            missing[stream] = (
+                f"topic {topic} of stream {stream} has {counted(found, 'partition')}, the "
+                f"description on {control} says {each.partitions}: "
+                f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {topic} "
+                f"--partitions {each.partitions}"
+            )
+    return missing

@@ -7,23 +7,161 @@ goes back for all; the others ignore what they have applied already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from watchrelay.consumer.changes import Change, ChangeVerb, LaneState, Saved, Why
-from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.outbox import FOLD_CHANGES, Cause, Item, Outbox
-from watchrelay.consumer.replica import Changed, Outcome, ReadAgain, Replica
-from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord
+from watchrelay.consumer.changes import Change, ChangeVerb, LaneState, Saved, Why, parsed
+from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
+from watchrelay.contract.control import Origin
+from watchrelay.contract.records import Decoded, MarkerRecord
+from watchrelay.contract.state import Changed, Held
+from watchrelay.contract.wire import Position
+
+FOLD_CHANGES = 20_000
+"""From here on changes that are not taken are folded to one per object, so that they never outgrow
+the state. Partitions share it."""
+
+
+class Cause(NamedTuple):
+    """Why an object changed, and behind which record that was known."""
+
+    reason: Why
+    position: Position
+    offset: int
+
+
+class Item(NamedTuple):
+    """One object that differs from what was given of it before. `before` None: nothing was; `after`
+    None: it is deleted."""
+
+    key: bytes
+    before: Held | None
+    after: Held | None
+    cause: Cause
+
+
+class Outbox:
+    """The changes of one stream in one partition that were not given out yet.
+
+    Nothing is given before `begin` or `go_on`. A change that is proven waits as it came, in
+    `_queue`. Where it is not proven, or where something is folded already, it is folded: `_folded`
+    has for each object what was given of it last, and what the state holds of it when it is taken
+    is given then. All of `_queue` is older than `_folded`.
+    """
+
+    __slots__ = ("_folded", "_place", "_queue", "begun", "closed", "passed")
+
+    def __init__(self) -> None:
+        self._queue: deque[Item | Saved] = deque()
+        self._folded: OrderedDict[bytes, tuple[Held | None, Cause]] = OrderedDict()
+        self._place: Saved | None = None
+        """The newest proven place; it is passed when nothing is folded any more."""
+        self.begun = self.closed = False
+        self.passed: Saved | None = None
+        """The newest proven place behind which everything was given out."""
+
+    def __bool__(self) -> bool:
+        return bool(self._queue or self._folded)
+
+    def begin(self, held: Mapping[bytes, Held], cause: Cause) -> None:
+        """Give out each object of the proven state, once, as it is when it is taken."""
+        self.begun = True
+        self._folded = OrderedDict.fromkeys(held, (None, cause))
+
+    def go_on(self, saved: Saved) -> None:
+        """Give out what differs from the state at `saved`, which was given out in a former life."""
+        self.begun = True
+        self.passed = saved
+
+    def close(self, held: Mapping[bytes, Held], cause: Cause) -> None:
+        """The partition is not read any more: give out a delete of each object that was given."""
+        for key, each in held.items():
+            self.add(Changed(key, each, None), cause, proven=True)
+        self.closed = True
+
+    def add(
+        self, changed: Changed, cause: Cause, *, proven: bool, most: int = FOLD_CHANGES
+    ) -> None:
+        """The state changed; `proven`: the change may be given out as it is, and `most` how many
+        may wait."""
+        if not self.begun or _same(changed.before, changed.after):
+            return
+        item = Item(changed.key, changed.before, changed.after, cause)
+        if proven and not self._folded and len(self._queue) < most:
+            self._queue.append(item)
+            return
+        if len(self._queue) >= most:
+            for waiting in self._queue:
+                if isinstance(waiting, Saved):
+                    self._place = waiting
+                else:
+                    self._fold(waiting)
+            self._queue.clear()
+        self._fold(item)
+
+    def _fold(self, item: Item) -> None:
+        given, former = self._folded.get(item.key, (item.before, None))
+        if _same(given, item.after):
+            self._folded.pop(item.key, None)
+        elif former is not None and former.reason == "initial":
+            self._folded[item.key] = given, item.cause._replace(reason="initial")
+        else:
+            self._folded[item.key] = given, item.cause
+
+    def reach(self, saved: Saved) -> None:
+        """The state is proven at `saved`."""
+        if not self.begun or self._folded:
+            self._place = saved
+            return
+        self._place = None  # an older one
+        if self._queue and isinstance(self._queue[-1], Saved):
+            self._queue[-1] = saved
+        else:
+            self._queue.append(saved)
+
+    def take(self, held: Mapping[bytes, Held], *, proven: bool) -> Item | None:
+        """The next change, None when there is none now. `held` is the state, and `proven` whether
+        it may be given out."""
+        if self.closed:
+            held, proven = {}, True
+        self.pass_places()
+        if self._queue:
+            item = self._queue.popleft()
+            assert isinstance(item, Item), "places at the head of the queue are passed"
+            return item
+        while proven and self._folded:
+            key, (given, cause) = self._folded.popitem(last=False)
+            after = held.get(key)
+            if not _same(given, after):
+                return Item(key, given, after, cause)
+        self.pass_places()
+        return None
+
+    def pass_places(self) -> None:
+        """Pass the places before which nothing waits any more."""
+        while self._queue and isinstance(place := self._queue[0], Saved):
+            self.passed = place
+            self._queue.popleft()
+        if self.begun and not self and self._place is not None:
+            self.passed, self._place = self._place, None
+
+
+def _same(before: Held | None, after: Held | None) -> bool:
+    """Whether both are the same object, its uid included: the value contains it."""
+    if before is None or after is None:
+        return before is after
+    return before.value_hash == after.value_hash
 
 
 class PartitionReplica:
     """One stream in one partition. `partitions` is the stream's number according to its markers, 0
     before any."""
 
-    __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream")
+    __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream", "topic")
 
-    def __init__(self, stream: str, partition: int, origin: Origin) -> None:
-        self.stream, self.partition = stream, partition
+    def __init__(self, stream: str, topic: str, partition: int, origin: Origin) -> None:
+        self.stream, self.topic, self.partition = stream, topic, partition
         self.replica = Replica(origin.snapshot)
         self.start = origin.offset or 0
         self.partitions = 0
@@ -36,64 +174,74 @@ class PartitionReplica:
         """The newest marker agreed with the state, and nothing has to be read again."""
         return self.replica.proven and not self.replica.rereading
 
-    def state(self, topic: str) -> LaneState:
+    def state(self) -> LaneState:
         """Its state, for callers."""
         replica = self.replica
         return LaneState(
             stream=self.stream,
-            topic=topic,
+            topic=self.topic,
             partition=self.partition,
             epoch=replica.position.epoch,
             sequence=replica.position.sequence,
             objects=len(replica.held),
-            digest=f"{replica.digest & DIGEST_MASK:016x}",
+            digest=f"{replica.digest:016x}",
             proven=self.proven,
             frontier=replica.frontier,
             seen=self.seen,
         )
 
-    def saved(self, topic: str, offset: int) -> Saved:
+    def saved(self, offset: int) -> Saved:
         """What leads back here: the state is proven, and `offset` is the next record's."""
         replica = self.replica
         snapshot, begin = replica.last_snapshot
         return Saved(
             stream=self.stream,
-            topic=topic,
+            topic=self.topic,
             partition=self.partition,
             offset=offset,
             epoch=replica.position.epoch,
             sequence=replica.position.sequence,
             count=len(replica.held),
-            digest=f"{replica.digest & DIGEST_MASK:016x}",
+            digest=f"{replica.digest:016x}",
             snapshot=snapshot,
             begin=begin,
         )
 
 
 class PartitionReplicas:
-    """All streams of one partition.
+    """All streams of one partition, and how far it is read.
 
-    A stream without an origin of its own starts where it is met. `only` not empty: other streams
-    are passed over.
+    A stream without an origin of its own starts at its first record. `only` not empty: other
+    streams are ignored.
     """
 
     def __init__(
-        self, partition: int, origins: Mapping[str, Origin], *, only: frozenset[str] = frozenset()
+        self,
+        partition: int,
+        origins: Mapping[str, Origin],
+        *,
+        topic: str = "",
+        only: frozenset[str] = frozenset(),
     ) -> None:
-        self.partition = partition
-        self.by_stream = {
-            stream: PartitionReplica(stream, partition, origin)
-            for stream, origin in origins.items()
-        }
+        self.topic, self.partition = topic, partition
+        self.by_stream: dict[str, PartitionReplica] = {}
+        self.elsewhere: Collection[str] = ()
+        """Streams that are on another topic now: their records here are ignored."""
+        self.next = 0
+        """The offset behind what was applied last: what arrives from before it, unasked, is of a
+        recreated topic."""
+        self.end = 0
+        """Where it ended when it was found, or had to be read again; 0 once that is reached."""
+        self.gone = False
+        """It was read, and does not exist now."""
         self._only = only
-        self._elsewhere: set[str] = set()
+        for stream, origin in origins.items():
+            self._add(stream, origin)
 
     @property
-    def start(self) -> int | None:
-        """The offset to start from; None: the partition's start."""
-        if not self.by_stream:
-            return None
-        return min(lane.start for lane in self.by_stream.values()) or None
+    def start(self) -> int:
+        """The offset to start from; 0 is the partition's start."""
+        return min((lane.start for lane in self.by_stream.values()), default=0)
 
     def passed(self) -> list[Saved]:
         """By stream the newest proven place behind which everything was given out."""
@@ -103,25 +251,17 @@ class PartitionReplicas:
             lane.outbox.passed for lane in self.by_stream.values() if lane.outbox.passed is not None
         ]
 
-    def add(self, stream: str, origin: Origin) -> PartitionReplica:
-        """A stream that was described since."""
-        return self.by_stream.setdefault(stream, PartitionReplica(stream, self.partition, origin))
+    def _add(self, stream: str, origin: Origin) -> PartitionReplica:
+        lane = PartitionReplica(stream, self.topic, self.partition, origin)
+        return self.by_stream.setdefault(stream, lane)
 
-    def leave(self, stream: str) -> PartitionReplica:
-        """`stream` is on another topic from now on: its records here are ignored."""
-        self._elsewhere.add(stream)
-        return self.by_stream.pop(stream)
-
-    def come_back(self, stream: str) -> None:
-        """`stream` is on this topic, perhaps again: it starts at its first record."""
-        self._elsewhere.discard(stream)
-
-    def begin_anew(self) -> None:
-        """The topic was recreated: start offsets and states of its streams are of the former
-        log."""
+    def restart(self) -> None:
+        """The topic was recreated: start offsets and states of its streams are of the former log,
+        and what it holds now replaces them once proven."""
+        self.next = 0
         for lane in self.by_stream.values():
             lane.start = 0
-            lane.replica.begin_anew()
+            lane.replica.restart()
 
     def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
         """What the record at `offset` does; None for one that is of no stream wanted, or before its
@@ -132,9 +272,9 @@ class PartitionReplicas:
         """
         lane = self.by_stream.get(record.stream)
         if lane is None:
-            if record.stream in self._elsewhere or (self._only and record.stream not in self._only):
+            if record.stream in self.elsewhere or (self._only and record.stream not in self._only):
                 return None
-            lane = self.add(record.stream, Origin())
+            lane = self._add(record.stream, Origin())
         if offset < lane.start:
             return None
         outcome = lane.replica.apply(record)
@@ -151,49 +291,46 @@ class Pending:
     to have it."""
 
     def __init__(self) -> None:
-        self._waiting: dict[PartitionReplica, str] = {}
-        """With the topic of each."""
+        self._waiting: dict[PartitionReplica, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def begin(self, topic: str, lane: PartitionReplica, offset: int) -> None:
+    def begin(self, lane: PartitionReplica, offset: int) -> None:
         """The state of `lane` is proven for the first time, behind the record at `offset`: give it
         out."""
         lane.outbox.begin(lane.replica.held, Cause("initial", lane.replica.position, offset))
-        self._offer(topic, lane)
+        self._offer(lane)
 
-    def add(
-        self, topic: str, lane: PartitionReplica, changed: Changed, why: Why, offset: int
-    ) -> None:
+    def add(self, lane: PartitionReplica, changed: Changed, why: Why, offset: int) -> None:
         """The state of `lane` changed behind the record at `offset`."""
         most = FOLD_CHANGES // max(1, len(self._waiting))
         lane.outbox.add(
             changed, Cause(why, lane.replica.position, offset), proven=lane.proven, most=most
         )
-        self._offer(topic, lane)
+        self._offer(lane)
 
-    def reach(self, topic: str, lane: PartitionReplica, offset: int) -> None:
+    def reach(self, lane: PartitionReplica, offset: int) -> None:
         """The state of `lane` is proven in front of `offset`: a place to go on from, and what was
         held back may be given."""
-        lane.outbox.reach(lane.saved(topic, offset))
-        self._offer(topic, lane)
+        lane.outbox.reach(lane.saved(offset))
+        self._offer(lane)
 
-    def close(self, topic: str, lane: PartitionReplica, why: Why) -> None:
+    def close(self, lane: PartitionReplica, why: Why) -> None:
         """`lane` is not read any more: what was given of it is deleted."""
         lane.outbox.close(lane.replica.held, Cause(why, lane.replica.position, lane.start))
-        self._offer(topic, lane)
+        self._offer(lane)
 
-    def _offer(self, topic: str, lane: PartitionReplica) -> None:
+    def _offer(self, lane: PartitionReplica) -> None:
         if lane.outbox:
-            self._waiting.setdefault(lane, topic)
+            self._waiting.setdefault(lane)
 
     def take(self) -> Change | None:
         """The next change, None when there is none now."""
         while self._waiting:
-            lane, topic = next(iter(self._waiting.items()))
+            lane = next(iter(self._waiting))
             if (item := lane.outbox.take(lane.replica.held, proven=lane.proven)) is not None:
-                return _change(topic, lane, item)
+                return _change(lane, item)
             del self._waiting[lane]
         return None
 
@@ -206,14 +343,14 @@ class Pending:
         )
 
 
-def _change(topic: str, lane: PartitionReplica, item: Item) -> Change:
+def _change(lane: PartitionReplica, item: Item) -> Change:
     before, after = item.before, item.after
     known = after or before
     assert known is not None, "an item is a difference"
     verb: ChangeVerb = "deleted" if after is None else "added" if before is None else "modified"
     return Change(
         stream=lane.stream,
-        topic=topic,
+        topic=lane.topic,
         partition=lane.partition,
         key=item.key.decode(),
         verb=verb,
@@ -225,3 +362,42 @@ def _change(topic: str, lane: PartitionReplica, item: Item) -> Change:
         position=item.cause.position,
         offset=item.cause.offset,
     )
+
+
+class Objects(Mapping[str, Any]):
+    """The objects of one stream by key, as a `TopicReader` holds them now.
+
+    It is a live view: nothing is copied, an object is decoded each time it is asked for, and
+    reading on changes what is seen. Take a `list()` of it before reading on inside a loop over it.
+    """
+
+    def __init__(self, stream: str, partitions: Mapping[Any, PartitionReplicas]) -> None:
+        self._stream, self._partitions = stream, partitions
+
+    def value(self, key: str) -> bytes | None:
+        """The JSON of an object as published; None where there is no such object."""
+        encoded = key.encode(errors="surrogatepass")
+        for held in self._held():
+            if (found := held.get(encoded)) is not None:
+                return bytes(found.value)
+        return None
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.value(key)
+        if value is None:
+            raise KeyError(key)
+        return parsed(self._stream, key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.value(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return (key.decode() for held in self._held() for key in held)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held()))
+
+    def _held(self) -> Iterator[Mapping[bytes, Any]]:
+        for lanes in self._partitions.values():
+            if (lane := lanes.by_stream.get(self._stream)) is not None:
+                yield lane.replica.held

@@ -1,17 +1,18 @@
-"""Topics read in order of arrival, decoded, for people and scripts that look on.
+"""Reads topics in order of arrival, decoded, for people and scripts that look on.
 
-Room: consumer. In: connection arguments for aiokafka, the control topic, which streams. Out:
-`Seen`, one per record, decoded or refused. Which topics there are is asked of the control topic:
-every writer describes its streams there, so no API server is needed.
+The control topic describes the streams and their topics, so no API server is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from heapq import heapify, heappop, heapreplace
+from typing import Any, Generic, TypeVar
 
+from watchrelay.consumer.changes import Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     make_consumer,
@@ -20,24 +21,17 @@ from watchrelay.consumer.connecting import (
     unreadable,
 )
 from watchrelay.consumer.errors import NothingPublished
-from watchrelay.consumer.merging import Merge
-from watchrelay.consumer.origin import DescribedStream
-from watchrelay.consumer.topic_metadata import what_is_missing
-from watchrelay.contract.control import parse_control
+from watchrelay.consumer.locate import Finder
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
 from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.client import KafkaError, TopicPartition
-from watchrelay.kafka.client.consumer import partitions_of_topics, stop_consumer
+from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.failures import servers_text, what_to_check
-from watchrelay.kafka.reader import (
-    SILENT_AFTER_S,
-    SilenceLimit,
-    assign,
-    fetch,
-    offset_ranges,
-    read_ranges,
-)
+from watchrelay.kafka.reader import SILENT_AFTER_S, SilenceLimit, assign, fetch, offset_ranges
+
+Place = TypeVar("Place")
+Item = TypeVar("Item")
 
 LOOK_AGAIN_S = 1.0
 _AT_ONCE = 2_000
@@ -77,6 +71,48 @@ class _Follow:
         return {partition for partition, end in self.ends.items() if self.next[partition] < end}
 
 
+class Merge(Generic[Place, Item]):
+    """Holds what was read of each partition until nothing older can come. Within a partition the
+    order stays as it is."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Place, deque[tuple[float, int, Item]]] = {}
+        self._added = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __contains__(self, place: object) -> bool:
+        return place in self._waiting
+
+    def add(self, place: Place, items: Iterable[tuple[float, Item]]) -> None:
+        """More of one partition, each with its time in milliseconds since 1970."""
+        for time_ms, item in items:
+            self._added += 1
+            self._waiting.setdefault(place, deque()).append((time_ms, self._added, item))
+
+    def take(self, behind: Collection[Place]) -> list[Item]:
+        """What comes next in order of time, until something is missing of a partition in `behind`:
+        more of it is still to be read."""
+        taken: list[Item] = []
+        if any(place not in self._waiting for place in behind):
+            return taken
+        heads = [(queue[0][:2], place) for place, queue in self._waiting.items()]
+        heapify(heads)
+        while heads:
+            place = heads[0][1]
+            queue = self._waiting[place]
+            taken.append(queue.popleft()[2])
+            if queue:
+                heapreplace(heads, (queue[0][:2], place))
+                continue
+            heappop(heads)
+            del self._waiting[place]
+            if place in behind:
+                break
+        return taken
+
+
 class TailReader:
     """Reads the topics of some streams (all: none named) without a group, without commits; what is
     aborted is not shown.
@@ -99,18 +135,22 @@ class TailReader:
         awaited: Callable[[str], bool] = lambda _: True,
         silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
-        self._arguments = (
-            {**arguments, "fetch_max_wait_ms": _FETCH_WAIT_MS}
-            if from_beginning
-            else dict(arguments)
-        )
+        wait = {"fetch_max_wait_ms": _FETCH_WAIT_MS} if from_beginning else {}
+        self._arguments = {**arguments, **wait}
         self._silent_after_s = silent_after_s
         self._control = TopicPartition(control_topic, 0)
         self._streams = frozenset(streams)
         self._from_beginning, self._until_end = from_beginning, until_end
         self._waiting, self._awaited = waiting, awaited
-        self._described: dict[str, DescribedStream] = {}
-        self._missing: dict[str, str] = {}
+        self._look_at_s = 0.0
+        self._finder = Finder(
+            None,
+            control_topic=control_topic,
+            topics=(),
+            streams=self._streams,
+            problems=Problems(),
+            servers=servers_text(arguments),
+        )
 
     async def batches(self) -> AsyncGenerator[list[Seen], None]:
         """The records as they come, some at a time; ends only with `until_end`.
@@ -122,6 +162,7 @@ class TailReader:
         consumer = make_consumer(self._arguments)
         await start_consumer(consumer, self._arguments, check=what_to_check)
         try:
+            self._finder.consumer = consumer
             follow = await self._find(consumer)
             silence = SilenceLimit(self._silent_after_s)
             now_s = asyncio.get_running_loop().time
@@ -129,7 +170,10 @@ class TailReader:
             while merge or follow.behind or not self._until_end:
                 missing = [place for place in follow.behind - late if place not in merge]
                 fetched = await self._fetch(
-                    consumer, follow, merge, [*missing, *late] if missing else [*follow.next]
+                    consumer,
+                    follow,
+                    merge,
+                    [*missing, *late] if missing else [*follow.next],
                 )
                 late -= fetched
                 if fetched:
@@ -142,7 +186,7 @@ class TailReader:
                         ", ".join(sorted({place.topic for place in follow.behind}))
                         or self._control.topic,
                     )
-                else:
+                elif now_s() >= self._look_at_s:
                     await self._extend(consumer, follow, from_beginning=True)
                 if seen := merge.take(follow.behind - late):
                     yield seen
@@ -150,7 +194,7 @@ class TailReader:
             raise silent(self._arguments, error) from None
         except KafkaError as error:
             raise SinkUnavailable(
-                f"kafka at {self._servers} stopped answering: {unreadable(error)}"
+                f"kafka at {servers_text(self._arguments)} stopped answering: {unreadable(error)}"
             ) from error
         finally:
             await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
@@ -165,7 +209,8 @@ class TailReader:
         """Read some more of `places`; of which of them something came."""
         at_once = max(_AT_ONCE // (len(follow.behind) or 1), _AT_LEAST)
         fetched = await fetch(consumer, [*places, self._control], max_records=at_once)
-        self._learn(fetched.pop(self._control, ()))
+        if self._finder.learn(fetched.pop(self._control, ())):
+            self._look_at_s = 0.0
         for place, messages in fetched.items():
             span = (follow.next[place], follow.ends[place] if self._until_end else None)
             merge.add(
@@ -180,108 +225,41 @@ class TailReader:
             follow.next[place] = await consumer.position(place)
         return set(fetched)
 
-    @property
-    def _servers(self) -> str:
-        return servers_text(self._arguments)
-
     async def _find(self, consumer: Any) -> _Follow:
-        """Wait until what was asked for is described on the control topic, then stand where reading
+        """Wait until the streams are described on the control topic, then go to where reading
         starts."""
-        while True:
-            problem = await self._read_control(consumer)
-            if not problem:
-                break
+        finder = self._finder
+        while problem := await finder.look():
             strange = [
                 stream
-                for stream in sorted(self._streams - self._described.keys())
+                for stream in sorted(self._streams - (finder.described() or {}).keys())
                 if not self._awaited(stream)
             ]
             if strange:
-                raise NothingPublished(
-                    f"{problem}; the config has no stream {', '.join(strange)} either"
-                )
-            if self._until_end:
+                problem += f"; the config has no stream {', '.join(strange)} either"
+            if strange or self._until_end:
                 raise NothingPublished(problem)
             self._waiting(problem)
             await asyncio.sleep(LOOK_AGAIN_S)
         follow = _Follow()
         await self._extend(consumer, follow, from_beginning=self._from_beginning)
-        if self._until_end and self._missing and not follow.next:
-            raise NothingPublished("; ".join(self._missing.values()))
+        if self._until_end and finder.missing and not follow.next:
+            raise NothingPublished("; ".join(finder.missing.values()))
         return follow
 
-    async def _read_control(self, consumer: Any) -> str:
-        """Read the control topic to its end. Shape: "" or what is missing."""
-        if not await partitions_of_topics(consumer, {self._control.topic}):
-            return (
-                f"topic {self._control.topic} does not exist yet: start the relay, or check "
-                "cluster and kafka.topicPrefix"
-            )
-        await read_ranges(
-            consumer,
-            await offset_ranges(consumer, [self._control]),
-            lambda _, messages: self._learn(messages),
-            max_records=_AT_ONCE,
-            silent_after_s=self._silent_after_s,
-        )
-        missing = sorted(self._streams - self._described.keys())
-        if missing:
-            known = ", ".join(sorted(self._described)) or "none"
-            return f"stream {', '.join(missing)} has not been published yet; published: {known}"
-        return (
-            ""
-            if self._described
-            else f"no stream has been published yet: {self._control.topic} describes none"
-        )
-
-    def _learn(self, messages: Sequence[Any]) -> None:
-        for message in messages:
-            try:
-                record = parse_control(message.key, message.value)
-            except RecordRefused:
-                # the relay reports it; a reader misses nothing but a stream that is
-                # not described
-                continue
-            if record.kind == "stream":
-                match record.value:
-                    case {"topic": str(topic), "partitions": int(partitions)}:
-                        self._described[record.stream] = DescribedStream(topic, partitions)
-                    case _:
-                        self._described.pop(record.stream, None)
-
     async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
-        """Take in the topics described since; one that appears while we look on is read from its
-        start."""
-        wanted = {
-            stream: each
-            for stream, each in self._described.items()
-            if not self._streams or stream in self._streams
-        }
-        places = {
-            TopicPartition(each.topic, partition)
-            for each in wanted.values()
-            for partition in range(each.partitions)
-        }
-        new = sorted(places - follow.next.keys())
-        if new:
-            there = await partitions_of_topics(consumer, {place.topic for place in new})
-            lacking = {
-                stream: each
-                for stream, each in wanted.items()
-                if any(place.topic == each.topic for place in new)
-            }
-            self._missing = what_is_missing(
-                lacking, there, control=self._control.topic, servers=self._servers
-            )
-            for problem in self._missing.values():
-                self._waiting(problem)
-            new = [place for place in new if place.partition in there.get(place.topic, ())]
-        if not new:
-            return
-        control_at = await consumer.position(self._control)
-        for place, (begin, end) in (await offset_ranges(consumer, new)).items():
+        """Take in the partitions that are described and not read yet; one that appears while we
+        look on is read from its start."""
+        finder = self._finder
+        new = sorted(await finder.places(frozenset(follow.next)))
+        for problem in finder.missing.values():
+            self._waiting(problem)
+        loop = asyncio.get_running_loop()
+        self._look_at_s = loop.time() + LOOK_AGAIN_S if finder.missing else float("inf")
+        for place, (begin, end) in (await offset_ranges(consumer, new)).items() if new else ():
             follow.ends[place], follow.next[place] = end, begin if from_beginning else end
-        assign(consumer, {self._control: control_at, **follow.next})
+        if new or not follow.next:
+            assign(consumer, {self._control: finder.control_at, **follow.next})
 
     def _look(self, message: Any, start: int, end: int | None) -> tuple[float, Seen] | None:
         """The record with its time, in milliseconds since 1970; None for one that is not wanted."""

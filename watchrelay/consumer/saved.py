@@ -11,13 +11,10 @@ import msgspec
 
 from watchrelay.consumer.changes import Saved
 from watchrelay.consumer.errors import PositionsLost
-from watchrelay.consumer.origin import DescribedStream, Origin
 from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas
-from watchrelay.contract.control import is_count
-from watchrelay.contract.records import DIGEST_MASK, PARTITIONS_MAX
-from watchrelay.core.text import counted, short
+from watchrelay.contract.control import DescribedStream, Origin
+from watchrelay.core.text import counted
 
-_DIGEST = re.compile("[0-9a-f]{16}")
 _AT = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)
 
 
@@ -50,24 +47,8 @@ def _one(number: int, entry: Any) -> Saved:
         assert reason is not None, "the pattern takes any text"
         field = f", {reason[2]}" if reason[2] else ""
         raise _refused(f"entry {number}{field}: {reason[1]}") from error
-    numbers = ("offset", "epoch", "sequence", "count")
-    wrong = [
-        (name, "a number that an offset or a count can have")
-        for name in numbers
-        if not is_count(getattr(saved, name))
-    ]
-    wrong += [(name, "the name of one") for name in ("stream", "topic") if not getattr(saved, name)]
-    if not is_count(saved.partition, PARTITIONS_MAX - 1):
-        wrong.append(("partition", "the number of a partition"))
-    if not _DIGEST.fullmatch(saved.digest):
-        wrong.append(("digest", "16 hex digits"))
-    if saved.begin is not None and not (is_count(saved.begin) and saved.begin <= saved.offset):
-        wrong.append(("begin", f"null or an offset up to {saved.offset}, where the place is"))
-    if wrong:
-        name, wanted = wrong[0]
-        raise _refused(
-            f"entry {number}, {name}: {short(repr(getattr(saved, name)))} is not {wanted}"
-        )
+    if saved.begin is not None and saved.begin > saved.offset:
+        raise _refused(f"entry {number}, begin: {saved.begin} is beyond the offset {saved.offset}")
     return saved
 
 
@@ -80,7 +61,7 @@ def _refused(why: str) -> ValueError:
 
 class UnreachedPositions:
     """Saved places that were not reached again yet: up to there nothing of their streams is handed
-    out."""
+    out. All methods raise PositionsLost."""
 
     def __init__(self, saved: Sequence[Saved]) -> None:
         self._left = {(each.topic, each.partition, each.stream): each for each in saved}
@@ -88,9 +69,8 @@ class UnreachedPositions:
     def __bool__(self) -> bool:
         return bool(self._left)
 
-    def holds(self, topic: str, partition: int, stream: str) -> bool:
-        """Whether this position is not reached yet."""
-        return bool(self._left) and (topic, partition, stream) in self._left
+    def __contains__(self, lane: PartitionReplica) -> bool:
+        return bool(self._left) and (lane.topic, lane.partition, lane.stream) in self._left
 
     def all(self) -> list[Saved]:
         """The positions not reached yet."""
@@ -100,8 +80,7 @@ class UnreachedPositions:
         """The topics and partitions with positions not reached yet."""
         return {(topic, partition) for topic, partition, _ in self._left}
 
-    def of(self, topic: str, partition: int) -> list[Saved]:
-        """The positions not reached yet in one partition."""
+    def _of(self, topic: str, partition: int) -> list[Saved]:
         return [
             each
             for each in self._left.values()
@@ -110,31 +89,27 @@ class UnreachedPositions:
 
     def origins(self, topic: str, partition: int, end: int) -> dict[str, Origin]:
         """Where the streams of one partition, which ends at `end`, begin to build the saved state
-        again. Raises: PositionsLost."""
-        for saved in self.of(topic, partition):
+        again."""
+        origins = {}
+        for saved in self._of(topic, partition):
             if saved.offset > end:
-                raise PositionsLost(
-                    _lost(saved, f"the log ends at {end}: was the topic recreated?")
-                )
-        return {
-            saved.stream: Origin(saved.begin, saved.snapshot) for saved in self.of(topic, partition)
-        }
+                raise _lost(saved, f"the log ends at {end}: was the topic recreated?")
+            origins[saved.stream] = Origin(saved.begin, saved.snapshot)
+        return origins
 
     def compare(self, described: Mapping[str, DescribedStream]) -> None:
-        """Raises: PositionsLost where a stream is on another topic now, or has fewer partitions."""
+        """Refuse positions of a stream that is on another topic now, or has fewer partitions."""
         for saved in self._left.values():
             each = described.get(saved.stream)
             if each is not None and each.topic != saved.topic:
-                raise PositionsLost(_lost(saved, f"the stream is on topic {each.topic} now"))
+                raise _lost(saved, f"the stream is on topic {each.topic} now")
             if each is not None and saved.partition >= each.partitions:
-                raise PositionsLost(
-                    _lost(saved, f"the stream has {counted(each.partitions, 'partition')} now")
-                )
+                raise _lost(saved, f"the stream has {counted(each.partitions, 'partition')} now")
 
-    def made_anew(self, topic: str, partition: int) -> None:
-        """Raises: PositionsLost where something is owed of a log that is not the same any more."""
-        for saved in self.of(topic, partition):
-            raise PositionsLost(_lost(saved, "the topic was recreated"))
+    def restarted(self, topic: str, partition: int) -> None:
+        """Refuse positions in a log that is not the same any more."""
+        for saved in self._of(topic, partition):
+            raise _lost(saved, "the topic was recreated")
 
     def forget(
         self,
@@ -145,53 +120,40 @@ class UnreachedPositions:
         *,
         wanted: bool,
     ) -> None:
-        """What is owed where nothing is read: of a topic that is not `wanted` any more it is
-        forgotten.
+        """Forget what is owed of a topic that is not `wanted` any more, and refuse what would miss
+        deletes: the topic has fewer partitions now, or the stream was retired.
 
         `described` None: no stream is described, and `partitions` is what the topic has, 0 for one
         that is not read.
-        Raises: PositionsLost where the topic has fewer partitions now, or the stream was retired:
-        its deletes would be missed.
         """
-        for saved in self.of(topic, partition):
+        for saved in self._of(topic, partition):
             if described is None and partitions:
-                raise PositionsLost(
-                    _lost(saved, f"the topic has {counted(partitions, 'partition')} now")
-                )
+                raise _lost(saved, f"the topic has {counted(partitions, 'partition')} now")
             if described is not None and saved.stream in described:
                 continue
             if described is not None and wanted:
-                raise PositionsLost(
-                    _lost(
-                        saved,
-                        "the control topic describes no such stream any more, so it was retired",
-                    )
+                raise _lost(
+                    saved, "the control topic describes no such stream any more, so it was retired"
                 )
             del self._left[topic, partition, saved.stream]
 
-    def settle(self, topic: str, partition: int, at: int, lanes: PartitionReplicas) -> None:
+    def settle(self, at: int, lanes: PartitionReplicas) -> None:
         """From the places of one partition that are reached at offset `at` changes are given: there
-        the state must be what it was.
-
-        Raises: PositionsLost.
-        """
-        for saved in self.of(topic, partition):
-            if at >= saved.offset:
-                lane = lanes.by_stream[saved.stream]
-                _prove(saved, lane)
-                lane.outbox.go_on(saved)
-                del self._left[topic, partition, saved.stream]
-
-
-def _prove(saved: Saved, lane: PartitionReplica) -> None:
-    held = lane.replica.held
-    if (len(held), lane.replica.digest & DIGEST_MASK) != (saved.count, int(saved.digest, 16)):
-        found = f"{counted(len(held), 'object')} where there were {saved.count}, or others"
-        raise PositionsLost(_lost(saved, f"what is left of the log leads to {found}"))
+        the state must be what it was."""
+        for saved in self._of(lanes.topic, lanes.partition):
+            if at < saved.offset:
+                continue
+            lane = lanes.by_stream[saved.stream]
+            count = len(lane.replica.held)
+            if (count, lane.replica.digest) != (saved.count, int(saved.digest, 16)):
+                found = f"{counted(count, 'object')} where there were {saved.count}, or others"
+                raise _lost(saved, f"what is left of the log leads to {found}")
+            lane.outbox.go_on(saved)
+            del self._left[saved.topic, saved.partition, saved.stream]
 
 
-def _lost(saved: Saved, why: str) -> str:
-    return (
+def _lost(saved: Saved, why: str) -> PositionsLost:
+    return PositionsLost(
         f"stream {saved.stream}: the positions saved at {saved.topic}/{saved.partition}, "
         f"offset {saved.offset}, cannot be gone on from: "
         f"{why}; start without them and forget what was built before"

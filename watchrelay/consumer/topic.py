@@ -1,21 +1,16 @@
-"""Streams followed on Kafka: from the newest snapshot, then live, proven at every marker, repaired
-after a loss.
-
-Room: consumer. In: where Kafka is, the control topic or the topics, perhaps saved positions. Out:
-changes, the state, what is proven.
-"""
+"""Follows streams on Kafka: from the newest snapshot, then live; verified at every marker, and
+repaired after a loss."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
-from watchrelay.consumer.changes import Change, LaneState, Problem, Problems
+from watchrelay.consumer.changes import Change, LaneState, Problem, ProblemKind, Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     away,
@@ -25,27 +20,26 @@ from watchrelay.consumer.connecting import (
     start_consumer,
     unreadable,
 )
-from watchrelay.consumer.cursors import Cursors
 from watchrelay.consumer.errors import NothingPublished, own_errors
-from watchrelay.consumer.locate import Finder
-from watchrelay.consumer.objects import Objects
-from watchrelay.consumer.origin import DescribedStream
-from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas, Pending
+from watchrelay.consumer.locate import Finder, within
+from watchrelay.consumer.partitions import Objects, PartitionReplica, PartitionReplicas, Pending
 from watchrelay.consumer.reader import LOOK_AGAIN_S
-from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Unproven
+from watchrelay.consumer.replica import Noted, Outcome, ReadAgain, Replaced, Unproven
 from watchrelay.consumer.saved import UnreachedPositions, saved_from
-from watchrelay.consumer.topic_metadata import what_is_unproven
+from watchrelay.contract.control import DescribedStream
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
+from watchrelay.contract.state import Changed, Ignored
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.core.text import counted
 from watchrelay.kafka.client import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     TopicPartition,
 )
-from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.consumer import position_if_known, stop_consumer
 from watchrelay.kafka.client.failures import servers_text
-from watchrelay.kafka.reader import fetch
+from watchrelay.kafka.reader import assign, fetch, offset_ranges
 
 LOOK_ANYWAY_S = 15.0
 """However well all goes: a topic that was deleted, and a broker that is away, are only seen by
@@ -55,44 +49,36 @@ _AT_ONCE = 2_000
 
 
 class TopicReader:
-    """The state of some streams, and every change of it.
+    """The state of some streams, and every change of it; use it as in the package's example.
 
-        async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as
-        reader:
-            await reader.ready()
-            async for change in reader:
-                ...
+    The iteration gives each object of the proven state once, as `added`, then each change of it.
+    Nothing is given that is not proven: after a loss the changes of that partition are held back
+    until its state is proven again, then what differs is given. All loops over a reader, also in
+    several tasks, share one sequence; a task that is cancelled loses no change. Nothing happens in
+    the background: only `ready()` and the iteration read. Of changes that are not taken meanwhile,
+    only the latest state of each object is kept.
 
-    `kafka` is a bootstrap address, several, or keyword arguments for aiokafka's consumer
-    (`bootstrap_servers`, `security_protocol`, ...). Name the `control_topic`
-    (`<prefix>.<cluster>.control`), or `topics`, or both. With the control topic, `streams` names
-    those wanted (none: all that are described there, also later) and reading starts at the newest
-    snapshot that can be verified. Without it, or the right to read it, at the snapshot that the
-    newest heartbeats name; a stream that nobody writes any more is then found by name alone.
+    There is no consumer group and nothing is committed to Kafka: save `positions()` together with
+    what was made of the changes.
 
-    The iteration gives each object of the proven state once, as `added`; then each change of it. A
-    partition begins when it was read to the end that it had at first and a marker proved it; after
-    `ready()` all have. Nothing is given that is not proven: after a loss the changes of that
-    partition are held back until its state is proven again, then what differs is given. An object
-    that changes before it was given comes as it is then. All loops over a reader, also in several
-    tasks, share one sequence. Who is cancelled loses no change.
+    Args:
+        kafka: A bootstrap address, several, or keyword arguments of aiokafka's consumer.
+        control_topic: `<prefix>.<cluster>.control`. Reading starts at the newest snapshot that can
+            be verified; without it, or the right to read it, at the one that the newest heartbeats
+            name, and a stream that nobody writes any more is found by name alone.
+        topics: Only these; required without `control_topic`.
+        streams: Only these; none: all, also those that are described later.
+        resume: What `positions()` gave. The changes since then come, deletes included, perhaps
+            those since the last heartbeat once more; the state at that place is proven first.
+        until_end: Stop at the end that the partitions have at the start.
+        waiting: Called about once a second with what is missing: a topic or its partitions, a
+            broker, the proof. Reading goes on by itself when it comes.
 
-    There is no consumer group and nothing is committed to Kafka. `positions()` is what to save
-    together with what was made of the changes; given back as `resume`, the changes since then come,
-    deletes included, and perhaps those since the last heartbeat once more (at least once). The
-    state at the saved place is built again and proven by its digest first, so that `old` is right.
-
-    Nothing happens in the background: `ready()` and the iteration read on. Of changes that nobody
-    takes meanwhile, only what they come to is kept for each object, so memory is bounded by the
-    state; each value is held once.
-
-    `waiting` is called about once a second with what is missing, while something is: a topic or its
-    partitions, a broker, the proof. Reading goes on by itself when it comes. `close()` ends an
-    iteration that goes on in another task.
-
-    Raises: ValueError or TypeError, at once, for arguments that can never be right;
-    KafkaUnavailable when no broker answers at the start or a right is missing; PositionsLost;
-    NothingPublished, only with `until_end`, where waiting would never end.
+    Raises:
+        ValueError or TypeError: At once, for arguments that can never be right.
+        KafkaUnavailable: No broker answers at the start, or a right is missing.
+        PositionsLost: The log no longer leads to `resume`.
+        NothingPublished: Only with `until_end`, where waiting would never end.
     """
 
     def __init__(
@@ -117,23 +103,29 @@ class TopicReader:
             dict(kafka) if isinstance(kafka, Mapping) else {"bootstrap_servers": kafka}
         )
         checked_servers(self._arguments)
-        self._streams = frozenset(streams)
+        self._servers = servers_text(self._arguments)
+        self._streams, self._topics = frozenset(streams), tuple(topics)
         self._until_end, self._waiting = until_end, waiting
         saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
         self._owed = UnreachedPositions(saved)
+        self._entered = False
         self._consumer: Any = None
-        self._finder: Finder | None = None
-        self._cursors = Cursors(None)
-        self._find_in = (control_topic, tuple(topics))
+        self._problems = Problems()
+        self._finder = Finder(
+            None,
+            control_topic=control_topic,
+            topics=topics,
+            streams=self._streams,
+            problems=self._problems,
+            servers=self._servers,
+        )
+        self._control: TopicPartition | None = None
+        """The control partition, while it is read."""
         self._lanes: dict[TopicPartition, PartitionReplicas] = {}
-        self._behind: dict[TopicPartition, int] = {}
-        """Partitions that were not read yet to the end they had when they were found, or when they
-        had to be read again."""
         self._look_at_s = self._unproven_s = 0.0
         self._scope: asyncio.Timeout | None = None
         """Around what is awaited of Kafka: `close()` ends it."""
         self._pending = Pending()
-        self._problems = Problems()
         self._turn = asyncio.Lock()
 
     # ---- life ------------------------------------------------------------------------------------
@@ -141,21 +133,12 @@ class TopicReader:
     async def __aenter__(self) -> Self:
         """Connect. Raises: KafkaUnavailable; RuntimeError when it was entered before, or closed
         meanwhile."""
-        if self._finder is not None:
+        if self._entered:
             raise RuntimeError("a TopicReader is entered once: make another one")
-        consumer = self._consumer = make_consumer(self._arguments)
-        self._cursors = Cursors(consumer)
-        servers, (control, topics) = servers_text(self._arguments), self._find_in
-        self._finder = Finder(
-            consumer,
-            control_topic=control,
-            topics=topics,
-            streams=self._streams,
-            problems=self._problems,
-            servers=servers,
-        )
+        self._entered = True
+        self._consumer = self._finder.consumer = make_consumer(self._arguments)
         try:
-            await self._begin(consumer)
+            await self._begin(self._consumer)
         except BaseException:
             self._consumer = None
             raise
@@ -171,12 +154,7 @@ class TopicReader:
         finally:
             self._scope = None
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -223,7 +201,9 @@ class TopicReader:
     def proven(self) -> bool:
         """Every partition of every stream wanted agreed with its newest marker, and has been read
         to the end that it had at first."""
-        if not self._lanes or self._behind or self._owed or self._cursors.gone:
+        if not self._lanes or self._behind or self._owed:
+            return False
+        if any(lanes.gone for lanes in self._lanes.values()):
             return False
         expected = self._expected()
         return bool(expected) and all(
@@ -260,18 +240,15 @@ class TopicReader:
     def lanes(self) -> list[LaneState]:
         """The state of each stream in each partition, with count and digest."""
         return [
-            lane.state(place.topic)
-            for place, lanes in sorted(self._lanes.items())
+            lane.state()
+            for _, lanes in sorted(self._lanes.items())
             for _, lane in sorted(lanes.by_stream.items())
         ]
 
     def positions(self) -> list[dict[str, Any]]:
         """What to save, as plain JSON values: per stream and partition the newest proven place
-        behind which all was handed out.
-
-        Shape: a partition that had none yet is missing: given back so, it is read from the newest
-        snapshot.
-        """
+        behind which all was handed out. A partition that had none yet is missing: given back so, it
+        is read from the newest snapshot."""
         passed = [each for lanes in self._lanes.values() for each in lanes.passed()]
         saved = {
             (each.stream, each.partition): each
@@ -287,7 +264,6 @@ class TopicReader:
     def _expected(self) -> dict[str, int]:
         """Partitions by stream: as described; without the control topic, of those met or named, as
         their markers say."""
-        assert self._finder is not None, "enter the reader before asking it"
         if (described := self._finder.described()) is not None:
             return {stream: each.partitions for stream, each in described.items()}
         names = self._streams or set(self.streams)
@@ -297,11 +273,9 @@ class TopicReader:
         }
 
     @property
-    def _at_end(self) -> bool:
-        """What is there was read to its end; what is missing speaks for itself."""
-        return (
-            bool(self._lanes) and not self._behind and not (self._finder and self._finder.missing)
-        )
+    def _behind(self) -> bool:
+        """Something is not read yet to the end that it had when it was found."""
+        return any(lanes.end for lanes in self._lanes.values())
 
     def _at_end_proven(self) -> bool:
         """Whether all was read, with `until_end`. Raises: NothingPublished where it was and is not
@@ -312,8 +286,17 @@ class TopicReader:
         return ended
 
     def _unproven(self) -> str:
-        assert self._finder is not None, "there is something to prove once the reader was entered"
-        return what_is_unproven(self.lanes(), self._expected(), self._finder.missing)
+        """Which streams and partitions wait for their proof."""
+        missing = self._finder.missing
+        waits = [f"{lane.stream}/{lane.partition}" for lane in self.lanes() if not lane.proven]
+        waits += [
+            f"{stream} ({found} of {counted(partitions, 'partition')} found)"
+            for stream, partitions in sorted(self._expected().items())
+            if stream not in missing and (found := len(self._of(stream))) < partitions
+        ]
+        return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or (
+            "no stream was found"
+        )
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -321,11 +304,11 @@ class TopicReader:
         """Read some more, and say what waits for its proof. False: the reader is closed."""
         with own_errors():
             going = await self._step()
-        now_s = asyncio.get_running_loop().time()
-        if not self._at_end or self.proven:
-            self._unproven_s = now_s
-        elif now_s >= self._unproven_s + LOOK_AGAIN_S:
-            self._unproven_s = now_s
+        at_end = self._lanes and not self._behind and not self._finder.missing
+        if not at_end or self.proven:
+            self._unproven_s = _now_s()
+        elif _now_s() >= self._unproven_s + LOOK_AGAIN_S:
+            self._unproven_s = _now_s()
             self._waiting(
                 f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells"
             )
@@ -333,7 +316,7 @@ class TopicReader:
 
     async def _step(self) -> bool:
         """Read some more; one caller at a time. False: the reader is closed."""
-        if self._finder is None:
+        if not self._entered:
             raise RuntimeError(
                 "enter the reader before reading: async with TopicReader(...) as reader"
             )
@@ -343,7 +326,7 @@ class TopicReader:
                 return False
             try:
                 async with asyncio.timeout(None) as self._scope:
-                    problem = await (self._advance() if self._lanes else self._find())
+                    problem = await self._advance()
             except (KafkaConnectionError, KafkaTimeoutError, TimeoutError) as error:
                 problem = self._away(error)
             except (KafkaError, OSError) as error:
@@ -362,49 +345,67 @@ class TopicReader:
         """What to say while no broker answers. Raises: SinkUnavailable with `until_end`."""
         if self._consumer is None:
             return ""
-        why = (
-            f"kafka at {servers_text(self._arguments)} cannot be asked: "
-            f"{away(self._consumer, error)}"
-        )
+        why = f"kafka at {self._servers} cannot be asked: {away(self._consumer, error)}"
         if self._until_end:
             raise SinkUnavailable(why) from error
-        self._look_at_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        self._look_at_s = _now_s() + LOOK_AGAIN_S
         return f"{why}; reading goes on when it can be"
 
-    async def _find(self) -> str:
-        """Find what to read and where to start. Shape: "", or what is missing."""
-        assert self._finder is not None, "enter the reader before reading"
-        await asyncio.sleep(self._look_at_s - asyncio.get_running_loop().time())
-        problem = await self._finder.look()
+    async def _advance(self) -> str:
+        """Take what arrives, and look again when it is time; "", or what is missing."""
+        # Named, for what aiokafka still has to say of a control topic that may not be read must not
+        # be raised here.
+        places = [place for place, lanes in self._lanes.items() if not lanes.gone]
+        if self._lanes and self._control:
+            places.append(self._control)
+        if places:
+            fetched = await fetch(self._consumer, places, max_records=_AT_ONCE)
+            for place, messages in fetched.items():
+                if place != self._control:
+                    self._take(place, self._lanes[place], messages)
+                elif self._finder.learn(messages):
+                    # kept here: after a cancellation the next step continues with it
+                    self._look_at_s = 0.0
+            for place, lanes in self._lanes.items():
+                if self._position(place) >= lanes.end:
+                    lanes.end = 0
+            self._settle_owed()
+            self._begin_proven()
+        else:
+            await asyncio.sleep(self._look_at_s - _now_s())
+        return await self._look() if _now_s() >= self._look_at_s else ""
+
+    async def _look(self) -> str:
+        """Find what to read and where to start, and whether what is read exists still; "", or what
+        is missing."""
+        problem = "" if self._lanes else await self._finder.look()
         if not problem:
-            await self._extend()
+            async with asyncio.timeout(_LOOK_TIMEOUT_S if self._lanes else None):
+                await self._extend()
+                await self._shorten()
             problem = "; ".join(self._finder.missing.values())
-        if problem and self._until_end and not self._lanes:
+        # also of a partition that is gone and was not read to its end
+        if problem and self._until_end and (not self._lanes or self._lost_while_behind()):
             raise NothingPublished(problem)
-        self._look_at_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        soon = problem or not self._lanes
+        self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
         return "" if self._until_end else problem
 
-    async def _look_again(self) -> str:
-        """Whether what is read is there still, and what was missing has come. Shape: "", or what is
-        missing."""
-        finder, loop = self._finder, asyncio.get_running_loop()
-        assert finder is not None, "enter the reader before reading"
-        if loop.time() < self._look_at_s:
-            return ""
-        async with asyncio.timeout(_LOOK_TIMEOUT_S):
-            await self._extend()
-            await self._shorten()
-        problem = "; ".join(finder.missing.values())
-        if self._until_end and any(place in self._cursors.gone for place in self._behind):
-            raise NothingPublished(problem)
-        self._look_at_s = loop.time() + (LOOK_AGAIN_S if problem else LOOK_ANYWAY_S)
-        return "" if self._until_end else problem
+    def _lost_while_behind(self) -> bool:
+        return any(lanes.gone and lanes.end for lanes in self._lanes.values())
+
+    def _position(self, place: TopicPartition) -> int:
+        """The offset of the next record; 0 while the client asks for it, because the one that it
+        had is out of reach."""
+        lanes = self._lanes[place]
+        if lanes.gone or place not in self._consumer.assignment():
+            return lanes.next
+        return position_if_known(self._consumer, place) or 0
 
     async def _extend(self) -> None:
-        """Take in the partitions that were found since, let go of those that are gone, and stand
-        where each is to be read."""
-        assert self._finder is not None, "enter the reader before reading"
-        finder, cursors = self._finder, self._cursors
+        """Take in the partitions that were found since, restart those of recreated topics, drop
+        those that will not come back, and read each from where it is to be read."""
+        finder = self._finder
         self._let_go(finder.described() or {})
         found = await finder.places(frozenset(self._lanes))
         gone = {
@@ -417,214 +418,163 @@ class TopicReader:
         control = finder.control if finder.control_there else None
         if (
             not (found or over or finder.anew)
-            and gone == cursors.gone
-            and control == cursors.control
+            and gone == {place for place, lanes in self._lanes.items() if lanes.gone}
+            and control == self._control
         ):
             return
-        new = sorted(found)
-        begins = await self._consumer.beginning_offsets(new)
-        ends = await self._consumer.end_offsets(new)
+        ranges = await offset_ranges(self._consumer, sorted(found))
         # From here on without an await: a cancellation leaves all or nothing.
-        for place in new:
-            found[place].update(self._owed.origins(place.topic, place.partition, ends[place]))
+        for place, (_, end) in ranges.items():
+            owed = self._owed.origins(place.topic, place.partition, end)
+            found[place] = within(found[place], end) | owed
         for place in over:
-            self._bury(place)
+            # the partition will never exist again: what was held of it is gone
+            for lane in self._lanes.pop(place).by_stream.values():
+                self._pending.close(lane, "gone")
         # asked before: `assign` forgets it
-        at = {place: cursors.stands(place) for place in self._lanes}
-        for place in new:
+        starts = {place: self._position(place) for place in self._lanes}
+        for place, (begin, end) in ranges.items():
             lanes = self._lanes[place] = PartitionReplicas(
-                place.partition, found[place], only=self._streams
+                place.partition, found[place], topic=place.topic, only=self._streams
             )
-            at[place] = max(begins[place], lanes.start or 0)
-            if ends[place] > at[place]:
-                self._behind[place] = ends[place]
-        for place in (
-            {*cursors.gone, *(place for place in self._lanes if place.topic in finder.anew)}
-            - gone
-            - over
-        ):
-            self._made_anew(place)
-            at[place] = 0
+            starts[place] = max(begin, lanes.start)
+            lanes.end = end if end > starts[place] else 0
+        for place, lanes in self._lanes.items():
+            if place not in gone and (lanes.gone or place.topic in finder.anew):
+                self._restart(lanes)
+                starts[place] = 0
+            lanes.gone = place in gone
+            # 0 is the start, wherever it is: what arrives from there is still of a recreated topic
+            # if it is before what was applied
+            lanes.next = starts[place] or lanes.next
         finder.anew.clear()
-        cursors.assign(at, gone, control, finder.control_at)
+        self._control = control
+        # the client would ask for a partition that is gone again and again
+        reads = {place: start for place, start in starts.items() if place not in gone}
+        assign(self._consumer, reads | ({control: finder.control_at} if control else {}))
         self._settle_owed()
 
-    def _made_anew(self, place: TopicPartition) -> None:
-        """The topic was recreated: it is read from its start. Raises: PositionsLost."""
-        self._owed.made_anew(place.topic, place.partition)
-        self._problems.add(
-            Problem(
-                "anew",
-                place.topic,
-                place.partition,
-                0,
-                "the topic was recreated: read from its start",
-            )
-        )
-        self._lanes[place].begin_anew()
-        self._cursors.at[place] = 0
+    def _restart(self, lanes: PartitionReplicas) -> None:
+        """The topic was recreated: what it holds now is read from its start, and what differs is
+        given once it is proven. Raises: PositionsLost."""
+        self._owed.restarted(lanes.topic, lanes.partition)
+        self._note("anew", lanes, 0, "the topic was recreated: read from its start")
+        lanes.restart()
         # up to the end that the look finds, `_shorten`
-        self._behind[place], self._look_at_s = sys.maxsize, 0.0
-
-    def _bury(self, place: TopicPartition) -> None:
-        """The partition will never be there again: what was held of it is gone."""
-        self._behind.pop(place, None)
-        for lane in self._lanes.pop(place).by_stream.values():
-            self._pending.close(place.topic, lane, "gone")
+        lanes.end, self._look_at_s = sys.maxsize, 0.0
 
     async def _shorten(self) -> None:
         """An end that will never be reached, for the log is shorter now, is not waited for."""
-        behind = [place for place in self._behind if place not in self._cursors.gone]
+        behind = [place for place, lanes in self._lanes.items() if lanes.end and not lanes.gone]
         for place, end in (await self._consumer.end_offsets(behind)).items() if behind else ():
-            self._behind[place] = min(self._behind[place], end)
+            self._lanes[place].end = min(self._lanes[place].end, end)
 
     def _let_go(self, described: Mapping[str, DescribedStream]) -> None:
-        """What was held of streams that stand on other topics now is gone; what is there comes
-        again. Raises: PositionsLost."""
+        """What was held of streams that are on other topics now is gone; what is there comes again.
+        Raises: PositionsLost."""
         self._owed.compare(described)
-        for place, lanes in self._lanes.items():
-            for stream, each in described.items():
-                if each.topic == place.topic:
-                    lanes.come_back(stream)
-                elif stream in lanes.by_stream:
-                    self._pending.close(place.topic, lanes.leave(stream), "moved")
-
-    async def _advance(self) -> str:
-        """Take what comes. Shape: "", or what is missing."""
-        assert self._finder is not None, "enter the reader before reading"
-        cursors = self._cursors
-        # Named, for what aiokafka still has to say of a control topic that may not be read must not
-        # be raised here.
-        places = cursors.read
-        if not places:
-            await asyncio.sleep(self._look_at_s - asyncio.get_running_loop().time())
-            return await self._look_again()
-        fetched = await fetch(self._consumer, places, max_records=_AT_ONCE)
-        for place, messages in fetched.items():
-            if place != cursors.control:
-                self._take(place, self._lanes[place], messages)
-            elif self._finder.learn(messages):
-                # kept here: after a cancellation the next step continues with it
-                self._look_at_s = 0.0
-        for place in [*self._behind]:
-            if cursors.stands(place) >= self._behind[place]:
-                del self._behind[place]
-        self._settle_owed()
-        self._begin_proven()
-        return await self._look_again()
+        for lanes in self._lanes.values():
+            lanes.elsewhere = {
+                stream for stream, each in described.items() if each.topic != lanes.topic
+            }
+            for stream in lanes.elsewhere & lanes.by_stream.keys():
+                self._pending.close(lanes.by_stream.pop(stream), "moved")
 
     def _begin_proven(self) -> None:
         """What was read to its end and is proven may be given out."""
         for place, lanes in self._lanes.items():
-            for lane in lanes.by_stream.values() if place not in self._behind else ():
-                if (
-                    not lane.outbox.begun
-                    and lane.proven
-                    and not self._owed.holds(place.topic, place.partition, lane.stream)
-                ):
-                    self._pending.begin(place.topic, lane, self._cursors.stands(place) - 1)
+            for lane in lanes.by_stream.values() if not lanes.end else ():
+                if not lane.outbox.begun and lane.proven and lane not in self._owed:
+                    self._pending.begin(lane, self._position(place) - 1)
 
     def _take(
         self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
     ) -> None:
         """Apply what was fetched of one partition, up to where it has to be read again."""
-        if messages and messages[0].offset < self._cursors.at[place]:
-            self._made_anew(place)
+        if messages and messages[0].offset < lanes.next:
+            self._restart(lanes)
         for message in messages:
             offset = message.offset
-            self._cursors.at[place] = offset + 1
+            lanes.next = offset + 1
             try:
                 record = decode(message.key, message.value, message.headers)
             except RecordRefused as error:
-                self._problems.add(
-                    Problem("foreign", place.topic, place.partition, offset, str(error))
-                )
+                self._note("foreign", lanes, offset, str(error))
                 continue
             if self._owed:
-                self._owed.settle(place.topic, place.partition, offset, lanes)
+                self._owed.settle(offset, lanes)
             if isinstance(record, ObjectRecord) and record.value is not None:
                 found = content_hash(record.key, record.value)
                 if found != record.value_hash:
-                    self._problems.add(
-                        Problem(
-                            "hash",
-                            place.topic,
-                            place.partition,
-                            offset,
-                            "a value is not what ce_wrhash says",
-                        )
-                    )
-                    # the digest is to speak of what is held
+                    self._note("hash", lanes, offset, "a value is not what ce_wrhash says")
+                    # the digest is to describe what is held
                     record = msgspec.structs.replace(record, value_hash=found)
             applied = lanes.apply(offset, record)
-            if applied is not None and not self._took(place, offset, record, *applied):
+            if applied is None:
+                continue
+            lane, outcome = applied
+            self._took(offset, record, lane, outcome)
+            if isinstance(outcome, ReadAgain):
+                # the rest of what was fetched is void
+                self._consumer.seek(place, outcome.offset or 0)
+                lanes.next, lanes.end = 0, max(lanes.end, offset + 1)
                 return
 
-    def _took(
-        self,
-        place: TopicPartition,
-        offset: int,
-        record: Decoded,
-        lane: PartitionReplica,
-        outcome: object,
-    ) -> bool:
-        """Hand on what a record did. False: the rest of what was fetched is void, the cursor went
-        back."""
+    def _note(
+        self, kind: ProblemKind, lanes: PartitionReplicas | PartitionReplica, offset: int, why: str
+    ) -> None:
+        self._problems.add(Problem(kind, lanes.topic, lanes.partition, offset, why))
+
+    def _took(self, offset: int, record: Decoded, lane: PartitionReplica, outcome: Outcome) -> None:
+        """Hand on what a record did."""
         match outcome:
             case Ignored():
                 # of a former writer, or of a recreated topic
                 if not outcome.duplicate and isinstance(record, MarkerRecord):
-                    self._look_at_s = min(
-                        self._look_at_s, asyncio.get_running_loop().time() + LOOK_AGAIN_S
-                    )
-                return True
+                    self._look_at_s = min(self._look_at_s, _now_s() + LOOK_AGAIN_S)
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
-                self._pending.add(place.topic, lane, outcome, record.reason, offset)
-                return True
+                self._pending.add(lane, outcome, record.reason, offset)
             case Noted():
                 for change in outcome.swept:
-                    self._pending.add(place.topic, lane, change, "swept", offset)
+                    self._pending.add(lane, change, "swept", offset)
             case Replaced():
                 for change in outcome.changes:
-                    self._pending.add(place.topic, lane, change, "repaired", offset)
-            case ReadAgain() | Unproven():
-                detail = f"{lane.stream}: the state disagreed with a marker, "
-                detail += (
-                    "read again"
-                    if isinstance(outcome, ReadAgain)
-                    else "also after reading again: the next snapshot will mend it"
+                    self._pending.add(lane, change, "repaired", offset)
+            case ReadAgain():
+                why = f"{lane.stream}: the state disagreed with a marker, read again"
+                self._note("digest", lane, offset, why)
+            case Unproven():
+                why = (
+                    f"{lane.stream}: the state disagreed with a marker, also after reading again: "
+                    "the next snapshot will mend it"
                 )
-                self._problems.add(Problem("digest", place.topic, place.partition, offset, detail))
-                if isinstance(outcome, ReadAgain):
-                    self._cursors.seek(place, outcome.offset or 0)
-                    self._behind[place] = max(self._behind.get(place, 0), offset + 1)
-                    return False
-        agreed = isinstance(record, MarkerRecord) and record.kind != "claim" and lane.proven
-        if agreed and not self._owed.holds(place.topic, place.partition, lane.stream):
-            self._pending.reach(place.topic, lane, offset + 1)
-        return True
-
-    # ---- saved positions -------------------------------------------------------------------------
+                self._note("digest", lane, offset, why)
+        marked = isinstance(record, MarkerRecord) and record.kind != "claim"
+        agreed = marked and lane.proven and not isinstance(outcome, Ignored)
+        if agreed and lane not in self._owed:
+            self._pending.reach(lane, offset + 1)
 
     def _settle_owed(self) -> None:
         """Prove the saved places that were reached, and forget those of topics that are not wanted
         any more. Raises: PositionsLost."""
         if not self._owed or not self._lanes:
             return
-        assert self._finder is not None, "enter the reader before reading"
         described = self._finder.described()
         for place in map(TopicPartition._make, self._owed.places()):
             if place in self._lanes:
-                self._owed.settle(
-                    place.topic, place.partition, self._cursors.stands(place), self._lanes[place]
-                )
+                self._owed.settle(self._position(place), self._lanes[place])
             else:
-                topics = self._find_in[1]
-                partitions = (
-                    len(self._finder.there.get(place.topic, ())) if place.topic in topics else 0
-                )
-                wanted = not topics or place.topic in topics
+                named = place.topic in self._topics
+                partitions = len(self._finder.there.get(place.topic, ())) if named else 0
                 self._owed.forget(
-                    place.topic, place.partition, described, partitions, wanted=wanted
+                    place.topic,
+                    place.partition,
+                    described,
+                    partitions,
+                    wanted=named or not self._topics,
                 )
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,11 +1,13 @@
-"""The codec of control records: claims, stream descriptions, the snapshot index.
+"""The control topic: its records (claims, stream descriptions, the snapshot index), and the fold of
+them that writers and readers use. Pure.
 
 Source: docs/record-contract.md, section 7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -17,6 +19,8 @@ from watchrelay.core.text import BROKEN_JSON, short, why_broken
 from watchrelay.core.timestamps import parse_timestamp, rfc3339
 
 ControlKind = Literal["claim", "stream", "snapshot"]
+Value = dict[str, Any]
+"""A control record's JSON."""
 
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
@@ -81,7 +85,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
 }
 """What this version reads of each kind, and the type that it must have where it is present. A field
 of another name is left as it is."""
-_REQUIRED: dict[str, str] = {"claim": "instance", "stream": "epochBase"}
+_REQUIRED = {"claim": ("instance",), "stream": ("topic", "partitions", "epochBase"), "snapshot": ()}
 
 
 class ControlRecord(NamedTuple):
@@ -93,7 +97,7 @@ class ControlRecord(NamedTuple):
 
     kind: ControlKind
     stream: str
-    value: dict[str, object] | None
+    value: Value | None
     odd: str = ""
 
 
@@ -103,11 +107,7 @@ def control_key(kind: ControlKind, stream: str) -> bytes:
 
 
 def parse_control_key(key: bytes | None) -> tuple[ControlKind, str]:
-    """The kind and the stream of a control record.
-
-    Raises:
-        RecordRefused: It is no key of the contract.
-    """
+    """The kind and the stream of a control record. Raises: RecordRefused."""
     try:
         kind, slash, stream = (key or b"").decode().partition("/")
     except UnicodeDecodeError:
@@ -124,23 +124,19 @@ def parse_control_key(key: bytes | None) -> tuple[ControlKind, str]:
             )
 
 
-def control_value(value: dict[str, object]) -> bytes:
+def control_value(value: Value) -> bytes:
     """A control record's value as JSON, keys in the order given."""
     return msgspec.json.encode(value)
 
 
-def parse_control_value(value: bytes) -> dict[str, object]:
-    """A control record's value, its fields not checked.
-
-    Raises:
-        RecordRefused: It is too large, too deep or no JSON object.
-    """
+def parse_control_value(value: bytes) -> Value:
+    """A control record's value, its fields not checked. Raises: RecordRefused."""
     if len(value) > VALUE_BYTES_MAX:
         raise RecordRefused(
             f"control record of {len(value):,} bytes: {VALUE_BYTES_MAX:,} are taken"
         )
     try:
-        parsed = msgspec.json.decode(value, type=dict[str, object])
+        parsed = msgspec.json.decode(value, type=dict[str, Any])
     except BROKEN_JSON as error:
         raise RecordRefused(
             f"control record that is not a JSON object: {why_broken(error, value)}"
@@ -177,24 +173,16 @@ def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
         for name, shape in _FIELDS[kind].items()
         if name in parsed and (why := _odd(parsed[name], shape, name))
     }
-    required = _REQUIRED.get(kind)
-    if required is not None and required not in parsed:
-        raise RecordRefused(f"{where} has no field {required}")
+    for required in _REQUIRED[kind]:
+        if required not in parsed:
+            raise RecordRefused(f"{where} has no field {required}")
     detail = (
         f"{where}: {'; '.join(f'field {name}: {why}' for name, why in odd.items())}" if odd else ""
     )
-    if odd and (kind == "stream" or required in odd):
+    if odd and (kind == "stream" or not odd.keys().isdisjoint(_REQUIRED[kind])):
         raise RecordRefused(detail)
     return ControlRecord(
         kind, stream, {name: each for name, each in parsed.items() if name not in odd}, detail
-    )
-
-
-def epoch_base_too_high(stream: str, base: int) -> RecordRefused:
-    """What to raise for a description whose `epochBase` leaves no epochs."""
-    return RecordRefused(
-        f"record stream/{short(stream)}: field epochBase: {short(str(base))} exceeds the maximum "
-        f"{EPOCH_BASE_MAX}"
     )
 
 
@@ -210,15 +198,9 @@ def _odd(value: object, shape: Any, name: str) -> str:
 
 
 def claim_value(
-    *,
-    holder: str,
-    instance: str,
-    version: str,
-    time_ms: int,
-    starting_point: dict[str, object] | None,
-) -> dict[str, object]:
-    """`claim/<stream>`. `starting_point` is {"snapshot","begin":[offset]} or None. Source:
-    docs/record-contract.md, section 7."""
+    holder: str, instance: str, version: str, time_ms: int, starting_point: Value | None
+) -> Value:
+    """`claim/<stream>`. `starting_point` is {"snapshot","begin":[offset]} or None."""
     return {
         "holder": holder,
         "instance": instance,
@@ -246,9 +228,8 @@ def snapshot_value(
     time_ms: int,
     requests: Sequence[str],
     partitions: Sequence[SnapshotPartition],
-) -> dict[str, object]:
-    """`snapshot/<stream>`, the index record of a complete snapshot. Source:
-    docs/record-contract.md, section 7."""
+) -> Value:
+    """`snapshot/<stream>`, the index record of a complete snapshot."""
     return {
         "snapshot": snapshot,
         "epoch": epoch,
@@ -262,27 +243,190 @@ def snapshot_value(
     }
 
 
-def starting_point(index: Mapping[str, object], partitions: int) -> dict[str, object] | None:
-    """The `from` that an index record gives; None (the start) if it does not cover exactly these
-    partitions."""
-    listed, snapshot = index.get("partitions"), index.get("snapshot")
-    if not isinstance(listed, list) or not isinstance(snapshot, str):
-        return None
-    begins = {}
-    for each in listed:
-        if (
-            not isinstance(each, dict)
-            or not is_count(partition := each.get("partition"))
-            or not is_count(each.get("begin"))
-        ):
+# ---- the fold ------------------------------------------------------------------------------------
+
+
+class Origin(NamedTuple):
+    """Where one partition is read from. `offset` None is the partition's start; `snapshot` begins
+    there, "" for none."""
+
+    offset: int | None = None
+    snapshot: str = ""
+
+
+class DescribedStream(NamedTuple):
+    """The place of a stream, as its writer described it."""
+
+    topic: str
+    partitions: int
+
+
+@dataclass(slots=True)
+class StreamControl:
+    """One stream on the control topic."""
+
+    instances: dict[str, int] = field(default_factory=dict)
+    """The offset of the first record of each claim's instance."""
+    claimed: int = -1
+    """The highest of those, -1 before any claim."""
+    holder: str | None = None
+    origin: Value | None = None
+    """The `from` of the newest claim."""
+    epoch_base: int | None = None
+    """Never goes down, whatever an older writer may describe later."""
+    too_high: int | None = None
+    """The `epochBase` of the newest description where it is too high to write the stream under
+    it."""
+    description: Value | None = None
+    retired: bool = False
+    """The description was deleted."""
+    overwritten: bool = False
+    """A record that cannot be used follows the description: compaction will keep that one and
+    take this."""
+    index: Value | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """The newest claim's epoch; None before any claim or description."""
+        return (
+            None if self.epoch_base is None or self.claimed < 0 else self.epoch_base + self.claimed
+        )
+
+    @property
+    def described(self) -> DescribedStream | None:
+        """Its place, as far as it can be read there."""
+        if self.description is None or "epochBase" not in self.description:
             return None
-        begins[partition] = each["begin"]
-    if len(listed) != partitions or begins.keys() != set(range(partitions)):
+        return DescribedStream(self.description["topic"], self.description["partitions"])
+
+    @property
+    def next_base(self) -> int:
+        """An `epochBase` for a topic whose offsets start again: every epoch to come is above all
+        before."""
+        return (self.epoch_base or 1) if self.epoch is None else self.epoch + 1
+
+    def starting_point(self, partitions: int) -> Value | None:
+        """Where reading starts: {"snapshot", "begin": [offset]}, or None for the start of each
+        partition. Source: docs/record-contract.md, sections 4.1 and 5.
+
+        An index record counts only while its writer is the newest: a former one may complete a
+        snapshot behind a newer claim, and who reads on from that begin would not know that it is
+        outdated.
+        """
+        if self.index and self.epoch is not None and self.index.get("epoch") == self.epoch:
+            point = starting_point(self.index, partitions)
+            if point is not None:
+                return point
+        fits = self.origin is not None and len(self.origin["begin"]) == partitions
+        return self.origin if fits else None
+
+
+class ControlState:
+    """All streams on the control topic, as far as it was read. Reading the same records again
+    changes nothing."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, StreamControl] = {}
+
+    def of(self, stream: str) -> StreamControl:
+        """What is known of `stream`, empty when nothing was read."""
+        return self.streams.get(stream) or StreamControl()
+
+    def descriptions(self) -> dict[str, Value]:
+        """The description of each stream that has one, by stream id, in order."""
+        return {
+            stream: held.description
+            for stream, held in sorted(self.streams.items())
+            if held.description is not None
+        }
+
+    def described(self) -> dict[str, DescribedStream]:
+        """The place of each stream that can be read."""
+        return {
+            stream: described
+            for stream, held in sorted(self.streams.items())
+            if (described := held.described) is not None
+        }
+
+    def origins(self, stream: str) -> list[Origin]:
+        """Where a reader of `stream` starts, by partition; empty without a description."""
+        held = self.of(stream)
+        if (described := held.described) is None:
+            return []
+        point = held.starting_point(described.partitions)
+        if point is None:
+            return [Origin()] * described.partitions
+        return [Origin(begin, point["snapshot"]) for begin in point["begin"]]
+
+    def read(self, offset: int, key: bytes | None, value: bytes | None) -> str:
+        """Take one record.
+
+        Returns:
+            Which of its fields were passed over and why, "" for none.
+
+        Raises:
+            RecordRefused: It is not of the contract. Of its stream nothing changed but `too_high`
+            and `overwritten`; read on.
+        """
+        try:
+            kind, stream, parsed, odd = parse_control(key, value)
+        except RecordRefused:
+            if key is not None and key.startswith(b"stream/"):
+                described = self.streams.get(key.removeprefix(b"stream/").decode(errors="replace"))
+                if described is not None:
+                    described.overwritten = True
+            raise
+        held = self.streams.setdefault(stream, StreamControl())
+        match kind:
+            case "claim" if parsed is not None:
+                # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
+                first = held.instances.setdefault(parsed["instance"], offset)
+                if first > held.claimed:
+                    held.claimed = first
+                    held.holder, held.origin = parsed.get("holder"), parsed.get("from")
+            case "stream":
+                _describe(held, stream, parsed)
+            case "snapshot":
+                held.index = parsed
+            case _:
+                pass
+        return odd
+
+
+def _describe(held: StreamControl, stream: str, parsed: Value | None) -> None:
+    held.too_high = None
+    held.retired = parsed is None
+    if parsed is None:
+        held.description = None
+        return
+    base = parsed["epochBase"]
+    if base > EPOCH_BASE_MAX:
+        held.too_high = base
+        if held.description is None:  # `retire` needs to know what it is to retire
+            held.description = {name: each for name, each in parsed.items() if name != "epochBase"}
+        raise RecordRefused(
+            f"record stream/{short(stream)}: field epochBase: {short(str(base))} exceeds the "
+            f"maximum {EPOCH_BASE_MAX}"
+        )
+    held.description, held.overwritten = parsed, False
+    held.epoch_base = max(base, held.epoch_base or 0)
+
+
+def remembered(former: ControlState, lost: ControlState) -> ControlState:
+    """What is known when a topic is lost that followed on one lost before: of a stream that nobody
+    claimed since, what the older one held."""
+    both = ControlState()
+    both.streams = former.streams | {
+        stream: held
+        for stream, held in lost.streams.items()
+        if held.claimed >= 0 or stream not in former.streams
+    }
+    return both
+
+
+def starting_point(index: Value, partitions: int) -> Value | None:
+    """The `from` that an index record gives; None if it does not cover exactly these partitions."""
+    listed = sorted((each["partition"], each["begin"]) for each in index.get("partitions", ()))
+    if "snapshot" not in index or [each for each, _ in listed] != list(range(partitions)):
         return None
-    return {"snapshot": snapshot, "begin": [begins[partition] for partition in range(partitions)]}
-
-
-def is_count(value: object, most: int = COUNT_MAX) -> bool:
-    """Whether this value of a record is a valid offset, epoch or count: an integer from 0 to
-    `most`."""
-    return type(value) is int and 0 <= value <= most
+    return {"snapshot": index["snapshot"], "begin": [begin for _, begin in listed]}

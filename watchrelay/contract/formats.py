@@ -7,8 +7,8 @@ hash covers these bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,28 +28,23 @@ _OPERATIONS = {"added": "c", "modified": "u", "deleted": "d", "read": "r"}
 _encode = msgspec.json.Encoder().encode
 
 
-class Envelope(Protocol):
-    """One format's way to wrap. `overhead_bytes` is what a value grows by, about."""
+class Envelope(NamedTuple):
+    """One format's way to wrap.
+
+    `overhead_bytes` is about what a value grows by. `wrap` makes the record's value of its headers,
+    the object's bytes (None for a delete) and the time.
+    """
 
     content_type: bytes
     overhead_bytes: int
-
-    def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
-        """The record's value. `headers` are those of the record, `value` the object's bytes, None
-        for a delete."""
-        ...
+    wrap: Callable[[Sequence[Header], bytes | None, int], bytes]
 
 
-class StructuredEnvelope:
-    """CloudEvents 1.0, structured mode: the attributes of the headers once more, and the object as
-    `data`; none for a delete."""
+def structured_envelope() -> Envelope:
+    """CloudEvents 1.0, structured mode: the attributes of the headers once more, each a string, and
+    the object as `data`; none for a delete. Source: CloudEvents JSON format 1.0, 3."""
 
-    content_type = STRUCTURED_TYPE
-    overhead_bytes = 600
-
-    def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:  # noqa: ARG002 (ce_time has it)
-        """One CloudEvent. Every attribute is a string, spelt as in its header. Source: CloudEvents
-        JSON format 1.0, 3."""
+    def wrap(headers: Sequence[Header], value: bytes | None, _time_ms: int) -> bytes:
         event: dict[str, object] = {
             name[3:]: text.decode() for name, text in headers if name.startswith("ce_")
         }
@@ -58,38 +53,31 @@ class StructuredEnvelope:
             event["data"] = msgspec.Raw(value)
         return _encode(event)
 
+    return Envelope(STRUCTURED_TYPE, 600, wrap)
 
-class DebeziumEnvelope:
-    """Debezium's envelope, without a schema beside it.
+
+def debezium_envelope(spec: StreamSpec, version: str) -> Envelope:
+    """Debezium's envelope, without a schema beside it. Source: Debezium documentation, "Change
+    event values".
 
     `before` is always null: the store keeps no former states. `op` follows the record's type;
     `source.snapshot` is "true" for records of a snapshot (which of them is the last is not known
     when its bytes are fixed).
     """
+    resource = spec.plan.selection.resource
 
-    content_type = JSON_TYPE
-    overhead_bytes = 500
-
-    def __init__(self, spec: StreamSpec, version: str) -> None:
-        resource = spec.plan.selection.resource
-        self._version, self._cluster = version, spec.cluster
-        self._resource = {
+    def wrap(headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
+        text_of = {name: text.decode() for name, text in headers}
+        source = {
+            "version": version,
+            "connector": "watchrelay",
+            "name": spec.cluster,
+            "ts_ms": time_ms,
+            "snapshot": "true" if text_of["ce_wrreason"] == "snapshot" else "false",
             "group": resource.group,
             "apiVersion": resource.api_version,
             "resource": resource.plural,
             "kind": resource.kind,
-        }
-
-    def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
-        """One change event. Source: Debezium documentation, "Change event values"."""
-        text_of = {name: text.decode() for name, text in headers}
-        source = {
-            "version": self._version,
-            "connector": "watchrelay",
-            "name": self._cluster,
-            "ts_ms": time_ms,
-            "snapshot": "true" if text_of["ce_wrreason"] == "snapshot" else "false",
-            **self._resource,
             "namespace": text_of.get("ce_namespace"),
             "object": text_of["ce_name"],
             "uid": text_of.get("ce_wruid"),
@@ -98,17 +86,17 @@ class DebeziumEnvelope:
             "epoch": int(text_of["ce_wrepoch"]),
             "sequence": text_of["ce_sequence"],
         }
-        after = None if value is None else msgspec.Raw(value)
-        verb = text_of["ce_type"].split(".")[-2]
         return _encode(
             {
                 "before": None,
-                "after": after,
+                "after": None if value is None else msgspec.Raw(value),
                 "source": source,
-                "op": _OPERATIONS[verb],
+                "op": _OPERATIONS[text_of["ce_type"].split(".")[-2]],
                 "ts_ms": time_ms,
             }
         )
+
+    return Envelope(JSON_TYPE, 500, wrap)
 
 
 class _Event(msgspec.Struct):

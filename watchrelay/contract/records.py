@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from watchrelay import __version__
 from watchrelay.contract.formats import (
     JSON_TYPE,
-    DebeziumEnvelope,
     Envelope,
-    StructuredEnvelope,
+    debezium_envelope,
+    structured_envelope,
     unwrap,
 )
 from watchrelay.contract.headers import (
@@ -49,10 +49,7 @@ EPOCH_MAX = (1 << 53) - 1
 """Its base is a JSON number on the control topic, which every reader must read alike."""
 
 _VERB_TYPES: dict[Verb, bytes] = {
-    "added": b"dev.watchrelay.object.added.v1",
-    "modified": b"dev.watchrelay.object.modified.v1",
-    "deleted": b"dev.watchrelay.object.deleted.v1",
-    "read": b"dev.watchrelay.object.read.v1",
+    verb: b"dev.watchrelay.object.%b.v1" % verb.encode() for verb in get_args(Verb)
 }
 _MARKER_TYPES: dict[MarkerKind, bytes] = {
     "claim": b"dev.watchrelay.claim.v1",
@@ -62,16 +59,8 @@ _MARKER_TYPES: dict[MarkerKind, bytes] = {
 }
 _VERBS = {wire: verb for verb, wire in _VERB_TYPES.items()}
 _MARKERS = {wire: kind for kind, wire in _MARKER_TYPES.items()}
-_REASONS: dict[bytes, Reason] = {
-    b"watch": "watch",
-    b"relist": "relist",
-    b"resume": "resume",
-    b"conflated": "conflated",
-    b"snapshot": "snapshot",
-    b"healed": "healed",
-}
-_TRIMMED: dict[bytes, Trimmed] = {b"": "", b"fields": "fields", b"stub": "stub"}
-
+_REASONS: dict[bytes, Reason] = {reason.encode(): reason for reason in get_args(Reason)}
+_TRIMMED: dict[bytes, Trimmed] = {trimmed.encode(): trimmed for trimmed in get_args(Trimmed)}
 
 _fresh_hash = sha256().copy
 """A copy costs less than a new one, for which OpenSSL looks the algorithm up."""
@@ -118,11 +107,15 @@ class Marker(msgspec.Struct, frozen=True, gc=False):
 
 
 class CloudEvents:
-    """Renders the records of one writer (one stream, one epoch) as CloudEvents 1.0, binary mode."""
+    """Renders the records of one writer (one stream, one epoch) as CloudEvents 1.0, binary mode.
 
-    content_type = JSON_TYPE
+    With an `envelope` the object is inside it; a delete is a value too, and its tombstone a record
+    of its own.
+    """
 
-    def __init__(self, spec: StreamSpec, epoch: int) -> None:
+    def __init__(self, spec: StreamSpec, epoch: int, envelope: Envelope | None = None) -> None:
+        self._envelope = envelope
+        self.content_type = JSON_TYPE if envelope is None else envelope.content_type
         resource = spec.plan.selection.resource
         self.spec, self.epoch = spec, epoch
         self._cut = len(spec.key_prefix)
@@ -167,9 +160,9 @@ class CloudEvents:
             b"%b.%d.%d.%%d" % (name, epoch, partition) for partition in range(spec.partitions)
         ]
         longest = len(self._ids[-1] % (10**_DIGITS_MAX - 1))
-        self._short = LENGTHS if longest < LENGTHS else 0
+        self._short = LENGTHS if longest < LENGTHS and envelope is None else 0
         """Key, uid and version together are shorter than this where every header's length is known
-        beforehand; 0: a ce_id's may not be."""
+        beforehand; 0: a ce_id's may not be, or there is an envelope."""
         self._marker_keys = {
             kind: [
                 b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition)
@@ -179,8 +172,9 @@ class CloudEvents:
         }
         one = self._objects["modified", "watch"]
         self.overhead_bytes = sum(len(name) + len(value) + 2 for name, value in one) + 300
-        """What the headers of one object come to, about; the names and numbers that vary included.
-        """
+        self.overhead_bytes += envelope.overhead_bytes if envelope is not None else 0
+        """What headers and envelope of one object come to, about; the names and numbers that vary
+        included."""
 
     def object(
         self,
@@ -195,7 +189,7 @@ class CloudEvents:
         value_hash: int,
         time_ms: int,
         trimmed: Trimmed = "",
-        tombstone: bool = False,  # noqa: ARG002 (here every delete is one)
+        tombstone: bool = False,
     ) -> WireRecord:
         """One object's record. Positional, for this is the hot path; an empty `uid` or `version`
         has no header.
@@ -206,74 +200,44 @@ class CloudEvents:
         subject = key[self._cut :]
         namespace, _, name = subject.partition(b"/")
         who, at = uid.encode(), version.encode()
-        if (
-            value is None
-            or not (who and at and namespace)
-            or trimmed
-            or len(key) + len(who) + len(at) >= self._short
-        ):
-            headers = self._headers(
-                partition,
-                sequence,
-                key,
-                value,
-                verb,
-                reason,
-                uid,
-                version,
-                value_hash,
-                time_ms,
-                trimmed,
-            )
-            return WireRecord(key, value, HeaderBlock.of(headers))
         if time_ms != self._time_ms:
             self._time_ms, self._time = time_ms, self._timestamps.render(time_ms)
         time, place = self._time, self._ids[partition] % sequence
-        return _record((key, value, HeaderBlock(b"".join((
-            self._starts[verb, reason], _TIME[len(time)], time,
-            _NAMESPACE[len(namespace)], namespace, _NAME[len(name)], name,
-            _SUBJECT[len(subject)], subject, _UID[len(who)], who, _VERSION[len(at)], at,
-            _HASH, b"%016x" % value_hash, _ID[len(place)], place, _SEQUENCE, b"%020d" % sequence,
-        )))))  # fmt: skip
-
-    def _headers(
-        self,
-        partition: int,
-        sequence: int,
-        key: bytes,
-        value: bytes | None,
-        verb: Verb,
-        reason: Reason,
-        uid: str,
-        version: str,
-        value_hash: int,
-        time_ms: int,
-        trimmed: Trimmed,
-    ) -> list[Header]:
-        """The same headers in the same order, whatever is missing or long."""
-        namespace, _, name = key[self._cut :].partition(b"/")
-        headers = [*self._objects[verb, reason], ("ce_time", self._timestamps.render(time_ms))]
-        if namespace:
-            headers += (
-                ("ce_namespace", namespace),
-                ("ce_name", name),
-                ("ce_subject", b"%b/%b" % (namespace, name)),
-            )
-        else:
-            headers += (("ce_name", name), ("ce_subject", name))
-        if uid:
-            headers.append(("ce_wruid", uid.encode()))
-        if version:
-            headers.append(("ce_wrrv", version.encode()))
-        if value is not None:
-            headers.append(("ce_wrhash", b"%016x" % value_hash))
-        if trimmed:
-            headers.append(("ce_wrtrimmed", trimmed.encode()))
-        headers += (
-            ("ce_id", self._ids[partition] % sequence),
+        if (
+            value is not None
+            and who
+            and at
+            and namespace
+            and not trimmed
+            and len(key) + len(who) + len(at) < self._short
+        ):
+            return _record((key, value, HeaderBlock(b"".join((
+                self._starts[verb, reason], _TIME[len(time)], time,
+                _NAMESPACE[len(namespace)], namespace, _NAME[len(name)], name,
+                _SUBJECT[len(subject)], subject, _UID[len(who)], who, _VERSION[len(at)], at,
+                _HASH, b"%016x" % value_hash, _ID[len(place)], place,
+                _SEQUENCE, b"%020d" % sequence,
+            )))))  # fmt: skip
+        varying = (
+            ("ce_time", time),
+            ("ce_namespace", namespace),
+            ("ce_name", name),
+            ("ce_subject", subject.removeprefix(b"/")),
+            ("ce_wruid", who),
+            ("ce_wrrv", at),
+            ("ce_wrhash", b"" if value is None else b"%016x" % value_hash),
+            ("ce_wrtrimmed", trimmed.encode()),
+            ("ce_id", place),
             ("ce_sequence", b"%020d" % sequence),
         )
-        return headers
+        headers = [*self._objects[verb, reason], *(each for each in varying if each[1])]
+        # A healed delete is a null in every format: it replaces a record of a former writer.
+        healed = verb == "deleted" and reason == "healed"
+        if self._envelope is not None and not tombstone and not healed:
+            if verb == "deleted":
+                headers.append(("content-type", self.content_type))
+            value = self._envelope.wrap(headers, value, time_ms)
+        return WireRecord(key, value, HeaderBlock.of(headers))
 
     def marker(self, partition: int, sequence: int, time_ms: int, marker: Marker) -> WireRecord:
         """One marker's record: a tombstone of a key that never existed."""
@@ -306,62 +270,15 @@ class CloudEvents:
         return WireRecord(self._marker_keys[kind][partition], None, headers)
 
 
-class Enveloped(CloudEvents):
-    """The same records with the object inside an envelope; a delete is a value too, and its
-    tombstone a record of its own."""
-
-    def __init__(self, spec: StreamSpec, epoch: int, envelope: Envelope) -> None:
-        self.content_type = envelope.content_type
-        super().__init__(spec, epoch)
-        self._wrap = envelope.wrap
-        self.overhead_bytes += envelope.overhead_bytes
-
-    def object(
-        self,
-        partition: int,
-        sequence: int,
-        key: bytes,
-        value: bytes | None,
-        verb: Verb,
-        reason: Reason,
-        uid: str,
-        version: str,
-        value_hash: int,
-        time_ms: int,
-        trimmed: Trimmed = "",
-        tombstone: bool = False,
-    ) -> WireRecord:
-        """One object's record. A healed delete is a null in every format: it replaces a record of a
-        former writer."""
-        headers = self._headers(
-            partition,
-            sequence,
-            key,
-            value,
-            verb,
-            reason,
-            uid,
-            version,
-            value_hash,
-            time_ms,
-            trimmed,
-        )
-        if tombstone or (verb == "deleted" and reason == "healed"):
-            return WireRecord(key, value, headers)
-        if verb == "deleted":
-            headers.append(("content-type", self.content_type))
-        return WireRecord(key, self._wrap(headers, value, time_ms), headers)
-
-
 def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:
     """The renderer of the stream's format."""
     match spec.format:
         case "cloudevents":
             return CloudEvents(spec, epoch)
         case "structured":
-            return Enveloped(spec, epoch, StructuredEnvelope())
+            return CloudEvents(spec, epoch, structured_envelope())
         case "debezium":
-            return Enveloped(spec, epoch, DebeziumEnvelope(spec, __version__))
+            return CloudEvents(spec, epoch, debezium_envelope(spec, __version__))
 
 
 # ---- bytes -> records ----------------------------------------------------------------------------

@@ -17,15 +17,13 @@ longer."""
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A growing delay: `base_s * 2^n`, capped, plus up to `jitter` of itself; state is one value,
-    each user's own.
+    """A growing delay: `base_s * 2^n`, at most `cap_s`, plus up to `jitter` of itself, at most
+    `ceiling_s`. Units: seconds. State is one value, each user's own.
 
-    Units: seconds; `ceiling_s` bounds the delay with its jitter. The n-th delay in a row lies in
-    [min(cap, base * 2^n), min(ceiling, min(cap, base * 2^n) * (1 + jitter))]. Attempts that reached
-    no server are counted apart, as `absences`: they say nothing about a server that answers again.
-    Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1); the reset counts from the
-    last failure, and wants health, for a counter that resets by time alone saw-tooths through an
-    outage.
+    Attempts that reached no server are counted apart, as `absences`: they say nothing about a
+    server that answers again. Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1);
+    the reset counts from the last failure, and wants health, for a counter that resets by time
+    alone saw-tooths through an outage.
     """
 
     base_s: float = 0.8
@@ -48,10 +46,7 @@ class Backoff:
         return replace(self, failures=failures + 1, last_failure_s=now_s, absences=0), delay_s
 
     def after_absence(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
-        """The same for an attempt that reached no server (`Unreachable`).
-
-        The delay is never longer than that after as many failures in a row.
-        """
+        """The same for an attempt that reached no server (`Unreachable`); never a longer delay."""
         failures = self._counted(now_s, healthy=healthy)
         absences = 0 if healthy else self.absences
         since_s = self.absent_since_s if absences else now_s

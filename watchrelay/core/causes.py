@@ -33,13 +33,8 @@ class CauseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A kind of trouble and what it concerns.
-
-    Args:
-        kind: What is wrong.
-        subject: The resource, topic or config entry that it concerns; "" when not known.
-        verb: The request that was refused ("list", "watch"); "" where there is none.
-    """
+    """A kind of trouble, the resource, topic or config entry that it concerns, and the verb of the
+    request that was refused; "" when not known."""
 
     kind: CauseKind
     subject: str = ""

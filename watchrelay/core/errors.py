@@ -23,10 +23,11 @@ class WatchrelayError(Exception):
 
 
 class KubeError(WatchrelayError):
-    """The API server, or the way to it, did not give what was asked.
+    """The API server, or the way to it, did not give what was asked. The classes named below are
+    those of docs/watch-facts.md 6.4.
 
-    `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not
-    say. `what` is the message without the cure that may follow it.
+    `retry_after_s`: seconds that the server asked us to stay away, or 0. `what`: the message
+    without the cure that may follow it.
     """
 
     reason = "error"
@@ -43,11 +44,7 @@ class KubeError(WatchrelayError):
 
 class Unavailable(KubeError):
     """The endpoint is unreachable or answered as a broken server does: open the circuit breaker,
-    keep the cursor, retry.
-
-    Source: docs/watch-facts.md 6.4 class A (connect, TLS IO, EOF without end, 502, 504 without
-    cause, 3xx, a 200 that is not JSON).
-    """
+    keep the cursor, retry. Class A."""
 
     reason = "unavailable"
 
@@ -58,8 +55,7 @@ class Unreachable(Unavailable):
 
 
 class Throttled(Unavailable):
-    """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Source:
-    docs/watch-facts.md 6.4 class B."""
+    """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Class B."""
 
     reason = "throttled"
 
@@ -72,8 +68,7 @@ class Interrupted(KubeError):
 
 
 class Expired(KubeError):
-    """410, in either form: the history is gone; list again. Source: docs/watch-facts.md 6.4 class
-    C."""
+    """410, in either form: the history is gone; list again. Class C."""
 
     reason = "expired"
 
@@ -86,16 +81,14 @@ class VersionTooLarge(KubeError):
 
 
 class Unauthorized(KubeError):
-    """401: re-read credentials once for all, then retry. Source: docs/watch-facts.md 6.4 class
-    E."""
+    """401: re-read credentials once for all, then retry. Class E."""
 
     reason = "unauthorized"
     cause = causes.CREDENTIALS
 
 
 class Forbidden(KubeError):
-    """403: a person must grant a right; keep what is held, retry slowly. Source:
-    docs/watch-facts.md 6.4 class F."""
+    """403: a person must grant a right; keep what is held, retry slowly. Class F."""
 
     reason = "forbidden"
     cause = causes.MISSING_RIGHT
@@ -109,8 +102,7 @@ class TransientlyForbidden(Interrupted):
 
 
 class NotFound(KubeError):
-    """404 on a collection: the resource is not served (now); ask discovery. Source:
-    docs/watch-facts.md 6.4 class G."""
+    """404 on a collection: the resource is not served (now); ask discovery. Class G."""
 
     reason = "not_found"
     cause = causes.RESOURCE_NOT_SERVED
@@ -125,16 +117,15 @@ class NotWatchable(KubeError):
 
 
 class NotAcceptable(KubeError):
-    """406: ask again without the metadata-only representation, and trim here. Source:
-    docs/watch-facts.md 6.4 class I."""
+    """406: ask again without the metadata-only representation, and trim here. Class I."""
 
     reason = "not_acceptable"
     cause = causes.ENTRY_UNUSABLE
 
 
 class Invalid(KubeError):
-    """400 or 422. `about` is the part of the request that was refused. Class J. It is "streaming"
-    (sendInitialEvents), "continue", "version" (resourceVersion), or "selector" (and all else)."""
+    """400 or 422. Class J. `about`: what was refused: "streaming" (sendInitialEvents), "continue",
+    "version" (resourceVersion), or "selector" (and all else)."""
 
     reason = "invalid"
     cause = causes.ENTRY_UNUSABLE
@@ -154,23 +145,15 @@ class Invalid(KubeError):
 
 class Misconfigured(KubeError):
     """TLS verification, kubeconfig or exec plugin is wrong: a person must act; retry slowly with a
-    re-read. Class K.
-
-    `status` is 0 where no request was answered, 401 where that answer had us look for another
-    credential.
-    """
+    re-read. Class K. `status` is 401 where that answer had us look for another credential."""
 
     reason = "misconfigured"
     cause = causes.CREDENTIALS
 
 
 class Undecodable(KubeError):
-    """A line or page that does not follow the protocol. Source: docs/watch-facts.md 6.4 class L,
-    2.15.
-
-    `about` is the namespace and name of the one object that it concerns, None where they cannot be
-    read.
-    """
+    """A line or page that does not follow the protocol. Class L. `about`: namespace and name of the
+    one object that it concerns, None where they cannot be read."""
 
     reason = "undecodable"
 
@@ -206,12 +189,11 @@ class SinkForbidden(SinkMisconfigured):
 
 
 class RecordTooLarge(SinkError):
-    """One record alone does not fit the topic's `max.message.bytes`; `index` is its place in the
-    batch given.
+    """The record at `index` of the batch given does not fit the topic's `max.message.bytes`.
 
-    `acked` holds the offsets of the records before it that were acknowledged, a prefix of the batch
-    (none, as a rule); nothing from there on was appended. Trim that record, then deliver again what
-    follows the prefix, or everything, under the same positions.
+    `acked`: offsets of the records before it that were acknowledged, a prefix of the batch; nothing
+    from there on was appended. Trim the record, then deliver again what follows the prefix, or
+    everything, under the same positions.
     """
 
     def __init__(self, message: str, *, index: int, acked: Sequence[int] = ()) -> None:
@@ -237,15 +219,14 @@ class TopicLost(SinkError):
 
 
 class EpochSpoiled(SinkError):
-    """A record that this process did not write has the stream's epoch, and readers take it for the
-    relay's: they ignore the relay's own records up to its sequence. Claim a new epoch, and list."""
+    """A record that this process did not write has the stream's epoch: readers ignore the relay's
+    own records up to its sequence. Claim a new epoch, and list."""
 
     def __init__(self, stream: str, partition: int, epoch: int, sequence: int) -> None:
         super().__init__(
             f"stream {stream}: partition {partition} holds a record with epoch {epoch} and "
-            f"sequence {sequence}, and this relay, whose "
-            "epoch that is, did not write it: a new epoch is claimed; find out who else may "
-            "write to the topic"
+            f"sequence {sequence}, and this relay, whose epoch that is, did not write it: a new "
+            "epoch is claimed; find out who else may write to the topic"
         )
 
 
@@ -261,18 +242,15 @@ class ForeignRecords(Fenced):
 
 
 class EpochAhead(ForeignRecords):
-    """A partition holds a record of a higher epoch than that of the stream's newest claim.
-
-    Either a newer relay claimed the stream and its claim was not read yet, or a writer that does
-    not use this control topic put it there.
-    """
+    """A partition holds a record of a higher epoch than that of the stream's newest claim: of a
+    newer relay whose claim was not read yet, or of a writer that does not use this control
+    topic."""
 
     def __init__(self, stream: str, found: int, claimed: int) -> None:
         super().__init__(
-            f"stream {stream}: its topic holds a record of epoch {found}, its newest claim "
-            f"has epoch {claimed}: stop the other writer, "
-            f"then delete the record stream/{stream} from the control topic: this relay "
-            f"continues above epoch {found}"
+            f"stream {stream}: its topic holds a record of epoch {found}, its newest claim has "
+            f"epoch {claimed}: stop the other writer, then delete the record stream/{stream} from "
+            f"the control topic: this relay continues above epoch {found}"
         )
 
 
@@ -286,13 +264,8 @@ class Died(WatchrelayError):
 
 def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error of which the others are the consequence: the first one that is not of a task which
-    was cancelled for it.
-
-    Source: asyncio.TaskGroup appends the error of its own body behind those of the tasks that it
-    cancelled because of it.
-    """
-    own = group.split(Died)[1] or group
-    first: BaseException = own
+    was cancelled for it (asyncio.TaskGroup appends the error of its own body behind these)."""
+    first: BaseException = group.split(Died)[1] or group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first
@@ -301,10 +274,9 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def fenced_by(group: BaseExceptionGroup[BaseException], message: str) -> Fenced:
     """What to raise for a group that holds a `Fenced`: its `ForeignRecords` if it holds one, else a
     `Fenced` with `message`."""
-    foreign: BaseException | None = group.subgroup(ForeignRecords)
-    while isinstance(foreign, BaseExceptionGroup):
-        foreign = foreign.exceptions[0]
-    return foreign if isinstance(foreign, ForeignRecords) else Fenced(message)
+    foreign = group.subgroup(ForeignRecords)
+    found = first_cause(foreign) if foreign is not None else None
+    return found if isinstance(found, ForeignRecords) else Fenced(message)
 
 
 PERSON: Final = (
@@ -338,11 +310,8 @@ class ConfigProblem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = (
-            f"{self.source}:{self.line}: "
-            if self.line is not None
-            else (f"{self.source}: " if self.source else "")
-        )
+        line = "" if self.line is None else f":{self.line}"
+        where = f"{self.source}{line}: " if self.source or line else ""
         what = cut_within(f"{self.path}: {self.message}" if self.path else self.message)
         # It is one short line, whatever a file holds.
         return printable(f"{where}{what}" + (f" ({cut_within(self.hint)})" if self.hint else ""))

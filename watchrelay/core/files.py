@@ -26,8 +26,7 @@ def mark_of(path: str | Path) -> Mark:
     """Where `path` leads now, and the stat of what is there; empty when there is nothing.
 
     The path is resolved each time: in a mounted ConfigMap or Secret it leads through a link into a
-    directory that is replaced as a whole, and editors put another file in its place. What is
-    watched by its inode sees neither.
+    directory that is replaced as a whole.
     """
     try:
         real = Path(os.path.realpath(path))

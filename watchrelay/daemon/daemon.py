@@ -24,28 +24,29 @@ from watchrelay.core.errors import (
     TopicRefused,
     WatchrelayError,
 )
-from watchrelay.daemon.context import DaemonContext
+from watchrelay.core.exit_codes import FAILED, OK, OWNERSHIP_LOST
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.memory import tune_collector
 from watchrelay.daemon.plan import control_spec, provisional_ids, signal_spec
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
+from watchrelay.daemon.stream_runner import DaemonContext
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.daemon.tasks import end_all, first_of, log_loop_exception, must_run
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topics import Topics
 from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.observe import logs
-from watchrelay.observe.health import Readiness
 from watchrelay.observe.interpreter import measure_interpreter
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.server import AdminServer
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.status import Readiness, StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
@@ -53,12 +54,6 @@ if TYPE_CHECKING:
     from watchrelay.config import Settings
 
 log = logging.getLogger(__name__)
-
-DRAINED, FAILED, OUTCLAIMED = 0, 1, 75
-
-_CREDENTIALS_BACKOFF = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
-"""A kubeconfig that cannot be used is read again, in the end once a minute. Source: WATCH 6.4 class
-K."""
 
 
 class ListenAddressUnavailable(WatchrelayError):
@@ -92,11 +87,9 @@ class Daemon:
         self._at_once = asyncio.Event()
         self._outclaimed = asyncio.Event()
         self._supervisor: Supervisor | None = None
-        self._reloader = (
-            Reloader(source, self, metrics=self.metrics, statuses=self.statuses)
-            if source is not None
-            else None
-        )
+        self._reloader: Reloader | None = None
+        if source is not None:
+            self._reloader = Reloader(source, self, metrics=self.metrics, statuses=self.statuses)
         self._reloading: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -113,9 +106,9 @@ class Daemon:
         """
         asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         with self._signals():
-            return await self._served()
+            return await self._serve()
 
-    async def _served(self) -> int:
+    async def _serve(self) -> int:
         self._open_rows()
         about = About(self.settings.cluster, self.holder, __version__, clock.wall_ms())
         window = AdminServer(
@@ -129,15 +122,11 @@ class Daemon:
             raise ListenAddressUnavailable(
                 f"observe.listen {listen}: {error.strerror or error}; choose another address"
             ) from error
-        self._describe()
-        log.info(
-            "started",
-            extra={
-                "version": __version__,
-                "cluster": self.settings.cluster,
-                "listen": f"{host}:{self.port}",
-            },
-        )
+        self.metrics.gauge("build_info").labels(__version__, "").set(1)
+        describe(self.settings, self.metrics)
+        cluster, listen = self.settings.cluster, f"{host}:{self.port}"
+        extra = {"version": __version__, "cluster": cluster, "listen": listen}
+        log.info("started", extra=extra)
         self.started.set()
         tune_collector()
         try:
@@ -150,10 +139,6 @@ class Daemon:
         for entry in self.settings.resources:
             for stream in provisional_ids(entry):
                 self.statuses.open(stream)
-
-    def _describe(self) -> None:
-        self.metrics.gauge("build_info").labels(__version__, "").set(1)
-        describe(self.settings, self.metrics)
 
     # ---- edits of the config (`Reloadable`) ------------------------------------------------------
 
@@ -193,7 +178,7 @@ class Daemon:
     async def _relay(self) -> int:
         credentials = await self._credentials()
         if credentials is None:
-            return DRAINED
+            return OK
         drained = True
         async with KubeClient(credentials, self.metrics) as client, asyncio.TaskGroup() as tasks:
             context, discovery = self._make_context(client)
@@ -216,8 +201,8 @@ class Daemon:
             drained = await self._drain(supervisor, eternal)
         log.info("stopped", extra={"drained": drained})
         if self._outclaimed.is_set():
-            return OUTCLAIMED
-        return DRAINED if drained else FAILED
+            return OWNERSHIP_LOST
+        return OK if drained else FAILED
 
     async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
         """Stop in the order of the data flow: reload and discovery, the streams' watches and
@@ -275,7 +260,7 @@ class Daemon:
     async def _credentials(self) -> ClusterCredentials | None:
         """The cluster's credentials; a kubeconfig that cannot be used is read again until it can.
         None when stopped before that."""
-        backoff = _CREDENTIALS_BACKOFF
+        backoff = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)  # source: WATCH 6.4 class K
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
             try:
@@ -284,25 +269,27 @@ class Daemon:
                 )
             except (ConfigError, KubeError) as error:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
-                if self.statuses.problems.get("kubernetes") != str(error):
+                if self.statuses.problems.put("kubernetes", str(error), cause=causes.CREDENTIALS):
                     log.error(
                         "cannot load Kubernetes credentials",
                         extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
                     )
-                self.statuses.problems.put("kubernetes", str(error), cause=causes.CREDENTIALS)
-                for status in self.statuses.streams.values():
-                    status.failed(
-                        str(error),
-                        next_attempt_ms=clock.wall_ms() + int(wait_s * 1000),
-                        cause=causes.CREDENTIALS,
-                    )
+                self._streams_failed(str(error), causes.CREDENTIALS, wait_s)
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
                 self.statuses.problems.pop("kubernetes", None)
-                for status in self.statuses.streams.values():
-                    status.progressed()
+                self._streams_recovered()
                 return credentials
         return None
+
+    def _streams_failed(self, message: str, cause: causes.Cause, wait_s: float) -> None:
+        next_ms = clock.wall_ms() + int(wait_s * 1000)
+        for status in self.statuses.streams.values():
+            status.failed("daemon", message, cause=cause, next_attempt_ms=next_ms)
+
+    def _streams_recovered(self) -> None:
+        for status in self.statuses.streams.values():
+            status.recovered("daemon")
 
     async def _control(self, context: DaemonContext, supervisor: Supervisor) -> None:
         """The control topic: made or checked, then followed; again, when it is lost. No stream
@@ -323,40 +310,50 @@ class Daemon:
     async def _control_topic(self, context: DaemonContext) -> None:
         """The control topic is there, and safe. While it is not for the first time, no stream
         starts; later they go on without it."""
-        spec, backoff = control_spec(self.settings), Backoff()
-        problem = "control" if context.control_made.is_set() else "kafka"
+        first = not context.control_made.is_set()
+
+        def failed(error: str, wait_s: float) -> None:
+            if first:
+                self._streams_failed(error, causes.KAFKA, wait_s)
+
+        topic, problem = control_spec(self.settings), "kafka" if first else "control"
+        facts = await self._topic(context, topic, problem, Backoff(), failed)
+        if first:
+            self._streams_recovered()
+        for warning in facts.warnings:
+            extra = {"topic": topic.name, "warning": warning}
+            log.warning("topic has a questionable setting", extra=extra)
+
+    async def _topic(
+        self,
+        context: DaemonContext,
+        topic: TopicSpec,
+        problem: str,
+        backoff: Backoff,
+        failed: Callable[[str, float], None] = lambda _error, _wait_s: None,
+    ) -> TopicFacts:
+        """Return once `topic` exists and is safe; until then the process has the problem, and
+        `failed` is called after each attempt."""
         while True:
             try:
-                facts = await context.topics.ensure_topic(spec)
+                facts = await context.topics.ensure_topic(topic)
             except (TopicRefused, SinkUnavailable) as error:
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=False, rng=context.rng
                 )
-                if self.statuses.problems.get(problem) != str(error):
-                    log.error(
-                        "control topic is not usable",
-                        extra={
-                            "topic": spec.name,
-                            "error": str(error),
-                            "retry_in_s": round(wait_s, 1),
-                        },
+                new = self.statuses.problems.put(problem, str(error))
+                extra = {"topic": topic.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
+                if new and topic.kind == "control":
+                    log.error("control topic is not usable", extra=extra)
+                elif new:
+                    log.warning(
+                        "signal topic is not usable, snapshot requests are not read", extra=extra
                     )
-                self.statuses.problems[problem] = str(error)
-                for status in self.statuses.streams.values() if problem == "kafka" else ():
-                    if not status.waits_for:
-                        status.failed(
-                            str(error),
-                            next_attempt_ms=clock.wall_ms() + int(wait_s * 1000),
-                            cause=causes.KAFKA,
-                        )
+                failed(str(error), wait_s)
                 await asyncio.sleep(wait_s)
             else:
-                break
-        self.statuses.problems.pop(problem, None)
-        for warning in facts.warnings:
-            log.warning(
-                "topic has a questionable setting", extra={"topic": spec.name, "warning": warning}
-            )
+                self.statuses.problems.pop(problem, None)
+                return facts
 
     async def _signal(self, context: DaemonContext) -> None:
         """The signal topic: made or checked, then followed; again, when it is lost. Without it
@@ -373,31 +370,12 @@ class Daemon:
             rng=context.rng,
         )
         while True:
-            await self._signal_topic(context)
+            backoff = Backoff(base_s=5.0, cap_s=300.0)
+            await self._topic(context, signal_spec(self.settings), "signal", backoff)
             try:
                 await follower.run()
             except TopicLost as lost:
                 log.warning("signal topic is lost", extra={"topic": topic, "error": str(lost)})
-
-    async def _signal_topic(self, context: DaemonContext) -> None:
-        spec, backoff = signal_spec(self.settings), Backoff(base_s=5.0, cap_s=300.0)
-        while True:
-            try:
-                await context.topics.ensure_topic(spec)
-            except (TopicRefused, SinkUnavailable) as error:
-                backoff, wait_s = backoff.after_failure(
-                    clock.now_s(), healthy=False, rng=context.rng
-                )
-                if self.statuses.problems.get("signal") != str(error):
-                    log.warning(
-                        "signal topic is not usable, snapshot requests are not read",
-                        extra={"topic": spec.name, "error": str(error)},
-                    )
-                self.statuses.problems["signal"] = str(error)
-                await asyncio.sleep(wait_s)
-            else:
-                break
-        self.statuses.problems.pop("signal", None)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

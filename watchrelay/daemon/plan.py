@@ -1,5 +1,9 @@
 """Config and discovery results as the streams to run, with ids, topics, key formats and the hash of
-what decides their content. Pure.
+what decides their content; and which of them may be written as their topics are. Pure.
+
+Only the config decides which topics are shared, but an older release or another config may have
+started a topic with other keys. Such a topic keeps its keys, and only a stream that cannot be
+written beside them is refused.
 """
 
 from __future__ import annotations
@@ -8,16 +12,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from watchrelay.config.settings import DEFAULT_PARTITIONS
 from watchrelay.config.streams import (
     asked_partitions,
     field_selector,
+    namespaces_of,
     resource_topic,
     separate,
 )
-from watchrelay.daemon.key_formats import PLAIN, PREFIXED, qualified
+from watchrelay.contract.records import PARTITIONS_MAX
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.model.names import DOTLESS_GROUPS
 from watchrelay.model.reach import Overlaps, Reach
@@ -28,18 +33,13 @@ from watchrelay.store.transform import Transform
 if TYPE_CHECKING:
     from watchrelay.config import ResourceEntry, Settings
 
+PLAIN, PREFIXED = "plain", "prefixed"
+
 DEADLOCK_CURE = (
     "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it "
     "is to be; or name another topic"
 )
-"""What to do about a stream of which `deadlocked` tells."""
-
-SHARED_TOPIC_CURE = (
-    "take all of topic {0} out of the config, retire {1} (`watchrelay retire {1}`) and put "
-    "all of it back; or name another topic"
-)
-"""What to do where several resources are to share a topic that was started with plain keys:
-whatever stays would keep these."""
+"""What to do about a stream that `deadlocked` names."""
 
 CONTENT_VERSION = 1
 """Raised when a release publishes other bytes for the same object and config: streams then compare
@@ -70,39 +70,20 @@ def plan_streams(
         )
     if entry.include_secret_data and (resource.group, resource.plural) != ("", "secrets"):
         raise ValueError(f"includeSecretData is for secrets only, not for {resource.qualified}")
-    base = entry.id or resource.qualified
-    if entry.namespaces and entry.scope == "namespace":
-        return [
-            _plan(settings, entry, resource, f"{base}@{namespace}", namespace, prefixed)
-            for namespace in entry.namespaces
-        ]
-    return [_plan(settings, entry, resource, base, None, prefixed)]
+    return [
+        _plan(settings, entry, resource, namespace, prefixed) for namespace in namespaces_of(entry)
+    ]
 
 
 def config_hash(settings: Settings) -> str:
     """Twelve digits that change with the settings; passwords do not go into them."""
-
-    def tree(value: Any) -> Any:
-        if hasattr(value, "get_secret_value"):
-            return "secret"
-        if isinstance(value, tuple):
-            return [tree(item) for item in value]
-        return (
-            {name: tree(each) for name, each in vars(value).items()}
-            if hasattr(value, "__dict__")
-            else value
-        )
-
-    written = json.dumps(tree(settings), sort_keys=True)
-    return hashlib.sha256(written.encode()).hexdigest()[:12]
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
 
 
 def provisional_ids(entry: ResourceEntry) -> list[str]:
     """What an entry's streams are called until discovery knows its resource."""
     base = entry.id or entry.resource
-    if entry.namespaces and entry.scope == "namespace":
-        return [f"{base}@{namespace}" for namespace in entry.namespaces]
-    return [base]
+    return [base + (f"@{each}" if each else "") for each in namespaces_of(entry)]
 
 
 def control_topic(settings: Settings) -> str:
@@ -121,33 +102,14 @@ def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) 
     pinned = described or {}
     if pinned.get("topic") != stream.topic:
         return ""
-    for key, name, cure in (
-        ("partitions", "partitions", "`partitions: {}`"),
-        ("keyFormat", "key format", "it"),
-    ):
-        if key == "partitions" and stream.partitions_from == "default":
-            continue
+    for key, name in (("partitions", "partitions"), ("keyFormat", "key format")):
         held, asked = pinned.get(key), stream.description[key]
-        if held is not None and held != asked:
+        default = key == "partitions" and stream.partitions_from == "default"
+        if held is not None and held != asked and not default:
+            cure = f"`partitions: {held}`" if key == "partitions" else "it"
             return (
                 f"stream {stream.id} on topic {stream.topic} has {name} {held!r}, the config "
-                f"asks for {asked!r}: "
-                f"keep {cure.format(held)}, or give the stream another topic"
-            )
-    return ""
-
-
-def described_conflict(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> str:
-    """Why a stream may not be written beside those that the control topic describes on the same
-    topic; "" when it may.
-
-    Refused are another form of keys, and the same resource unless namespaces or names are disjoint.
-    """
-    for other, theirs in described.items():
-        if why := _clash(stream, other, theirs):
-            return (
-                f"stream {stream.id} {why}: retire that one first (`watchrelay retire "
-                f"{other}`), or name another topic"
+                f"asks for {asked!r}: keep {cure}, or give the stream another topic"
             )
     return ""
 
@@ -160,14 +122,8 @@ def deadlocked(
     own new config. Those that wait for one that may go on are not among them.
     """
     plans = {each.id: each for each in planned}
-    waiting: dict[str, dict[str, str]] = {}
-    for plan in plans.values():
-        reasons = {
-            other: _clash(plan, other, theirs)
-            for other, theirs in described.items()
-            if other in plans
-        }
-        waiting[plan.id] = {other: why for other, why in reasons.items() if why}
+    known = {other: theirs for other, theirs in described.items() if other in plans}
+    waiting = {plan.id: _clashes(plan, known) for plan in plans.values()}
     while free := [
         stream for stream, others in waiting.items() if not waiting.keys() & others.keys()
     ]:
@@ -176,8 +132,8 @@ def deadlocked(
     stuck: dict[str, str] = {}
     for stream, others in waiting.items():
         other = next(each for each in others if each in waiting)
-        # else the config itself says so, whatever the topic holds now
-        if not _clash(plans[stream], other, plans[other].description):
+        # else the config itself is wrong, whatever the topic holds now
+        if not _clashes(plans[stream], {other: plans[other].description}):
             stuck[stream] = (
                 f"stream {stream} {others[other]}, and neither can let go before the other does"
             )
@@ -187,60 +143,129 @@ def deadlocked(
 def topic_conflict(
     stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
 ) -> str:
-    """As `described_conflict`, with the cure that fits where the other stream is in the same config
-    (`planned`) and cannot be retired."""
-    mixed = {
-        other: why for other, theirs in described.items() if (why := _mixed(stream, other, theirs))
-    }
-    if not (clash := described_conflict(stream, described)) and not mixed:
-        return ""
+    """Why a stream may not be written beside those that the control topic describes on the same
+    topic, and the cure; "" when it may.
+
+    Refused are another form of keys, plain keys for several resources, and the same resource
+    unless namespaces or names are disjoint.
+
+    Args:
+        stream: as `KeyFormats` keeps it.
+        planned: the streams of the config, likewise: these cannot be retired.
+        described: the descriptions on the control topic.
+    """
     plans = {each.id: each for each in planned}
-    for other, why in mixed.items():
-        if other in plans and plans[other].topic == stream.topic:
-            return f"stream {stream.id} {why}: {SHARED_TOPIC_CURE.format(stream.topic, other)}"
-    if stuck := deadlocked(plans.values(), described).get(stream.id):
-        return f"{stuck}: {DEADLOCK_CURE.format(stream.id)}"
+    resource = stream.plan.selection.resource.qualified
     for other, theirs in described.items():
         if (
-            (why := _clash(stream, other, theirs))
+            other != stream.id
             and other in plans
-            and not _clash(stream, other, plans[other].description)
+            and plans[other].topic == theirs.get("topic") == stream.topic
+            and theirs.get("keyFormat") == PLAIN
+            and qualified(theirs) != resource
         ):
+            return (
+                f"stream {stream.id} writes {stream.description['keyFormat']} keys for {resource}, "
+                f"stream {other} on the same topic {stream.topic} plain ones for "
+                f"{qualified(theirs)}: take all of topic {stream.topic} out of the config, retire "
+                f"{other} (`watchrelay retire {other}`) and put all of it back; or name another "
+                "topic"
+            )
+    clashes = _clashes(stream, described)
+    if not clashes:
+        return ""
+    if stuck := deadlocked(plans.values(), described).get(stream.id):
+        return f"{stuck}: {DEADLOCK_CURE.format(stream.id)}"
+    for other, why in clashes.items():
+        if other in plans and not _clashes(stream, {other: plans[other].description}):
             return (
                 f"stream {stream.id} {why}: by this config that one lets go of them, and "
                 "this one waits until it has"
             )
-    return clash
+    other, why = next(iter(clashes.items()))
+    return (
+        f"stream {stream.id} {why}: retire that one first (`watchrelay retire {other}`), or "
+        "name another topic"
+    )
 
 
-def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
-    ours = stream.description
-    if other == stream.id or theirs.get("topic") != stream.topic:
-        return ""
-    if theirs.get("keyFormat") != ours["keyFormat"]:
-        return (
-            f"writes {ours['keyFormat']} keys, stream {other} on the same topic "
-            f"{stream.topic} {theirs.get('keyFormat')} ones"
-        )
-    same = qualified(theirs) == stream.plan.selection.resource.qualified
-    if same and _reach(theirs.get("selectors")).meets(_reach(ours["selectors"])):
-        return f"takes objects that stream {other} on the same topic {stream.topic} has too"
-    return ""
+def _clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    """By id the other streams on the topic of `stream` beside which it may not be written, with
+    why."""
+    ours, found = stream.description, dict[str, str]()
+    resource, reach = stream.plan.selection.resource.qualified, _reach(ours["selectors"])
+    for other, theirs in described.items():
+        if other == stream.id or theirs.get("topic") != stream.topic:
+            continue
+        if theirs.get("keyFormat") != ours["keyFormat"]:
+            found[other] = (
+                f"writes {ours['keyFormat']} keys, stream {other} on the same topic "
+                f"{stream.topic} {theirs.get('keyFormat')} ones"
+            )
+        elif qualified(theirs) == resource and _reach(theirs.get("selectors")).meets(reach):
+            found[other] = (
+                f"takes objects that stream {other} on the same topic {stream.topic} has too"
+            )
+    return found
 
 
-def _mixed(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
-    """Why the keys of two resources would not be distinct on one topic, in the words of
-    `_clash`."""
-    resource, named = stream.plan.selection.resource.qualified, qualified(theirs)
-    if (
-        other == stream.id
-        or theirs.get("topic") != stream.topic
-        or theirs.get("keyFormat") != PLAIN
-        or named == resource
-    ):
-        return ""
-    keys = f"writes {stream.description['keyFormat']} keys for {resource}"
-    return f"{keys}, stream {other} on the same topic {stream.topic} plain ones for {named}"
+class KeyFormats:
+    """The key formats and partitions of the topics, as the control topic describes their
+    streams."""
+
+    def __init__(self, described: Mapping[str, Mapping[str, object]]) -> None:
+        self._topics: dict[object, dict[str, Mapping[str, object]]] = {}
+        for stream, description in described.items():
+            self._topics.setdefault(description.get("topic"), {})[stream] = description
+
+    def kept(self, stream: StreamSpec) -> StreamSpec:
+        """The stream with the keys that it has on its topic; a new one with those that the topic
+        has.
+
+        A new one is left as it is where the topic holds plain keys of another resource. Likewise
+        with partitions, unless the config sets their number.
+        """
+        others = self._topics.get(stream.topic, {})
+        known = stream.id in others
+        there = [others[stream.id]] if known else list(others.values())
+        counts = {_partitions(each) for each in there}
+        if len(counts) == 1 and (count := counts.pop()):
+            stream = _with_partitions(stream, count, known=known)
+        resource = stream.plan.selection.resource.qualified
+        formats = {each.get("keyFormat") for each in there}
+        alike = all(qualified(each) == resource for each in there)
+        if formats == {PREFIXED} and (alike or not known):
+            return _with_keys(stream, PREFIXED)
+        return _with_keys(stream, PLAIN) if formats == {PLAIN} and alike else stream
+
+
+def qualified(description: Mapping[str, object]) -> str:
+    """The resource of a stream by its description, without the version."""
+    return str(description.get("resource")).partition("/")[0]
+
+
+def _partitions(description: Mapping[str, object]) -> int | None:
+    count = description.get("partitions")
+    return count if type(count) is int and 0 <= count <= PARTITIONS_MAX else None
+
+
+def _with_partitions(stream: StreamSpec, count: int, *, known: bool) -> StreamSpec:
+    if stream.partitions_from == "config":
+        pinned = known and count == stream.partitions
+        return replace(stream, partitions_from="topic") if pinned else stream
+    description = {**stream.description, "partitions": count}
+    return replace(stream, partitions=count, description=description, partitions_from="topic")
+
+
+def _with_keys(stream: StreamSpec, key_format: str) -> StreamSpec:
+    if stream.description["keyFormat"] == key_format:
+        return stream
+    prefix = (
+        f"{stream.plan.selection.resource.qualified}/".encode() if key_format == PREFIXED else b""
+    )
+    return replace(
+        stream, key_prefix=prefix, description={**stream.description, "keyFormat": key_format}
+    )
 
 
 def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
@@ -274,12 +299,11 @@ def _reach(selectors: object) -> Reach:
     """Of a description's selectors; what is none of those that a relay writes limits nothing."""
     held = selectors if isinstance(selectors, dict) else {}
     namespaces, fields = held.get("namespaces"), held.get("fieldSelector")
-    listed = (
-        [each for each in namespaces if isinstance(each, str)]
-        if isinstance(namespaces, list)
-        else []
+    listed = namespaces if isinstance(namespaces, list) else []
+    return Reach.of(
+        [each for each in listed if isinstance(each, str)],
+        fields if isinstance(fields, str) else "",
     )
-    return Reach.of(listed, fields if isinstance(fields, str) else "")
 
 
 def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
@@ -310,19 +334,6 @@ def signal_spec(settings: Settings) -> TopicSpec:
     return replace(control_spec(settings), name=signal_topic(settings), kind="signal")
 
 
-def _transform(entry: ResourceEntry, resource: Resource) -> Transform:
-    """What the entry makes of each object."""
-    return Transform.compile(
-        resource,
-        drop=entry.drop,
-        redact=entry.redact,
-        keep_managed_fields=entry.keep_managed_fields,
-        keep_last_applied=entry.keep_last_applied,
-        include_secret_data=entry.include_secret_data,
-        metadata_only=entry.metadata_only,
-    )
-
-
 def _of_bounded_depth(resource: Resource) -> bool:
     """Whether a type of kube-apiserver itself bounds how deeply objects nest."""
     return (
@@ -334,12 +345,19 @@ def _plan(
     settings: Settings,
     entry: ResourceEntry,
     resource: Resource,
-    stream: str,
     namespace: str | None,
     prefixed: bool,
 ) -> PlannedStream:
     kafka = settings.kafka
-    transform = _transform(entry, resource)
+    transform = Transform.compile(
+        resource,
+        drop=entry.drop,
+        redact=entry.redact,
+        keep_managed_fields=entry.keep_managed_fields,
+        keep_last_applied=entry.keep_last_applied,
+        include_secret_data=entry.include_secret_data,
+        metadata_only=entry.metadata_only,
+    )
     selection = Selection(
         resource=resource,
         namespace=namespace,
@@ -387,7 +405,7 @@ def _plan(
         "configHash": config_hash,
     }
     spec = StreamSpec(
-        id=stream,
+        id=(entry.id or resource.qualified) + (f"@{namespace}" if namespace else ""),
         cluster=settings.cluster,
         topic=topic,
         partitions=partitions,

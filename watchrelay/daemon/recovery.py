@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -37,13 +36,9 @@ from watchrelay.store.objects import Store
 log = logging.getLogger(__name__)
 
 Failed = Callable[[SinkUnavailable, float], None]
-AT_ONCE = 4
+READS_AT_ONCE = 4
 """So many streams of a process read back at the same time: each has connections and buffers of its
-own.
-
-What was read already is no reason: it is kept between two attempts, and is never more than the
-store that it becomes.
-"""
+own."""
 
 
 class Reads(Protocol):
@@ -51,10 +46,7 @@ class Reads(Protocol):
 
     async def spans(
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
-    ) -> set[int]:
-        """Hand the stream's records over, batch by batch; the partitions that were read from their
-        very start."""
-        ...
+    ) -> set[int]: ...
 
 
 class LogReader:
@@ -84,24 +76,16 @@ class LogReader:
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """Offset and content of this stream's records in [start, stop)."""
-        records_read: list[tuple[int, Decoded]] = []
+        records_read: list[tuple[int, Decoded | None]] = []
 
         def take(_partition: int, records: Sequence[Any]) -> None:
-            records_read.extend(
-                (record.offset, each)
-                for record in records
-                if (each := self.understood(record)) is not None
-            )
+            records_read.extend((record.offset, self.understood(record)) for record in records)
 
-        await RangeReader(
-            self._connection,
-            self._spec.topic,
-            [OffsetRange(partition, start, stop)],
-            take,
-            failed=self._failed,
-        ).run()
+        span = OffsetRange(partition, start, stop)
+        reading = RangeReader(self._connection, self._spec.topic, [span], take, failed=self._failed)
+        await reading.run()
         self._succeeded()
-        return records_read
+        return [(offset, each) for offset, each in records_read if each is not None]
 
     async def spans(
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
@@ -132,16 +116,14 @@ class LogReader:
             content = decode(record.key, record.value, record.headers)
         except RecordRefused as error:
             if not self.refused:
-                where = {
+                extra = {
+                    "stream": self._spec.id,
                     "topic": self._spec.topic,
                     "partition": record.partition,
                     "offset": record.offset,
                     "error": str(error),
                 }
-                log.warning(
-                    "skipping records that do not follow the record contract",
-                    extra={"stream": self._spec.id, **where},
-                )
+                log.warning("skipping records that do not follow the record contract", extra=extra)
             self.refused += 1
             return None
         if content.stream != self._spec.id:
@@ -149,10 +131,8 @@ class LogReader:
         if type(content) is MarkerRecord and (
             other := other_cluster(record.headers, self._spec.cluster)
         ):
-            raise Shared(
-                f"stream {self._spec.id}: "
-                f"{shared_topic(self._spec.topic, other, self._spec.cluster)}"
-            )
+            why = shared_topic(self._spec.topic, other, self._spec.cluster)
+            raise Shared(f"stream {self._spec.id}: {why}")
         return content
 
 
@@ -166,8 +146,8 @@ async def resume(
     recreated: bool = False,
     foreign: bool = False,
 ) -> RecoveredState:
-    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins;
-    `anew` and `foreign` as for `decide`.
+    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins.
+    `recreated` and `foreign` as for `decide`.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of
     a higher epoch. EpochSpoiled when one holds more of this epoch than its claim.
@@ -220,6 +200,7 @@ async def resume(
             foreign=foreign,
             bookmarks=spec.plan.bookmarks,
         )
+    fresh = isinstance(decision, FirstSnapshot) and not decision.unverified
     if isinstance(decision, FirstSnapshot) and decision.unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
@@ -229,13 +210,14 @@ async def resume(
             raise ForeignRecords(why)
         raise EpochAhead(spec.id, highest, epoch)
     for recovery in recoveries:
-        if recovery.epoch == epoch and (recovery.last > 1 or recovery.claimed < epoch):
-            raise EpochSpoiled(spec.id, recovery.partition, epoch, recovery.last)
+        epoch_read, last = recovery.state.epoch, recovery.state.last
+        if epoch_read == epoch and (last > 1 or recovery.claimed < epoch):
+            raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
     result = recovered_state(recoveries, decision)
-    if not (isinstance(decision, FirstSnapshot) and not decision.unverified):
-        store.resume(interleaved(result.states), skip=result.skip, newest=result.newest)
-    else:
+    if fresh:
         store.loading(())
+    else:
+        store.resume(interleaved(result.states), skip=result.skip, newest=result.newest)
     relay.resume(result)
     log.info(
         "log read back",
@@ -253,8 +235,3 @@ async def resume(
     for state in result.states:
         state.clear()
     return result
-
-
-def turns() -> asyncio.Semaphore:
-    """Whose turn it is to read back."""
-    return asyncio.Semaphore(AT_ONCE)

@@ -52,22 +52,16 @@ class ConfigSource:
 
 
 class Reloadable(Protocol):
-    """What runs by the settings."""
+    """What runs by the settings: the daemon."""
 
     settings: Settings
 
     @property
-    def connected(self) -> bool:
-        """True once there are connections that only a restart can change."""
-        ...
+    def connected(self) -> bool: ...
 
-    def objections(self, settings: Settings) -> list[Objection]:
-        """Why `settings` cannot be put in force; empty when they can."""
-        ...
+    def objections(self, settings: Settings) -> list[Objection]: ...
 
-    def adopt(self, settings: Settings) -> None:
-        """Put `settings` in force."""
-        ...
+    def adopt(self, settings: Settings) -> None: ...
 
 
 class Reloader:
@@ -109,35 +103,26 @@ class Reloader:
         except ConfigError as error:
             self._refused(error.problems)
         except Exception as error:  # whatever it is: an edit never ends a relay that works
-            self._refused(
-                [
-                    ConfigProblem(
-                        f"internal error: {type(error).__name__}",
-                        hint="please report it, with the output of observe.logLevel=debug",
-                    )
-                ]
-            )
+            hint = "please report it, with the output of observe.logLevel=debug"
+            problem = ConfigProblem(f"internal error: {type(error).__name__}", hint=hint)
+            self._refused([problem])
             log.debug("config cannot be read", exc_info=error)
         else:
-            if objections:
-                self._refused(
-                    [
-                        replace(edit.places[index], message=message, hint=cure)
-                        for index, message, cure in objections
-                    ]
-                )
+            refused = [
+                replace(edit.places[index], message=message, hint=cure)
+                for index, message, cure in objections
+            ]
+            if refused:
+                self._refused(refused)
             else:
                 self._taken(edit)
 
     def _refused(self, problems: Sequence[ConfigProblem]) -> None:
         more = len(problems) - PROBLEMS_SHOWN_MAX
-        message = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX])) + (
-            f"; and {more} more" if more > 0 else ""
-        )
-        log.error(
-            "edited config refused, keeping the previous one",
-            extra={"error": message, "problems": len(problems)},
-        )
+        message = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX]))
+        message += f"; and {more} more" if more > 0 else ""
+        extra = {"error": message, "problems": len(problems)}
+        log.error("edited config refused, keeping the previous one", extra=extra)
         self._statuses.problems["reload"] = (
             f"edited config refused, keeping the previous one: {message}"
         )
@@ -151,12 +136,9 @@ class Reloader:
                 f"a restart is needed for what was edited in {', '.join(edit.kept)}: the "
                 "former values stay in force until then"
             )
-            if self._statuses.problems.get("restart") != message:
-                log.warning(
-                    "configuration change requires a restart",
-                    extra={"keys": list(edit.kept)},
-                )
-            self._statuses.problems["restart"] = message
+            if self._statuses.problems.put("restart", message):
+                extra = {"keys": list(edit.kept)}
+                log.warning("configuration change requires a restart", extra=extra)
         else:
             self._statuses.problems.pop("restart", None)
         if changed:

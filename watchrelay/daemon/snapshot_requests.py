@@ -12,6 +12,7 @@ from watchrelay.core import clock
 from watchrelay.core.text import short
 from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.signal_records import SnapshotRequest
+from watchrelay.observe.loglimit import LogLimit
 
 log = logging.getLogger(__name__)
 
@@ -26,23 +27,16 @@ signals of the last hour"."""
 SNAPSHOT_MS_MAX = 600_000
 """A request older than the newest snapshot's end by this was answered, or its snapshot would have
 taken longer than any does."""
-WARNINGS_MAX = 100
-"""Names of unknown streams that are logged, within `EXPIRE_S`: who writes signals writes our
-log."""
 
 Ask = Callable[[str], None]
 
 
 class Indexes(Protocol):
-    """The control topic, as far as requests need it. Source: kafka/control_topic.py."""
+    """The newest `snapshot/<stream>` and `stream/<stream>` records of the control topic."""
 
-    def index(self, stream: str) -> Mapping[str, object] | None:
-        """The newest `snapshot/<stream>` record."""
-        ...
+    def index(self, stream: str) -> Mapping[str, object] | None: ...
 
-    def described(self, stream: str) -> Mapping[str, object] | None:
-        """The newest `stream/<stream>` record."""
-        ...
+    def described(self, stream: str) -> Mapping[str, object] | None: ...
 
 
 class _Waiting(NamedTuple):
@@ -66,24 +60,14 @@ class SnapshotRequests:
         now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
-        """Start with no request.
-
-        Args:
-            control: The control topic, read to its end before the first request is taken.
-            configured: The streams of the config, which may have no description yet.
-            now_s: The monotonic clock.
-            wall_ms: The wall clock.
-        """
-        self._control, self._configured, self._now_s, self._wall_ms = (
-            control,
-            configured,
-            now_s,
-            wall_ms,
-        )
+        """`control` has been read to its end before the first request is taken; `configured` are
+        the streams of the config, which may have no description yet."""
+        self._control, self._configured = control, configured
+        self._now_s, self._wall_ms = now_s, wall_ms
         self._writers: dict[str, Ask] = {}
         self._open: dict[str, dict[str, _Waiting]] = {}
         """By stream, the requests that no index record named when last looked at, oldest first."""
-        self._warned: dict[str, float] = {}
+        self._unknown = LogLimit()  # who writes signals writes our log
 
     def take(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
         """Hand `request` on; with `backlog` an earlier relay may have answered it already."""
@@ -104,8 +88,15 @@ class SnapshotRequests:
                 self._ask_open(stream, writer, only=request.id)
             else:
                 writer(request.id)
-        if unknown and not backlog:
-            self._warn(request.id, unknown)
+        stream = short(unknown[0], 100) if unknown else ""
+        if unknown and not backlog and (count := self._unknown.due(stream, self._now_s())):
+            extra = {
+                "request": request.id,
+                "stream": stream,
+                "unknown": len(unknown),
+                "count": count,
+            }
+            log.warning("signal names an unknown stream", extra=extra)
 
     @contextmanager
     def serving(self, stream: str, ask: Ask) -> Iterator[None]:
@@ -127,11 +118,8 @@ class SnapshotRequests:
             del waiting[next(iter(waiting))]
 
     def _ask_open(self, stream: str, ask: Ask, *, only: str = "") -> None:
-        index, now_ms, waiting = (
-            self._control.index(stream),
-            self._wall_ms(),
-            self._open.get(stream, {}),
-        )
+        index, now_ms = self._control.index(stream), self._wall_ms()
+        waiting = self._open.get(stream, {})
         for request_id, kept in list(waiting.items()):
             if self._now_s() - kept.taken_s > EXPIRE_S or answered(
                 index, request_id, kept.written_ms, now_ms
@@ -141,21 +129,6 @@ class SnapshotRequests:
                 ask(request_id)
         if not waiting:
             self._open.pop(stream, None)
-
-    def _warn(self, request_id: str, unknown: list[str]) -> None:
-        """One line for a request, as long as its first unknown stream was not named lately and
-        there are not too many lines."""
-        now_s, stream = self._now_s(), short(unknown[0], 100)
-        self._warned = {
-            each: at_s for each, at_s in self._warned.items() if now_s - at_s <= EXPIRE_S
-        }
-        if stream not in self._warned and len(self._warned) < WARNINGS_MAX:
-            self._warned[stream] = now_s
-            more = {"unknown": len(unknown)} if len(unknown) > 1 else {}
-            log.warning(
-                "signal names an unknown stream",
-                extra={"request": request_id, "stream": stream, **more},
-            )
 
 
 def answered(

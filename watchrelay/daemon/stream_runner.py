@@ -6,6 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
@@ -23,20 +27,45 @@ from watchrelay.core.errors import (
     fenced_by,
     first_cause,
 )
-from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.key_formats import KeyFormats
+from watchrelay.daemon.memory import HeapTrimmer
 from watchrelay.daemon.ownership import ownership_lost
-from watchrelay.daemon.plan import PlannedStream, pinned_conflict, topic_conflict, topic_spec
-from watchrelay.daemon.recovery import LogReader, resume
+from watchrelay.daemon.plan import (
+    KeyFormats,
+    PlannedStream,
+    pinned_conflict,
+    topic_conflict,
+    topic_spec,
+)
+from watchrelay.daemon.recovery import READS_AT_ONCE, LogReader, resume
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import written
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_config import TopicFacts
+from watchrelay.kafka.topics import Topics
+from watchrelay.kube.client import KubeClient
+from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
+from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
+from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
 
+if TYPE_CHECKING:
+    from watchrelay.config import Settings
+
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+FLUSH_INTERVAL_S = 0.004
 
 
 _REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
@@ -53,6 +82,44 @@ _CLAIM_READ_S = 2.0
 """Less than the 5 s within which an outclaimed relay has ended."""
 _LIMIT_READ_S = 3.0
 """The same: heartbeats wait for it."""
+
+
+async def _unknown(_resource: Resource) -> bool | None:
+    return None
+
+
+@dataclass(slots=True)
+class DaemonContext:
+    """What the streams of one process share.
+
+    `settings` are those in effect; a reload replaces them. `planned` are all streams of the config
+    whose resources discovery knows. `served` returns whether the API server serves a resource
+    (None: not known now). `control_made` is set once the control topic exists and is safe.
+    `server_version` is (major, minor) of the API server once known.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    statuses: StatusRegistry
+    client: KubeClient
+    admission: Admission
+    connection: KafkaConnection
+    sink: KafkaSink
+    control: ControlTopic
+    topics: Topics
+    requests: SnapshotRequests
+    holder: str
+    heartbeat_interval: HeartbeatInterval
+    server_version: tuple[int, int] | None = None
+    planned: Sequence[StreamSpec] = ()
+    served: Callable[[Resource], Awaitable[bool | None]] = _unknown
+    control_made: asyncio.Event = field(default_factory=asyncio.Event)
+    rng: random.Random = field(default_factory=random.Random)
+    reading_back: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE)
+    )
+    flush_timer: FlushTimer = field(default_factory=lambda: FlushTimer(FLUSH_INTERVAL_S))
+    trim: HeapTrimmer = field(default_factory=HeapTrimmer)
 
 
 class StreamRunner:
@@ -77,8 +144,7 @@ class StreamRunner:
         self._topic_recreated = False
         """The topic was recreated since it last held the whole state."""
         self._foreign = False
-        """The topic holds records that no claim explains, put there since the whole state was on it
-        last."""
+        """The topic holds records that no claim explains, newer than the last whole state."""
         self._unexpected = UnexpectedErrors()
 
     def stop(self, *, deadline_s: float) -> None:
@@ -94,7 +160,7 @@ class StreamRunner:
             log.warning("restarting stream", extra={"stream": self.spec.id, "reason": why})
             self._topic_recreated = self._topic_recreated and not self._status.complete
             self._status.complete = False
-            self._status.failed(why, cause=causes.KAFKA)
+            self._status.failed("stream", why, cause=causes.KAFKA)
             self._ended.set()
 
     def recheck(self) -> None:
@@ -110,7 +176,7 @@ class StreamRunner:
             Fenced: A newer relay claimed the stream: nothing more may be written, and the process
             exits 75.
         """
-        delays = {"asked": _AGAIN, "refused": _REFUSED, "failed": _FAILED}
+        delays = {"lost": _AGAIN, "refused": _REFUSED, "failed": _FAILED}
         try:
             while not self._stopping:
                 self._ended.clear()
@@ -118,20 +184,18 @@ class StreamRunner:
                 error = await self._until_ended()
                 if not self._stopping:
                     self._metrics.stream_owned.set(0)
-                    why = (
-                        "asked"
-                        if error is None
-                        else "refused"
-                        if isinstance(error, ForeignRecords)
-                        else "failed"
-                    )
+                    self._status.complete = False
                     now_s = clock.now_s()
-                    healthy = now_s - began_s > _HEALTHY_S
+                    why = "lost" if error is None else "failed"
+                    if isinstance(error, ForeignRecords):
+                        why = "refused"
                     delays[why], wait_s = delays[why].after_failure(
-                        now_s, healthy=healthy, rng=self._context.rng
+                        now_s, healthy=now_s - began_s > _HEALTHY_S, rng=self._context.rng
                     )
                     self._show_end(error, wait_s)
-                    await self._pause(wait_s)
+                    self._ended.clear()  # an end, or a topic that is lost, ends the wait
+                    if not self._stopping:
+                        await first_of(self._ended, timeout_s=wait_s)
         finally:
             self._context.sink.close(self.spec.topic, self.spec.id)
             self._status.state = "stopped"
@@ -156,24 +220,17 @@ class StreamRunner:
                 self._foreign, self.drained = True, not self._stopping
                 return error
             self._metrics.ownership_changes_total["fenced"].inc()
-            raise Fenced(
-                ownership_lost(
-                    self._context.control.holder_of(self.spec.id),
-                    self.spec.id,
-                    self._context.holder,
-                )
-            ) from error
+            holder = self._context.control.holder_of(self.spec.id)
+            raise Fenced(ownership_lost(holder, self.spec.id, self._context.holder)) from error
         except Exception as error:
             # returned to run(), which logs it: it concerns this stream alone
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # tasks that were cancelled with this one call that an error
             self.drained = not self._stopping
-            spoiled = (
-                error.subgroup(EpochSpoiled) if isinstance(error, BaseExceptionGroup) else None
-            )
-            if spoiled is not None or isinstance(error, EpochSpoiled):
+            group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
+            if (spoiled := group.subgroup(EpochSpoiled)) is not None:
                 self._foreign = True
-                self.restart(str(error if spoiled is None else first_cause(spoiled)))
+                self.restart(str(first_cause(spoiled)))
                 return None
             return error
         return None
@@ -184,26 +241,19 @@ class StreamRunner:
             self._status.state = "waiting"
             return
         if isinstance(error, ForeignRecords):
-            self._status.complete = False
             self._refuse(error, wait_s)
             return
         message, cause = self._unexpected.explain(error)
         extra = {"stream": self.spec.id, "error": message, "retry_in_s": round(wait_s, 1)}
         log.error("stream restarts after an unexpected error", extra=extra, exc_info=cause)
         self._metrics.stream_failures_total.inc()
-        self._status.state, self._status.complete = "backoff", False
-        next_ms = clock.wall_ms() + int(wait_s * 1000)
+        self._status.state = "backoff"
         self._status.failed(
+            "stream",
             f"{message}; only this stream restarts; please report it with the log",
-            next_attempt_ms=next_ms,
             cause=causes.INTERNAL,
+            next_attempt_ms=_in_ms(wait_s),
         )
-
-    async def _pause(self, wait_s: float) -> None:
-        """Wait for the next attempt; an end or a topic that was lost ends the wait."""
-        self._ended.clear()
-        if not self._stopping:
-            await first_of(self._ended, timeout_s=wait_s)
 
     async def _begin(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
         """The topic, the claim, acknowledged on every partition, and what the log says; nothing is
@@ -211,9 +261,9 @@ class StreamRunner:
         """
         if not self._context.control_made.is_set():
             if trouble := self._context.statuses.problems.get("kafka"):
-                self._status.failed(trouble, cause=causes.KAFKA)
+                self._status.failed("stream", trouble, cause=causes.KAFKA)
             await self._context.control_made.wait()
-            self._status.progressed()
+            self._status.recovered("stream")
         await self._context.control.caught_up()
         if self._epoch and self._context.control.outclaimed(
             self.spec.id, self._epoch, by_others=True
@@ -227,15 +277,13 @@ class StreamRunner:
             suppress_unchanged=self.planned.suppress_unchanged,
             namespaces=self.spec.plan.arrival_namespaces,
         )
-        context = self._context
-        turn, read = context.reading_back, self._status.log_read
         reader = LogReader(
             self.spec,
-            context.connection,
-            context.sink,
+            self._context.connection,
+            self._context.sink,
             failed=self._unreadable,
-            succeeded=read,
-            turn=turn,
+            succeeded=lambda: self._status.recovered("log"),
+            turn=self._context.reading_back,
         )
         relay = self._relay(store, message_bytes, reader)
         try:
@@ -265,47 +313,51 @@ class StreamRunner:
     async def _wait_claimable(self, error: TopicRefused) -> None:
         """Return once the control topic holds nothing that keeps the stream from being claimed."""
         self._status.state = "waiting"
-        self._status.wait_for("stream", str(error), error.cause)
-        self._status.failed(str(error), cause=error.cause)
+        self._status.failed("stream", str(error), cause=error.cause, operator=True)
         log.error("stream cannot be claimed", extra={"stream": self.spec.id, "error": str(error)})
         await self._context.control.until(lambda: not self._context.control.blocked(self.spec.id))
-        self._status.end_wait("stream")
-        self._status.progressed()
+        self._status.recovered("stream")
 
     async def _topic_ready(self) -> int:
         """The topic's max.message.bytes once it exists and is safe."""
+
+        async def ensured() -> TopicFacts:
+            self._check_pins()
+            return await self._context.topics.ensure_topic(
+                topic_spec(self.spec, self._context.settings)
+            )
+
+        facts = await self._until_usable(ensured)
+        if not self._foreign:
+            self._status.recovered()
+        for warning in facts.warnings:
+            log.warning(
+                "topic has a questionable setting",
+                extra={"topic": self.spec.topic, "warning": warning},
+            )
+        self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
+        another = self._context.sink.open(
+            self.spec.topic, self.spec.id, self.restart, made=facts.created
+        )
+        # A topic that is created for a stream that never started replaces none.
+        self._topic_recreated |= another and not (
+            facts.created and self._context.control.described(self.spec.id) is None
+        )
+        return facts.max_message_bytes
+
+    async def _until_usable(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """What `attempt` returns, repeated while the topic is refused or Kafka is away."""
         refused, away = _REFUSED, _AWAY
         while True:
             now_s, rng = clock.now_s(), self._context.rng
             try:
-                self._check_pins()
-                facts = await self._context.topics.ensure_topic(
-                    topic_spec(self.spec, self._context.settings)
-                )
+                return await attempt()
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
                 self._refuse(error, wait_s)
             except SinkUnavailable as error:
                 away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
-                self._wait(error, wait_s, for_a_person=False)
-            else:
-                if not self._foreign:
-                    self._status.waits.clear()
-                    self._status.progressed()
-                for warning in facts.warnings:
-                    log.warning(
-                        "topic has a questionable setting",
-                        extra={"topic": self.spec.topic, "warning": warning},
-                    )
-                self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
-                another = self._context.sink.open(
-                    self.spec.topic, self.spec.id, self.restart, made=facts.created
-                )
-                # A topic that is created for a stream that never started replaces none.
-                self._topic_recreated |= another and not (
-                    facts.created and self._context.control.described(self.spec.id) is None
-                )
-                return facts.max_message_bytes
+                self._wait(error, wait_s, operator=False)
             await asyncio.sleep(wait_s)
 
     async def _limit_again(self) -> int | None:
@@ -352,18 +404,17 @@ class StreamRunner:
             log.error(
                 "stream refused" if isinstance(error, EpochAhead) else "topic refused", extra=extra
             )
-        self._wait(error, wait_s, for_a_person=True)
+        self._wait(error, wait_s, operator=True)
 
-    def _wait(self, error: SinkError, wait_s: float, *, for_a_person: bool) -> None:
-        message = str(error)
-        cause = (error.cause if for_a_person else causes.KAFKA).about(self.spec.topic)
-        next_ms = clock.wall_ms() + int(wait_s * 1000)
+    def _wait(self, error: SinkError, wait_s: float, *, operator: bool) -> None:
         self._status.state = "waiting"
-        if for_a_person:
-            self._status.wait_for("stream", message, cause)
-        else:
-            self._status.end_wait("stream")
-        self._status.failed(message, next_attempt_ms=next_ms, cause=cause)
+        self._status.failed(
+            "stream",
+            str(error),
+            cause=(error.cause if operator else causes.KAFKA).about(self.spec.topic),
+            operator=operator,
+            next_attempt_ms=_in_ms(wait_s),
+        )
 
     # ---- the claim -------------------------------------------------------------------------------
 
@@ -377,7 +428,7 @@ class StreamRunner:
             metrics=self._metrics,
             topic_metrics=self._context.metrics.topic(self.spec.topic),
             status=self._status,
-            heartbeat_interval_s=self._context.heartbeat_interval,
+            heartbeat_interval=self._context.heartbeat_interval,
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
@@ -400,52 +451,39 @@ class StreamRunner:
             recreated=self._topic_recreated,
             foreign=self._foreign,
         )
-        if self._foreign:
-            self._status.end_wait("stream")
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
-        self._status.progressed()
+        self._status.recovered()
         return found
 
     def _unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
-        next_ms = clock.wall_ms() + int(wait_s * 1000)
-        self._status.log_unreadable(
-            str(error), next_attempt_ms=next_ms, person=isinstance(error, SinkForbidden)
+        forbidden = isinstance(error, SinkForbidden)
+        self._status.failed(
+            "log",
+            str(error),
+            cause=causes.TOPIC_UNUSABLE.about(self.spec.topic) if forbidden else causes.KAFKA,
+            operator=forbidden,
+            next_attempt_ms=_in_ms(wait_s),
         )
 
     async def _highest_epoch(self) -> int:
         """Asked where the control topic does not know the stream: then nothing says either whose
         records are on its topic."""
-        refused, away = _REFUSED, _AWAY
-        while True:
-            now_s, rng = clock.now_s(), self._context.rng
-            try:
-                found = await written(
-                    self._context.connection,
-                    self.spec.topic,
-                    self.spec.id,
-                    cluster=self.spec.cluster,
-                )
-            except TopicRefused as error:
-                refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
-                self._refuse(error, wait_s)
-            except SinkUnavailable as error:
-                away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
-                self._wait(error, wait_s, for_a_person=False)
-            else:
-                self._status.end_wait("stream")
-                self._status.progressed()
-                extra = {"stream": self.spec.id, "topic": self.spec.topic, "epoch": found.epoch}
-                if found.retired:
-                    log.info("stream was retired before and starts again", extra=extra)
-                elif found.epoch:
-                    log.warning(
-                        "control topic has no claim of the stream, continuing above the epoch on "
-                        "its own topic",
-                        extra=extra,
-                    )
-                return found.epoch
-            await asyncio.sleep(wait_s)
+        spec, connection = self.spec, self._context.connection
+        found = await self._until_usable(
+            lambda: written(connection, spec.topic, spec.id, cluster=spec.cluster)
+        )
+        self._status.recovered("stream")
+        extra = {"stream": spec.id, "topic": spec.topic, "epoch": found.epoch}
+        if found.retired:
+            log.info("stream was retired before and starts again", extra=extra)
+        elif found.epoch:
+            log.warning(
+                "control topic has no claim of the stream, continuing above the epoch on "
+                "its own topic",
+                extra=extra,
+            )
+        return found.epoch
 
     # ---- following -------------------------------------------------------------------------------
 
@@ -510,3 +548,8 @@ class StreamRunner:
         except TimeoutError:
             return False
         return True
+
+
+def _in_ms(wait_s: float) -> int:
+    """The wall clock in `wait_s`, in milliseconds."""
+    return clock.wall_ms() + int(wait_s * 1000)

@@ -13,10 +13,9 @@ from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.causes import Cause
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
-from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.key_formats import KeyFormats
 from watchrelay.daemon.plan import (
     DEADLOCK_CURE,
+    KeyFormats,
     PlannedStream,
     deadlocked,
     overlapping,
@@ -25,13 +24,12 @@ from watchrelay.daemon.plan import (
     provisional_ids,
     why_overlapping,
 )
-from watchrelay.daemon.stream_runner import StreamRunner
+from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.resources import Resource
-from watchrelay.model.streams import StreamSpec
-from watchrelay.observe.health import Readiness
+from watchrelay.observe.status import Readiness
 
 if TYPE_CHECKING:
     from watchrelay.config import ResourceEntry, Settings
@@ -52,23 +50,16 @@ _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
 
 
-@dataclass(slots=True)
-class _Running:
-    runner: StreamRunner
-    task: asyncio.Task[None]
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One entry's streams, or why it has none now. `found`: its resource is known; `person`: only
-    an operator can solve the problem."""
+    """One entry's streams, or why it has none now. `found`: its resource is known; `cause`: None
+    where that is not known yet."""
 
     entry: ResourceEntry
     streams: list[PlannedStream] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     found: bool = True
     problem: str = ""
-    person: bool = False
     cause: Cause | None = None
 
 
@@ -90,10 +81,10 @@ class Supervisor:
         self._tasks = tasks
         self._readiness = readiness
         self._outclaimed = outclaimed
-        self._running: dict[str, _Running] = {}
-        self._ending: list[_Running] = []
-        """Streams that are stopping, because they left the config or changed, and still drain;
-        the newest last."""
+        self._running: dict[str, StreamRunner] = {}
+        self._alive: dict[StreamRunner, asyncio.Task[None]] = {}
+        """Those that run, and those that are stopping, because they left the config or changed,
+        and still drain; the newest last."""
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
@@ -127,12 +118,9 @@ class Supervisor:
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=False, rng=self._context.rng
                 )
-                message, cause = self._unexpected.explain(error)
-                log.error(
-                    "discovery failed unexpectedly",
-                    extra={"error": message, "retry_in_s": round(wait_s, 1)},
-                    exc_info=cause,
-                )
+                message, new = self._unexpected.explain(error)
+                extra = {"error": message, "retry_in_s": round(wait_s, 1)}
+                log.error("discovery failed unexpectedly", extra=extra, exc_info=new)
                 self._failed(message, wait_s, causes.INTERNAL)
             else:
                 backoff = Backoff()
@@ -141,9 +129,9 @@ class Supervisor:
                     *(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S)
                 )
                 for stream in self._waiting:
-                    self._context.statuses.open(stream).next_attempt_ms = clock.wall_ms() + int(
-                        wait_s * 1000
-                    )
+                    status = self._context.statuses.open(stream)
+                    status.recovered("discovery")
+                    status.next_attempt_ms = clock.wall_ms() + int(wait_s * 1000)
             self._look.clear()
             await first_of(self._look, timeout_s=wait_s)
 
@@ -161,33 +149,28 @@ class Supervisor:
         """Stop every stream and wait for the drains. Units: `deadline_s` is monotonic. True:
         nothing was left behind."""
         self._stopped = True
-        running = self._alive
-        for each in running:
-            each.runner.stop(deadline_s=deadline_s)
-        if running:
+        alive = dict(self._alive)
+        for runner in alive:
+            runner.stop(deadline_s=deadline_s)
+        if alive:
             _, late = await asyncio.wait(
-                [each.task for each in running],
-                timeout=max(0.0, deadline_s - clock.now_s()) + _STOP_GRACE_S,
+                alive.values(), timeout=max(0.0, deadline_s - clock.now_s()) + _STOP_GRACE_S
             )
             for task in late:
                 task.cancel()
-            return not late and all(each.runner.drained for each in running)
+            return not late and all(runner.drained for runner in alive)
         return True
 
     def abandon(self) -> None:
         """End every stream now; what is queued stays behind."""
         self._stopped = True
-        for each in self._alive:
-            each.task.cancel()
+        for task in self._alive.values():
+            task.cancel()
 
     def restart(self, why: str) -> None:
         """Restart every stream with a new claim: the control topic's content is lost."""
-        for each in self._running.values():
-            each.runner.restart(why)
-
-    @property
-    def _alive(self) -> list[_Running]:
-        return [*self._running.values(), *self._ending]
+        for runner in self._running.values():
+            runner.restart(why)
 
     # ---- edits of the config ---------------------------------------------------------------------
 
@@ -195,26 +178,18 @@ class Supervisor:
         """Which entries would give a stream that runs well another shape than is pinned, or have
         streams block each other, and what to do: (index, message, cure).
         """
-        found: list[tuple[int, str, str]] = []
-        planned: dict[str, tuple[int, StreamSpec]] = {}
-        formats = KeyFormats(self._context.control.described_streams())
+        described = self._context.control.described_streams()
+        formats = KeyFormats(described)
         plans = _streams(self._plan(settings))
         places = {id(entry): index for index, entry in enumerate(settings.resources)}
-        for each in plans.values():
-            index = places[id(each.entry)]
-            if reason := self._repinned(each, formats):
-                found.append((index, reason, ""))
-            else:
-                planned[each.spec.id] = (index, formats.kept(each.spec))
+        index = {stream: places[id(each.entry)] for stream, each in plans.items()}
+        reasons = {stream: self._repinned(each, formats) for stream, each in plans.items()}
+        found = [(index[stream], reason, "") for stream, reason in reasons.items() if reason]
         for each, earlier in self._overlapping(plans):
-            found.append((places[id(each.entry)], *why_overlapping(settings, each, earlier)))
-        stuck = deadlocked(
-            (spec for _, spec in planned.values()), self._context.control.described_streams()
-        )
-        found.extend(
-            (planned[stream][0], reason, DEADLOCK_CURE.format(stream))
-            for stream, reason in stuck.items()
-        )
+            found.append((index[each.spec.id], *why_overlapping(settings, each, earlier)))
+        kept = (formats.kept(plans[stream].spec) for stream in plans if not reasons[stream])
+        for stream, reason in deadlocked(kept, described).items():
+            found.append((index[stream], reason, DEADLOCK_CURE.format(stream)))
         return found
 
     def _overlapping(
@@ -232,10 +207,10 @@ class Supervisor:
     def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
         running = self._running.get(planned.spec.id)
         described = self._context.control.described(planned.spec.id)
-        if running is None or pinned_conflict(running.runner.spec, described):
+        if running is None or pinned_conflict(running.spec, described):
             return ""
         # Where this edit has other resources join, report now what they would report later.
-        joined = bool(planned.spec.key_prefix) and not running.runner.planned.spec.key_prefix
+        joined = bool(planned.spec.key_prefix) and not running.planned.spec.key_prefix
         return pinned_conflict(planned.spec if joined else formats.kept(planned.spec), described)
 
     def adopt(self, settings: Settings) -> None:
@@ -258,12 +233,9 @@ class Supervisor:
             self._reconcile(changed=False)
         except Exception as error:
             # logged: an edit never ends a relay that works, and `run` tries again at once
-            message, cause = self._unexpected.explain(error)
-            log.error(
-                "config change could not be applied, retrying",
-                extra={"error": message},
-                exc_info=cause,
-            )
+            message, new = self._unexpected.explain(error)
+            extra = {"error": message}
+            log.error("config change could not be applied, retrying", extra=extra, exc_info=new)
             self._failed(message, 0.0, causes.INTERNAL)
 
     async def _ask_version(self) -> None:
@@ -285,14 +257,13 @@ class Supervisor:
     # ---- reconciling -----------------------------------------------------------------------------
 
     def _failed(self, message: str, wait_s: float, cause: Cause) -> None:
-        if self._context.statuses.problems.get("kubernetes") != message:
-            log.warning(
-                "discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)}
-            )
-        self._context.statuses.problems.put("kubernetes", message, cause=cause)
+        statuses = self._context.statuses
+        if statuses.problems.put("kubernetes", message, cause=cause):
+            extra = {"error": message, "retry_in_s": round(wait_s, 1)}
+            log.warning("discovery failed", extra=extra)
         at_ms = clock.wall_ms() + int(wait_s * 1000)
         for stream in self._waiting:
-            self._context.statuses.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
+            statuses.open(stream).failed("discovery", message, cause=cause, next_attempt_ms=at_ms)
 
     def _plan(self, settings: Settings) -> list[_Plan]:
         """What each entry means now. Entries that name their resource come first: a wildcard means
@@ -310,35 +281,25 @@ class Supervisor:
         self, settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
     ) -> _Plan:
         if not isinstance(resolution, Found):
-            return _Plan(
-                entry,
-                found=False,
-                problem=resolution.reason,
-                person=not isinstance(resolution, Unknown),
-                cause=None
-                if isinstance(resolution, Unknown)
-                else (
-                    causes.RESOURCE_NOT_SERVED
-                    if isinstance(resolution, Missing)
-                    else causes.ENTRY_UNUSABLE
-                ).about(entry.resource),
-            )
+            cause = None
+            if not isinstance(resolution, Unknown):
+                missing = isinstance(resolution, Missing)
+                kind = causes.RESOURCE_NOT_SERVED if missing else causes.ENTRY_UNUSABLE
+                cause = kind.about(entry.resource)
+            return _Plan(entry, found=False, problem=resolution.reason, cause=cause)
         streams: list[PlannedStream] = []
         try:
             for resource in resolution.resources:
                 topic = resource_topic(settings, entry, resource)
                 streams.extend(plan_streams(settings, entry, resource, prefixed=topic in shared))
         except ValueError as error:
-            unusable = causes.ENTRY_UNUSABLE.about(entry.resource)
-            return _Plan(entry, problem=str(error), person=True, cause=unusable)
+            cause = causes.ENTRY_UNUSABLE.about(entry.resource)
+            return _Plan(entry, problem=str(error), cause=cause)
         except Exception as error:
             # logged: what is odd about one resource concerns its entry alone
-            message, cause = self._unexpected.explain(error)
-            log.error(
-                "entry cannot be planned",
-                extra={"resource": entry.resource, "error": message},
-                exc_info=cause,
-            )
+            message, new = self._unexpected.explain(error)
+            extra = {"resource": entry.resource, "error": message}
+            log.error("entry cannot be planned", extra=extra, exc_info=new)
             return _Plan(entry, problem=message, cause=causes.INTERNAL)
         return _Plan(entry, streams, warnings=resolution.warnings)
 
@@ -357,7 +318,7 @@ class Supervisor:
         }
         self._context.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
-            if stream not in planned and running.runner.planned.entry not in settings.resources:
+            if stream not in planned and running.planned.entry not in settings.resources:
                 self._remove(stream, running)
         for plan in plans:
             self._show(plan, planned, refused)
@@ -367,7 +328,7 @@ class Supervisor:
         self._readiness.started = True
         if changed:
             for running in self._running.values():
-                running.runner.recheck()
+                running.recheck()
 
     def _show(
         self, plan: _Plan, planned: Mapping[str, PlannedStream], refused: Mapping[str, str]
@@ -376,7 +337,7 @@ class Supervisor:
         entry = plan.entry
         if plan.problem:
             if plan.found or not self._covered(entry):
-                self._wait_for(entry, plan.problem, plan.cause, person=plan.person)
+                self._wait_for(entry, plan.problem, plan.cause)
             return
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
@@ -384,7 +345,7 @@ class Supervisor:
         for each in plan.streams:
             if reason := refused.get(each.spec.id):
                 cause = causes.ENTRY_UNUSABLE.about(entry.resource)
-                self._wait_for(entry, reason, cause, person=True, streams=[each.spec.id])
+                self._wait_for(entry, reason, cause, streams=[each.spec.id])
                 continue
             other = planned[each.spec.id].entry
             if other is not entry and not entry.resource.startswith("*"):
@@ -404,11 +365,11 @@ class Supervisor:
 
     def _covered(self, entry: ResourceEntry) -> bool:
         """Streams of this entry run already: they notice by themselves when their resource goes."""
-        return any(each.runner.planned.entry == entry for each in self._running.values())
+        return any(each.planned.entry == entry for each in self._running.values())
 
     def _wait_for_all(self) -> None:
         for entry in self._context.settings.resources:
-            self._wait_for(entry, "the API server was not queried yet", None, person=False)
+            self._wait_for(entry, "the API server was not queried yet", None)
 
     def _wait_for(
         self,
@@ -416,7 +377,6 @@ class Supervisor:
         reason: str,
         cause: Cause | None,
         *,
-        person: bool,
         streams: Sequence[str] = (),
     ) -> None:
         """Show why the entry's streams cannot start. Those that run show the error alone: their
@@ -424,19 +384,17 @@ class Supervisor:
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._context.statuses.open(stream)
-            if stream not in self._running:
-                if person and status.waits_for != reason:
-                    log.warning(
-                        "stream waits",
-                        extra={"stream": stream, "resource": entry.resource, "reason": reason},
-                    )
+            starts = stream not in self._running
+            operator = starts and cause not in (None, causes.INTERNAL)
+            if operator and status.waits_for != reason:
+                extra = {"stream": stream, "resource": entry.resource, "reason": reason}
+                log.warning("stream waits", extra=extra)
+            if starts:
                 status.state = "waiting"
-                if person and cause is not None:
-                    status.wait_for("config", reason, cause)
-                else:
-                    status.end_wait("config")
             if cause is not None:
-                status.failed(reason, cause=cause)
+                status.failed("config", reason, cause=cause, operator=operator)
+            else:
+                status.recovered("config")
 
     def _found_now(
         self, entry: ResourceEntry, planned: list[PlannedStream], refused: Mapping[str, str]
@@ -447,10 +405,7 @@ class Supervisor:
             if stream in self._waiting and stream not in refused:
                 self._waiting.discard(stream)
                 if stream in real:
-                    status = self._context.statuses.open(stream)
-                    if stream not in self._running:
-                        status.end_wait("config")
-                    status.progressed()
+                    self._context.statuses.open(stream).recovered("config", "discovery")
                 else:
                     self._context.statuses.close(stream)
 
@@ -461,40 +416,35 @@ class Supervisor:
         is as it should be."""
         stream, running = planned.spec.id, self._running.get(planned.spec.id)
         if running is not None:
-            held = running.runner.planned
+            held = running.planned
             if (formats.kept(held.spec), held.suppress_unchanged) == (
                 formats.kept(planned.spec),
                 planned.suppress_unchanged,
             ):
-                running.runner.planned = planned  # its entry may be written otherwise now
+                running.planned = planned  # its entry may be written otherwise now
                 return
             self._stop(running)
             log.info(
                 "stream restarts with a changed definition",
                 extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)},
             )
-        before = next(
-            (each.task for each in reversed(self._ending) if each.runner.spec.id == stream), None
+        before = [task for each, task in self._alive.items() if each.spec.id == stream]
+        runner = self._running[stream] = StreamRunner(planned, self._context)
+        self._alive[runner] = self._tasks.create_task(
+            self._live(runner, before[-1] if before else None), name=f"stream {stream}"
         )
-        runner = StreamRunner(planned, self._context)
-        task = self._tasks.create_task(self._live(runner, before), name=f"stream {stream}")
-        self._running[stream] = _Running(runner, task)
 
-    def _remove(self, stream: str, running: _Running) -> None:
+    def _remove(self, stream: str, running: StreamRunner) -> None:
         """The stream left the config: it says what it holds and falls silent; nothing is retired.
         Source: WIRE 2."""
-        log.info(
-            "stream left the config", extra={"stream": stream, "topic": running.runner.spec.topic}
-        )
+        log.info("stream left the config", extra={"stream": stream, "topic": running.spec.topic})
         del self._running[stream]
         self._waiting.discard(stream)
         self._stop(running)
 
-    def _stop(self, running: _Running) -> None:
-        running.runner.stop(
-            deadline_s=clock.now_s() + self._context.settings.shutdown.drain_timeout_s
-        )
-        self._ending.append(running)
+    def _stop(self, runner: StreamRunner) -> None:
+        drain_timeout_s = self._context.settings.shutdown.drain_timeout_s
+        runner.stop(deadline_s=clock.now_s() + drain_timeout_s)
 
     async def _live(self, runner: StreamRunner, before: asyncio.Task[None] | None) -> None:
         stream = runner.spec.id
@@ -519,11 +469,10 @@ class Supervisor:
             self._ended(runner)
 
     def _ended(self, runner: StreamRunner) -> None:
-        """A stopping stream has ended; if it left the config, it is not shown any
-        more."""
-        stream, ending = runner.spec.id, len(self._ending)
-        self._ending = [each for each in self._ending if each.runner is not runner]
-        if len(self._ending) < ending and stream not in self._running:
+        """A stream has ended; if it left the config, it is not shown any more."""
+        stream = runner.spec.id
+        del self._alive[runner]
+        if stream not in self._running:
             self._context.metrics.forget(stream)
             if stream in self._waiting:
                 self._context.statuses.open(stream).state = "waiting"

@@ -16,14 +16,22 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 from watchrelay import __version__
-from watchrelay.contract.control import EPOCH_BASE_MAX, claim_value, control_key, control_value
+from watchrelay.contract.control import (
+    EPOCH_BASE_MAX,
+    ControlState,
+    StreamControl,
+    Value,
+    claim_value,
+    control_key,
+    control_value,
+    remembered,
+)
 from watchrelay.contract.records import refuse_unreadable
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, TopicLost, TopicRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.control_state import ControlState, StreamControl, Value, remembered
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.status import StatusRegistry
 
@@ -208,11 +216,7 @@ class ControlTopic:
 
     def described_streams(self) -> dict[str, dict[str, object]]:
         """The description of each stream that has one, by stream id, in order."""
-        return {
-            stream: held.description
-            for stream, held in sorted(self._state.streams.items())
-            if held.description is not None
-        }
+        return self._state.descriptions()
 
     async def caught_up(self) -> None:
         """Return once the topic was read to the end that it had at the start: from then on

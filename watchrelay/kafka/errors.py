@@ -31,13 +31,9 @@ _KNOWN: Final[dict[type[Exception], str]] = {
 }
 
 
-def explain(error: Exception, partition: TopicPartition, logged: str) -> str:
-    """One line for an operator: what, where, cure.
-
-    Args:
-        logged: the client's newest log line, "" for none.
-    """
+def explain(error: Exception, partition: TopicPartition) -> str:
+    """One line for an operator: what, where, cure."""
     known = _KNOWN.get(type(error))
     reason = known or " ".join(str(error).split())
     where = f"topic {partition.topic} partition {partition.partition}"
-    return f"{where}: {reason}" + (f" (kafka client: {logged})" if logged and not known else "")
+    return f"{where}: {reason}"

@@ -7,14 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from watchrelay.contract.control import EPOCH_BASE_MAX
+from watchrelay.contract.control import EPOCH_BASE_MAX, ControlState, Value
 from watchrelay.contract.records import parse_epoch
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
-from watchrelay.kafka.control_state import ControlState, Value
 from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
 
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -103,11 +102,7 @@ async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[
             state.read(record.offset, record.key, record.value)
 
     await _read(connection, control_topic, look)
-    return {
-        stream: held.description
-        for stream, held in state.streams.items()
-        if held.description is not None
-    }
+    return state.descriptions()
 
 
 def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:

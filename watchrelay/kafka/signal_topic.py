@@ -17,7 +17,7 @@ from watchrelay.core import clock
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.producer import send_record
+from watchrelay.kafka.client.one_record import send_record
 from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.metrics import Metrics

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import RecordTooLarge, SinkUnavailable
-from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.core.errors import RecordTooLarge
+from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
+from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
-from watchrelay.kafka.client.secrets import Secrets
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
+from watchrelay.kafka.producer import CUT, SECRETS, Producer, ProducerSettings
 from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
 from watchrelay.kafka.written_offsets import WrittenOffsets
@@ -33,13 +32,12 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 
 _BATCH_BYTES_LEAST = 16 * 1024
 _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
-_BUILD_RETRY = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
 _LOOK_EVERY_S = 30.0
 _LOOK_DOUBTFUL_S = 1.0
 _LOOK_TIMEOUT_S = 5.0
 _PROBLEM = "kafka"
 _STALLED = "silence"
-_SECRETS = "secrets"
+_BROKERS = ("", _STALLED)
 _WATCH_EVERY_S = 1.0
 
 
@@ -58,17 +56,12 @@ class _Topic:
 
 
 class KafkaSink:
-    """Implements the relay's `Sink`. Use: `run()` as a task that ends last, `deliver` from any
-    other.
+    """Implements the relay's `RecordSink`. Use: `run()` as a task that ends last, `deliver` from
+    any other.
 
     One producer serves all streams; partitions whose batches are delivered in one step of the event
-    loop leave in one request per broker. A producer that gave an error is never given a batch
-    again: the next one is built, and what was refused is sent again, the same bytes. The other
-    batches in flight are of other partitions: they get a moment to be answered, then the session is
-    aborted, and those without an answer are sent again too. So no partition of a stream is ever
-    written by two producers: a batch goes to the next session only after the former has answered
-    it, or was aborted. What fails again waits by itself, so that one bad topic does not slow
-    the others.
+    loop leave in one request per broker. A batch that is refused is sent again after a pause, the
+    same records; that holds up nobody but its partition.
     """
 
     def __init__(
@@ -77,35 +70,24 @@ class KafkaSink:
         *,
         metrics: Metrics,
         statuses: StatusRegistry,
-        settings: SinkSettings | None = None,
+        settings: ProducerSettings | None = None,
         rng: random.Random | None = None,
-        start: Callable[
-            [KafkaConnection, SinkSettings], Awaitable[ProducerSession]
-        ] = ProducerSession.start,
+        reach: Callable[[KafkaConnection], Brokers] = Brokers,
     ) -> None:
-        """Args: `start` makes a session that can write, or raises SinkUnavailable."""
+        """Args: `reach` as of Producer."""
         self._connection = connection
-        self._start = start
         self._metrics = metrics
         self._statuses = statuses
-        self._settings = settings or SinkSettings()
+        self._settings = settings or ProducerSettings()
         self._rng = rng or random.Random()
+        self._producer = Producer(connection, self._settings, self, reach=reach, rng=self._rng)
         self._packer = Packer()
         self._written = WrittenOffsets()
         self._topics: dict[str, _Topic] = {}
-        self._secrets = Secrets(connection.secret_files)
-        self._current: ProducerSession | None = None
-        self._spare: ProducerSession | None = None
-        """Built from secrets that changed, before the one built from the former is let go."""
-        self._ready = asyncio.Event()
-        self._over = asyncio.Event()
-        self._retired: dict[ProducerSession, float | None] = {}
-        """Those that are answered for what they have on the way, for so many seconds at most; None:
-        for as long as it takes."""
-        self._closing: set[ProducerSession] = set()
         self._troubles: dict[str, str] = {}
+        """By topic/partition, or what the producer names."""
         self._outstanding: dict[_Place, float] = {}
-        """Since when (loop time) a batch is on its way, through as many producers as it takes."""
+        """Since when (loop time) a batch is being delivered, however often it is sent."""
         self._silent: dict[_Place, float] = {}
         """Of these, those that are overdue, and when each is counted again."""
         self._identity = TopicIdentity()
@@ -200,6 +182,8 @@ class KafkaSink:
         recreated, others = self._writers.open(topic, stream, lost, made=made)
         if made:
             self._identity.forget(topic)
+        if others:
+            self._producer.forget(topic)
         self._identity.expect(topic)
         self._tell(topic, "it was missing and was recreated", others)
         return recreated
@@ -208,6 +192,7 @@ class KafkaSink:
         """`stream` stops writing the topic."""
         if self._writers.close(topic, stream):
             self._identity.forget(topic)
+            self._producer.forget(topic)
 
     def foreign_ranges(
         self, topic: str, partition: int, start: int, stop: int
@@ -223,74 +208,52 @@ class KafkaSink:
         known.batch_bytes = self._settings.batch_bytes
 
     async def run(self) -> None:
-        """Build and replace producers until cancelled; then release all within a few seconds."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch(), name="sink-watchdog")
-                tasks.create_task(self._look_for_topics(), name="sink-look")
-                if self._secrets:
-                    tasks.create_task(self._rotate(), name="sink-secrets")
-                while True:
-                    self._current, self._spare = self._spare or await self._build(), None
-                    self._over.clear()
-                    self._ready.set()
-                    await self._over.wait()
-                    for session in self._retired:
-                        if session not in self._closing:
-                            self._closing.add(session)
-                            tasks.create_task(self._close(session), name="sink-close")
-        finally:
-            if self._current is not None:
-                self._retire(self._current, "stopped")
-            if self._spare is not None:
-                self._retired[self._spare] = 0.0
-            for session in list(self._retired):
-                session.abort()
-                await session.close()
+        """Serve until cancelled; then no byte leaves any more."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(), name="sink-watchdog")
+            tasks.create_task(self._look_for_topics(), name="sink-look")
+            await self._producer.run()
 
     # ---- one batch -------------------------------------------------------------------------------
 
     async def _append(
         self, topic: _Topic, partition: TopicPartition, pack: PackedBatch, stream: str
     ) -> int:
-        """Offset of the pack's first record, through as many producer sessions as it takes.
+        """Offset of the pack's first record, however often it is refused.
 
         Raises: _TooLarge.
         """
         backoff = _RETRY
         while True:
             await self._unless_lost(partition.topic, stream)
-            session = self._current
-            if session is None:
-                await self._ready.wait()
-                continue
             started_s = clock.now_s()
-            try:
-                first = await session.append(partition, pack)
-            except ProducerAborted:
-                continue
-            except Refused as refused:
-                if refused.sent:
-                    self._retire(session, "error", within_s=self._settings.finish_s)
-                error = refused.error
-                topic.metrics.produce_failed(
-                    type(error).__name__, retriable=bool(getattr(error, "retriable", False))
-                )
-                if isinstance(error, SIZES):
-                    raise _TooLarge from error
-                if isinstance(error, GONE):
-                    self._look.set()
-                self._trouble(
-                    f"{partition.topic}/{partition.partition}",
-                    explain(error, partition, session.tail.reason),
-                )
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
-                await asyncio.sleep(wait_s)
-            else:
+            first, code = await self._answer(partition, pack)
+            if not code:
                 topic.metrics.produce_duration_seconds.observe(clock.now_s() - started_s)
                 if self._troubles:
                     self._well(f"{partition.topic}/{partition.partition}")
                 return first
+            if code == CUT:
+                await _forever()
+            if issubclass(for_code(code), SIZES):
+                raise _TooLarge
+            backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
+            await asyncio.sleep(wait_s)
+
+    async def _answer(self, partition: TopicPartition, pack: PackedBatch) -> tuple[int, int]:
+        """Offset and error code."""
+        answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+        def done(offset: int, code: int) -> None:
+            if not answer.done():
+                answer.set_result((offset, code))
+
+        batch = self._producer.append(partition, pack, done)
+        try:
+            return await answer
+        finally:
+            if not answer.done() or answer.cancelled():
+                self._producer.withdraw(partition, batch)
 
     def _pack(
         self, topic: _Topic, records: list[WireRecord], start: int, stop: int
@@ -335,16 +298,13 @@ class KafkaSink:
     async def _unless_lost(self, topic: str, stream: str) -> None:
         """Return at once, or never if the topic of `stream` was lost."""
         if not self._writers.counts(topic, stream):
-            await asyncio.get_running_loop().create_future()
+            await _forever()
 
     def _lose(self, topic: str, why: str) -> None:
         _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
         self._identity.forget(topic)
+        self._producer.forget(topic)
         self._tell(topic, why, self._writers.lose(topic))
-        for former in self._retired:
-            former.abort()  # what it still has for the lost topic must not come late into a new one
-        if self._current is not None:
-            self._retire(self._current, "error")
 
     def _tell(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
         if streams:
@@ -365,145 +325,79 @@ class KafkaSink:
             except TimeoutError:
                 pass
             self._look.clear()
-            session, topics = self._current, self._identity.topics
-            if session is None or not topics:
+            topics = self._identity.topics
+            if not topics:
                 continue
             try:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    answer = await session.topic_ids(topics)
+                    answer = await self._producer.topic_ids(topics) or {}
             except (KafkaError, OSError, TimeoutError) as error:
                 _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})
                 continue
             for name, why in self._identity.seen(answer, clock.now_s()).items():
                 self._lose(name, why)
 
-    # ---- producer sessions -----------------------------------------------------------------------
+    # ---- what the producer reports ---------------------------------------------------------------
 
-    async def _build(self) -> ProducerSession:
-        backoff = _BUILD_RETRY
-        while True:
-            try:
-                self._secrets.using()
-                session = await self._start(self._connection, self._settings)
-            except SinkUnavailable as error:
-                self._trouble("", str(error))
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
-                await asyncio.sleep(wait_s)
+    def failed(self, place: TopicPartition, error: Exception, *, retriable: bool) -> None:
+        """As of ProducerListener: what passes soon by itself is counted, and not shown."""
+        metrics = self._topic(place.topic).metrics
+        metrics.produce_failed(type(error).__name__, retriable=retriable)
+        if isinstance(error, SIZES):
+            return
+        if isinstance(error, GONE):
+            self._look.set()
+        since_s = [since_s for (other, _), since_s in self._outstanding.items() if other == place]
+        if since_s and not (
+            retriable
+            and asyncio.get_running_loop().time() - min(since_s) < self._settings.stalled_after_s
+        ):
+            self._trouble(f"{place.topic}/{place.partition}", explain(error, place))
+
+    def report(self, about: str, message: str) -> None:
+        """As of ProducerListener."""
+        if about != SECRETS:
+            if message:
+                self._trouble(about, message)
             else:
-                self._let_in()
-                self._well("")
-                return session
-
-    def _let_in(self) -> None:
-        """The current secrets are in use; clients that hold the previous ones reconnect."""
-        if self._secrets.let_in():
-            _log.info("kafka secrets changed and are in use")
-            self._connection.rotation.proven += 1
-        if self._troubles.pop(_SECRETS, None) is not None:
+                self._well(about)
+        elif message:
+            if about not in self._troubles:
+                _log.warning(
+                    "new kafka secrets are not usable; keeping the previous ones",
+                    extra={"error": message},
+                )
+            self._troubles[about] = message
+            self._show()
+        elif self._troubles.pop(about, None) is not None:
             self._show()
 
-    async def _rotate(self) -> None:
-        """Make a producer of secrets that changed; only when they let it in is the one of the
-        former secrets let go."""
-        while True:
-            await asyncio.sleep(self._settings.secrets_every_s)
-            if not self._ready.is_set() or not self._secrets.changed():
-                continue  # one that is being built reads them anyway
-            try:
-                fresh = await self._start(self._connection, self._settings)
-            except SinkUnavailable as error:
-                if self._secrets.in_use:
-                    # another producer was built of the same meanwhile, or says itself why it could
-                    # not be
-                    continue
-                if _SECRETS not in self._troubles:
-                    _log.warning(
-                        "new kafka secrets are not usable; keeping the previous ones",
-                        extra={"error": str(error)},
-                    )
-                self._troubles[_SECRETS] = (
-                    "the kafka secrets changed and are not usable; keeping the previous ones: "
-                    f"{error}"
-                )
-                self._show()
-                continue
-            if (held := self._current) is None:  # the next one is being built, of these secrets too
-                self._retired[fresh] = 0.0
-                self._closing.add(fresh)
-                await self._close(fresh)
-                continue
-            self._secrets.took()
-            self._let_in()
-            self._spare = fresh
-            waits = (
-                held.oldest_s is not None
-                and asyncio.get_running_loop().time() - held.oldest_s
-                > self._settings.stalled_after_s
-            )
-            self._retire(held, "credentials", within_s=0.0 if waits else None)
+    def rebuilt(self, reason: str) -> None:
+        """As of ProducerListener."""
+        self._metrics.counter("producer_rebuilds").labels(reason).inc()
 
-    def _retire(
-        self, session: ProducerSession, reason: str, *, within_s: float | None = 0.0
-    ) -> None:
-        """Never hand it another batch; what it has on the way is answered within `within_s`, or
-        sent again. None: without a limit."""
-        session.drain()
-        if within_s == 0.0:
-            session.abort()
-        if session is not self._current:
-            return
-        self._current = None
-        self._ready.clear()
-        self._retired[session] = within_s
-        self._over.set()
-        if reason != "stopped":
-            self._metrics.counter("producer_rebuilds").labels(reason).inc()
-
-    async def _close(self, session: ProducerSession) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._retired[session] or None):
-                await session.idle.wait()
-        session.abort()
-        await session.close()
-        del self._retired[session]
-        self._closing.discard(session)
+    # ---- silence ---------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Report silence after `stalled_after_s`, rebuild after `watchdog_s`; renew in time."""
+        """Report batches that are not acknowledged within `stalled_after_s`."""
         loop = asyncio.get_running_loop()
+        patience_s = self._settings.stalled_after_s
         while True:
-            await asyncio.sleep(
-                min(
-                    _WATCH_EVERY_S,
-                    self._settings.watchdog_s / 4,
-                    self._settings.stalled_after_s / 4,
-                )
-            )
-            stalled = ""
-            for session in (
-                *self._retired,
-                *([self._current] if self._current is not None else []),
-            ):
-                oldest_s = session.oldest_s
-                silent_s = 0.0 if oldest_s is None else loop.time() - oldest_s
-                if silent_s > self._settings.stalled_after_s:
-                    stalled = (
-                        f"no acknowledgement from kafka at {self._connection.servers} for "
-                        f"{silent_s:.0f} s"
-                    )
-                    stalled += f": {session.tail.reason}" if session.tail.reason else ""
-                elif session is self._current:
-                    # older log lines explain no later failure
-                    session.tail.clear()
-                if silent_s > self._settings.watchdog_s:
-                    self._retire(session, "watchdog")
-                elif session is self._current and session.needs_renewal:
-                    self._retire(session, "renewal", within_s=None)
-            if stalled:
-                self._trouble(_STALLED, stalled)
-            elif _STALLED in self._troubles and self._current is not None:
+            await asyncio.sleep(min(_WATCH_EVERY_S, patience_s / 4))
+            unanswered = [
+                since_s
+                for (place, _), since_s in self._outstanding.items()
+                if f"{place.topic}/{place.partition}" not in self._troubles
+            ]
+            silent_s = loop.time() - min(unanswered, default=loop.time())
+            if silent_s > patience_s:
+                self._trouble(_STALLED, self._silence(silent_s))
+            elif _STALLED in self._troubles:
                 self._well(_STALLED)
             self._count_silence(loop.time())
+
+    def _silence(self, silent_s: float) -> str:
+        return f"no acknowledgement from kafka at {self._connection.servers} for {silent_s:.0f} s"
 
     def _count_silence(self, now_s: float) -> None:
         """Whatever the reason: what is on its way for too long is counted once per
@@ -520,13 +414,14 @@ class KafkaSink:
                     self._topic(partition.topic).metrics.produce_failed(
                         NO_ACKNOWLEDGEMENT, retriable=True
                     )
-            silence = (
-                f"no acknowledgement from kafka at {self._connection.servers} for "
-                f"{now_s - since_s:.0f} s"
-            )
+            silence, brokers = self._silence(now_s - since_s), self._troubles.get("")
+            if brokers:
+                silence = f"{silence}: {brokers}"
             if (status := self._statuses.streams.get(stream)) is not None:
-                person = refused is not None and NO_RIGHT in refused
-                status.not_acknowledged(refused or self._troubles.get("") or silence, person=person)
+                operator = refused is not None and NO_RIGHT in refused
+                cause = causes.TOPIC_UNUSABLE.about(partition.topic) if operator else causes.KAFKA
+                message = refused or self._troubles.get("") or silence
+                status.failed("records", message, cause=cause, operator=operator)
 
     def _heard(self, place: _Place) -> None:
         """An overdue batch is on its way no more."""
@@ -534,7 +429,7 @@ class KafkaSink:
         stream = place[1]
         status = self._statuses.streams.get(stream)
         if status is not None and not any(other == stream for _, other in self._silent):
-            status.acknowledged()
+            status.recovered("records")
 
     # ---- what is wrong ---------------------------------------------------------------------------
 
@@ -553,22 +448,30 @@ class KafkaSink:
             self._show()
 
     def _troubled(self, about: str) -> bool:
-        """The topic, or the connection, is in trouble already: partitions of one topic are one line
-        in the log."""
+        """The topic, or the way to the brokers, is in trouble already: partitions of one topic are
+        one line in the log, and so are brokers that are away and the silence that follows."""
+        if about in _BROKERS:
+            return any(other in _BROKERS for other in self._troubles)
         name = about.partition("/")[0]
         return any(other.partition("/")[0] == name for other in self._troubles)
 
     def _show(self) -> None:
-        if self._troubles:
+        shown = dict(self._troubles)
+        if shown:
+            if _STALLED in shown and "" in shown:
+                shown[_STALLED] += f": {shown.pop('')}"
             # an answer of Kafka explains more than its silence
-            first, *others = sorted(
-                self._troubles.values(), key=lambda trouble: trouble == self._troubles.get(_STALLED)
-            )
+            first, *others = sorted(shown.values(), key=lambda each: each == shown.get(_STALLED))
             self._statuses.problems[_PROBLEM] = first + (
                 f" (and {len(others)} more)" if others else ""
             )
         else:
             self._statuses.problems.pop(_PROBLEM, None)
+
+
+async def _forever() -> None:
+    """Until the task is cancelled."""
+    await asyncio.get_running_loop().create_future()
 
 
 class _TooLarge(Exception):

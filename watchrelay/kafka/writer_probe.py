@@ -38,21 +38,19 @@ class WriterProbe:
 
     def __init__(self, consumer: Any, place: TopicPartition, stream: str) -> None:
         self._consumer, self._place, self._stream = consumer, place, stream
-        self.truncated = False
-        """`newest` did not look through the whole partition."""
 
     async def newest(self) -> ProbedRecord | None:
         """The stream's newest record, None where there is none in sight."""
         begin, end = (await offset_ranges(self._consumer, [self._place]))[self._place]
-        start = max(begin, end - _TAIL_RECORDS)
-        self.truncated = begin < start
         found: ProbedRecord | None = None
 
         def take(_: TopicPartition, records: Sequence[Any]) -> None:
             nonlocal found
             found = newest_of(records, self._stream) or found
 
-        await read_ranges(self._consumer, {self._place: (start, end)}, take)
+        await read_ranges(
+            self._consumer, {self._place: (max(begin, end - _TAIL_RECORDS), end)}, take
+        )
         return found
 
     async def more(self, *, within_s: float) -> ProbedRecord | None:

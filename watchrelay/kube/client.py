@@ -6,10 +6,9 @@ import asyncio
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Self
 
 import aiohttp
@@ -31,7 +30,6 @@ from watchrelay.kube import status
 from watchrelay.kube.auth.transport import (
     JSON,
     Credentials,
-    Endpoint,
     connector_for,
     is_socks,
     says_json,
@@ -45,39 +43,31 @@ from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
 
-__all__ = ["Credentials", "Document", "Endpoint", "KubeClient", "ServerVersion"]
-
 ANSWER_TIMEOUT_S = 75.0
 """Longest wait for a whole page, and for the head of any answer: the server gives up at 60 s.
 Source: docs/watch-facts.md 1.11."""
-
 CONNECT_TIMEOUT_S = 15.0
 DOCUMENT_BYTES_MAX = 64 << 20
 """Of a discovery document, unpacked. With ten thousand CRDs it has a few MiB."""
-_ERROR_BODY_MAX = 256 << 10
-_ERROR_BODY_TIMEOUT_S = 5.0
-
-_METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
-_METADATA_WATCH = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
-"""Singular: with the list form the server would fall back to whole objects. Source:
-docs/watch-facts.md 9.1."""
-
-
 READ_BUFFER_BYTES = 128 << 10
 """Per open response, filled only while events come faster than they are taken: then 50 of 5 KB come
 at once instead of 17, and each round handles more of them."""
-
-Opening = Callable[[], Awaitable[aiohttp.ClientResponse]]
-
 WATCH_GRACE_S = 15.0
 """How long past its timeoutSeconds a watch may stay open until we close it. Source:
 docs/watch-facts.md 2.14."""
+_ERROR_BODY_MAX = 256 << 10
+_ERROR_BODY_TIMEOUT_S = 5.0
+
+# Singular for a watch: with the list form the server would send whole objects. Source:
+# docs/watch-facts.md 9.1.
+_METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
+_METADATA_WATCH = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An answer to `get_json`. `unchanged` (304): the body is empty, and what was fetched with this
-    ETag before still holds."""
+    """An answer to `get_json`. `unchanged` (304): what was fetched with this ETag before still
+    holds."""
 
     body: bytes
     content_type: str
@@ -95,11 +85,16 @@ class ServerVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Proof:
-    """The headers and the TLS context of one request."""
+class _Request:
+    """One request; `what` names it in errors, parameters that are "" are not sent."""
 
-    headers: list[tuple[str, str]] = field(repr=False)
-    context: ssl.SSLContext | None
+    verb: str
+    path: str
+    params: Mapping[str, str]
+    headers: Mapping[str, str]
+    stream: str
+    what: str
+    resource: str = ""
 
 
 class KubeClient:
@@ -111,6 +106,7 @@ class KubeClient:
         self._requests = metrics.counter("kube_requests")
         self._durations = metrics.histogram("kube_request_duration_seconds")
         self._session: aiohttp.ClientSession | None = None
+        self._encoding = "gzip" if credentials.endpoint.compress else "identity"
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -126,12 +122,7 @@ class KubeClient:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -151,133 +142,98 @@ class KubeClient:
             return "the API server"
         return f"{url.host}:{url.port}" if url.host else "the API server"
 
-    # ---- the watch's Source port -----------------------------------------------------------------
-
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
         """One response of a list.
 
         Raises: KubeError; nothing of a page that failed half-way is kept.
         """
-        params = _selectors(selection)
-        if query.limit:
-            params["limit"] = str(query.limit)
-        for name, value in (
-            ("continue", query.continue_token),
-            ("resourceVersion", query.resource_version),
-            ("resourceVersionMatch", query.version_match),
-        ):
-            if value:
-                params[name] = value
-        headers = {
-            "Accept": _METADATA_LIST if selection.metadata_only and not query.plain else JSON,
-            "Accept-Encoding": "gzip" if self._credentials.endpoint.compress else "identity",
-        }
-        what = self._what("list", selection)
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                response = await self._select(
-                    "list", selection, params, headers, stream=stream, what=what
-                )
-                try:
-                    return await self._read_page(response, selection, what=what)
-                finally:
-                    response.release() if response.content.at_eof() else leave(response)
-        except TimeoutError as error:
-            raise Unavailable(f"{what}: no whole answer within {ANSWER_TIMEOUT_S:.0f} s") from error
-
-    async def _read_page(
-        self, response: aiohttp.ClientResponse, selection: Selection, *, what: str
-    ) -> Page:
-        reader = PageReader(selection)
-        first = b""
-        try:
+        partial = selection.metadata_only and not query.plain
+        request = self._select(
+            "list",
+            selection,
+            {
+                "limit": str(query.limit or ""),
+                "continue": query.continue_token,
+                "resourceVersion": query.resource_version,
+                "resourceVersionMatch": query.version_match,
+            },
+            {"Accept": _METADATA_LIST if partial else JSON, "Accept-Encoding": self._encoding},
+            stream,
+        )
+        what, reader, first = request.what, PageReader(selection), b""
+        async with self._answer(request) as response:
             while chunk := await response.content.readany():
                 if len(first) < _ERROR_BODY_MAX:
                     first += chunk
-                reader.feed(chunk)
+                try:
+                    reader.feed(chunk)
+                except TooLong as error:
+                    raise Undecodable(f"{what}: {error}") from None
                 await asyncio.sleep(0)  # a chunk that lay ready is no turn of the loop
-        except TooLong as error:
-            raise Undecodable(f"{what}: {error}") from None
-        except EXPECTED as error:
-            raise translate(error, what=what) from error
         try:
             return reader.finish()
         except NotAList as error:
-            known = status.read_status(first)
-            if known is not None or not says_json(response.headers.get("Content-Type", "")):
-                raise status.from_response(
-                    response.status, response.headers, first, what=what, wall_ms=clock.wall_ms()
-                ) from error
+            if status.read_status(first) is not None or not says_json(response):
+                raise _unusable(response, first, what) from error
             if error.whole:
                 raise Undecodable(f"{what}: the list cannot be decoded: {error}") from error
             raise Unavailable(
                 f"{what}: the answer is not a whole list: {error}", status=response.status
             ) from error
 
-    def watch(
+    @asynccontextmanager
+    async def watch(
         self, selection: Selection, query: WatchQuery, *, stream: str
-    ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
+    ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
         """A watch, opened on entering: the frames of each received chunk, never none; it ends where
         the server ended it cleanly.
 
         Raises: KubeError on entering and from the iterator; a watch that raised is over.
         """
-        what = self._what("watch", selection)
-        return WatchResponse(
-            lambda: self._open(selection, query, stream=stream, what=what),
-            selection,
-            query,
-            what=what,
-        )
-
-    async def _open(
-        self, selection: Selection, query: WatchQuery, *, stream: str, what: str
-    ) -> aiohttp.ClientResponse:
-        params = _selectors(selection) | {"watch": "1", "timeoutSeconds": str(query.timeout_s)}
-        if query.resource_version:
-            params["resourceVersion"] = query.resource_version
-        if query.bookmarks:
-            params["allowWatchBookmarks"] = "true"
-        if query.send_initial_events:
-            params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        initial = query.send_initial_events
         partial = selection.metadata_only and not query.plain
-        # Servers from 1.37 gzip a streaming list in one member per flush, which decoders cut short
-        # (docs/watch-facts.md 0, D1).
-        headers = {"Accept": _METADATA_WATCH if partial else JSON, "Accept-Encoding": "identity"}
-        response = await self._select("watch", selection, params, headers, stream=stream, what=what)
-        if not says_json(response.headers.get("Content-Type", "")):
-            raise await self._refused(response, what=what)
-        return response
-
-    # ---- discovery -------------------------------------------------------------------------------
+        request = self._select(
+            "watch",
+            selection,
+            {
+                "watch": "1",
+                "timeoutSeconds": str(query.timeout_s),
+                "resourceVersion": query.resource_version,
+                "allowWatchBookmarks": "true" if query.bookmarks else "",
+                "sendInitialEvents": "true" if initial else "",
+                "resourceVersionMatch": "NotOlderThan" if initial else "",
+            },
+            # Servers from 1.37 gzip a streaming list in one member per flush, which decoders cut
+            # short (docs/watch-facts.md 0, D1).
+            {"Accept": _METADATA_WATCH if partial else JSON, "Accept-Encoding": "identity"},
+            stream,
+        )
+        response = await self._send(request)
+        try:
+            if not says_json(response):
+                raise await self._refused(response, request.what)
+            yield _WatchFrames(response, selection, query, request.what)
+        finally:
+            leave(response)
 
     async def get_json(self, path: str, headers: Mapping[str, str] | None = None) -> Document:
         """The document at `path`, undecoded. Raises: KubeError."""
         what = f"get {path} at {self.where}"
-        sent = {
-            "Accept": JSON,
-            "Accept-Encoding": "gzip" if self._credentials.endpoint.compress else "identity",
-            **(headers or {}),
-        }
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                response = await self._send("get", path, {}, sent, stream="discovery", what=what)
-                try:
-                    body = b"" if response.status == 304 else await _whole(response, what=what)
-                finally:
-                    response.release() if response.content.at_eof() else leave(response)
-        except TimeoutError as error:
-            raise Unavailable(f"{what}: no whole answer within {ANSWER_TIMEOUT_S:.0f} s") from error
-        except EXPECTED as error:
-            raise translate(error, what=what) from error
-        kind = response.headers.get("Content-Type", "")
-        if response.status != 304 and not says_json(kind):
-            raise status.from_response(
-                response.status, response.headers, body, what=what, wall_ms=clock.wall_ms()
-            )
-        return Document(
-            body, kind, response.headers.get("ETag", ""), unchanged=response.status == 304
-        )
+        sent = {"Accept": JSON, "Accept-Encoding": self._encoding, **(headers or {})}
+        body = bytearray()
+        async with self._answer(_Request("get", path, {}, sent, "discovery", what)) as response:
+            while chunk := await response.content.readany():
+                body += chunk
+                if len(body) > DOCUMENT_BYTES_MAX:
+                    raise Unavailable(
+                        f"{what}: the answer is longer than {DOCUMENT_BYTES_MAX >> 20} MiB; "
+                        f"{status.NOT_AN_API_SERVER}"
+                    )
+        unchanged = response.status == 304
+        if not unchanged and not says_json(response):
+            raise _unusable(response, bytes(body), what)
+        kind, etag = (response.headers.get(name, "") for name in ("Content-Type", "ETag"))
+        return Document(bytes(body), kind, etag, unchanged)
 
     async def version(self) -> ServerVersion:
         """The server's version. Raises: KubeError."""
@@ -291,105 +247,101 @@ class KubeClient:
             raise Unavailable(
                 f"get /version at {self.where}: the answer is not JSON; {status.NOT_AN_API_SERVER}"
             ) from error
-        return ServerVersion(
-            _number(version.get("major")),
-            _number(version.get("minor")),
-            str(version.get("gitVersion", "")),
-        )
+        major, minor = _number(version.get("major")), _number(version.get("minor"))
+        return ServerVersion(major, minor, str(version.get("gitVersion", "")))
 
     # ---- one request -----------------------------------------------------------------------------
 
-    def _what(self, verb: str, selection: Selection) -> str:
-        within = f" in namespace {selection.namespace}" if selection.namespace else ""
-        return f"{verb} {selection.resource.qualified}{within} at {self.where}"
-
-    async def _select(
+    def _select(
         self,
         verb: str,
         selection: Selection,
-        params: Mapping[str, str],
+        params: dict[str, str],
         headers: Mapping[str, str],
-        *,
         stream: str,
-        what: str,
-    ) -> aiohttp.ClientResponse:
-        try:
-            return await self._send(verb, selection.path, params, headers, stream=stream, what=what)
-        except KubeError as error:
-            error.cause = error.cause.about(selection.resource.qualified, verb)
-            raise
+    ) -> _Request:
+        resource = selection.resource.qualified
+        within = f" in namespace {selection.namespace}" if selection.namespace else ""
+        params["labelSelector"] = selection.label_selector
+        params["fieldSelector"] = selection.field_selector
+        what = f"{verb} {resource}{within} at {self.where}"
+        return _Request(verb, selection.path, params, headers, stream, what, resource)
 
-    async def _send(
-        self,
-        verb: str,
-        path: str,
-        params: Mapping[str, str],
-        headers: Mapping[str, str],
-        *,
-        stream: str,
-        what: str,
-    ) -> aiohttp.ClientResponse:
-        """The response with its head read, of status 200 (or 304). The caller closes or releases
-        it.
+    @asynccontextmanager
+    async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer, of which the whole body is to be read in time."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                response = await self._send(request)
+                try:
+                    yield response
+                finally:
+                    leave(response)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{request.what}: no whole answer within {ANSWER_TIMEOUT_S:.0f} s"
+            ) from error
+        except EXPECTED as error:
+            raise translate(error, what=request.what) from error
+
+    async def _send(self, request: _Request) -> aiohttp.ClientResponse:
+        """The response with its head read, of status 200 (or 304). The caller leaves it.
 
         Raises: KubeError. A 401 is tried again once, at once, with fresh credentials; a certificate
         that does not verify likewise, with the CA read again (it may just have been replaced).
         """
+        try:
+            response = await self._authenticated(request)
+            if response.status == 200 or (
+                response.status == 304 and "If-None-Match" in request.headers
+            ):
+                return response
+            raise await self._refused(response, request.what)
+        except KubeError as error:
+            if request.resource:
+                error.cause = error.cause.about(request.resource, request.verb)
+            raise
+
+    async def _authenticated(self, request: _Request) -> aiohttp.ClientResponse:
         proof = await self._proof()
         asked_s = clock.now_s()
         try:
-            response = await self._attempt(
-                verb, path, params, headers, proof, stream=stream, what=what
-            )
+            response = await self._attempt(request, *proof)
         except Misconfigured as error:
             if certificate_error(error.__cause__) is None:
                 raise
             self._credentials.distrusted(asked_s)
-            response = await self._attempt(
-                verb, path, params, headers, await self._proof(), stream=stream, what=what
-            )
-        if response.status == 401:
-            leave(response)
-            await self._credentials.rejected(asked_s)
-            try:
-                response = await self._attempt(
-                    verb, path, params, headers, await self._proof(), stream=stream, what=what
-                )
-            except Misconfigured as error:
-                # there is no other credential, but the server is up
-                raise Misconfigured(str(error), status=401) from error
-        if response.status == 200 or (response.status == 304 and "If-None-Match" in headers):
+            response = await self._attempt(request, *await self._proof())
+        if response.status != 401:
             return response
-        raise await self._refused(response, what=what)
+        leave(response)
+        await self._credentials.rejected(asked_s)
+        try:
+            return await self._attempt(request, *await self._proof())
+        except Misconfigured as error:
+            # there is no other credential, but the server is up
+            raise Misconfigured(str(error), status=401) from error
 
-    async def _proof(self) -> _Proof:
-        return _Proof(await self._credentials.headers(), await self._credentials.tls())
+    async def _proof(self) -> tuple[list[tuple[str, str]], ssl.SSLContext | None]:
+        return await self._credentials.headers(), await self._credentials.tls()
 
     async def _attempt(
-        self,
-        verb: str,
-        path: str,
-        params: Mapping[str, str],
-        headers: Mapping[str, str],
-        proof: _Proof,
-        *,
-        stream: str,
-        what: str,
+        self, request: _Request, proof: list[tuple[str, str]], context: ssl.SSLContext | None
     ) -> aiohttp.ClientResponse:
         assert self._session is not None, "enter the client first"
-        sent: CIMultiDict[str] = CIMultiDict(headers)
-        sent["User-Agent"] = user_agent(stream)
-        for name, value in proof.headers:
+        sent: CIMultiDict[str] = CIMultiDict(request.headers)
+        sent["User-Agent"] = user_agent(request.stream)
+        for name, value in proof:
             if not value.isprintable():
                 raise Misconfigured(
-                    f"{what}: the {name} header that the credentials give contains control "
+                    f"{request.what}: the {name} header that the credentials give contains control "
                     "characters"
                 )
             sent.add(name, value)
         endpoint = self._credentials.endpoint
         code, began_s = "0", clock.now_s()
         try:
-            url = URL(endpoint.url.rstrip("/") + path)
+            url = URL(endpoint.url.rstrip("/") + request.path)
             # it goes before a user in the URL, as in Go's client; aiohttp takes no request with
             # both
             if "Authorization" in sent:
@@ -397,25 +349,23 @@ class KubeClient:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await self._session.get(
                     url,
-                    params=params,
+                    params={name: value for name, value in request.params.items() if value},
                     headers=sent,
                     allow_redirects=False,
-                    ssl=proof.context
-                    if proof.context is not None
-                    else tls_without_endpoint(endpoint.proxy),
+                    ssl=tls_without_endpoint(endpoint.proxy) if context is None else context,
                     server_hostname=endpoint.server_hostname,
                     proxy=None if is_socks(endpoint) else endpoint.proxy,
                 )
             code = str(response.status)
         except (*EXPECTED, ValueError) as error:
             # a ValueError is of an invalid host name: yarl, socket and ssl have no class for it
-            raise translate(error, what=what) from error
+            raise translate(error, what=request.what) from error
         finally:
-            self._requests.labels(verb, code).inc()
-            self._durations.labels(verb).observe(clock.now_s() - began_s)
+            self._requests.labels(request.verb, code).inc()
+            self._durations.labels(request.verb).observe(clock.now_s() - began_s)
         return response
 
-    async def _refused(self, response: aiohttp.ClientResponse, *, what: str) -> KubeError:
+    async def _refused(self, response: aiohttp.ClientResponse, what: str) -> KubeError:
         """The error of an answer that is not 200; its body is read as far as it is useful."""
         body = b""
         try:
@@ -425,57 +375,32 @@ class KubeClient:
         except EXPECTED:
             body = body or b" "  # the code is enough
         finally:
-            response.release() if response.content.at_eof() and response.status != 401 else leave(
-                response
-            )
+            leave(response)
         for credential in _credentials_of(response, self._credentials.endpoint.proxy):
             body = body.replace(credential, b"<redacted>")
-        return status.from_response(
-            response.status, response.headers, body, what=what, wall_ms=clock.wall_ms()
-        )
+        return _unusable(response, body, what)
 
 
-class WatchResponse:
-    """One watch: context manager and iterator in one.
-
-    Entering opens it; it then yields the frames of each received chunk, never none, and ends where
-    the server ended it cleanly.
-    Raises: KubeError on entering and from the iterator; a watch that raised is over, and its
-    connection closed: aiohttp would repeat the same error (docs/watch-facts.md 0, D3).
-    """
+class _WatchFrames:
+    """The frames of one open watch. After an error it is over: aiohttp would repeat the same error
+    (docs/watch-facts.md 0, D3)."""
 
     def __init__(
-        self, opening: Opening, selection: Selection, query: WatchQuery, *, what: str
+        self, response: aiohttp.ClientResponse, selection: Selection, query: WatchQuery, what: str
     ) -> None:
-        self._opening = opening
-        self._query = query
-        self._what = what
+        self._response = response
         self._frames = FrameStream(selection)
-        self._response: aiohttp.ClientResponse | None = None
-        self._ends_s = 0.0
+        self._idle_s = query.idle_timeout_s
+        self._what = what
+        self._ends_s = _loop_s() + query.timeout_s + WATCH_GRACE_S
         self._over = False
-
-    async def __aenter__(self) -> Self:
-        self._response = await self._opening()
-        self._ends_s = _loop_s() + self._query.timeout_s + WATCH_GRACE_S
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._response is not None:
-            self._response.release() if self._response.content.at_eof() else leave(self._response)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> list[Frame]:
         while not self._over:
-            chunk = await self._receive()
-            if chunk:
+            if chunk := await self._receive():
                 frames = self._frames.feed(chunk)
                 self._over = self._frames.ended
             else:
@@ -488,13 +413,12 @@ class WatchResponse:
     async def _receive(self) -> bytes:
         """The next bytes, b"" at a clean end. The deadline covers this one receive, never the
         consumer's work."""
-        assert self._response is not None
         content = self._response.content
         try:
             if ready := content.read_nowait():
                 return ready
             left_s = self._ends_s - _loop_s()
-            async with asyncio.timeout(min(self._query.idle_timeout_s, max(0.0, left_s))):
+            async with asyncio.timeout(min(self._idle_s, max(0.0, left_s))):
                 return await content.readany()
         except EXPECTED as error:
             self._over = True
@@ -508,7 +432,7 @@ class WatchResponse:
             return Interrupted(
                 f"{self._what}: the server kept the watch open past its timeoutSeconds"
             )
-        error = Interrupted(f"{self._what}: nothing came for {self._query.idle_timeout_s:.0f} s")
+        error = Interrupted(f"{self._what}: nothing came for {self._idle_s:.0f} s")
         error.reason = "inactive"
         return error
 
@@ -519,11 +443,21 @@ def _loop_s() -> float:
 
 
 def leave(response: aiohttp.ClientResponse) -> None:
-    """Abort a response and its connection: a TLS close handshake would wait for the server."""
+    """Release the connection of a response that was read to its end, abort that of any other: a TLS
+    close handshake would wait for the server."""
+    if response.content.at_eof() and response.status != 401:
+        response.release()
+        return
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
     response.close()
+
+
+def _unusable(response: aiohttp.ClientResponse, body: bytes, what: str) -> KubeError:
+    return status.from_response(
+        response.status, response.headers, body, what=what, wall_ms=clock.wall_ms()
+    )
 
 
 def _credentials_of(response: aiohttp.ClientResponse, proxy: str | None) -> Iterator[bytes]:
@@ -534,30 +468,6 @@ def _credentials_of(response: aiohttp.ClientResponse, proxy: str | None) -> Iter
     if proxy is not None and (password := URL(proxy).password):
         yield b64encode(f"{URL(proxy).user or ''}:{password}".encode())
         yield password.encode()
-
-
-async def _whole(response: aiohttp.ClientResponse, *, what: str) -> bytes:
-    """The body of a document. Raises: Unavailable when it is longer than any such document; those
-    of `EXPECTED`."""
-    parts: list[bytes] = []
-    left = DOCUMENT_BYTES_MAX
-    while chunk := await response.content.readany():
-        left -= len(chunk)
-        if left < 0:
-            raise Unavailable(
-                f"{what}: the answer is longer than {DOCUMENT_BYTES_MAX >> 20} MiB; is this URL "
-                "the API server's?"
-            )
-        parts.append(chunk)
-    return b"".join(parts)
-
-
-def _selectors(selection: Selection) -> dict[str, str]:
-    pairs = (
-        ("labelSelector", selection.label_selector),
-        ("fieldSelector", selection.field_selector),
-    )
-    return {name: value for name, value in pairs if value}
 
 
 def _number(value: object) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -100,6 +100,33 @@ def outline(data: bytes) -> dict[str, bytes]:
     return members
 
 
+def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:
+    """The items of an array behind its `[`, and the rest from its `]` on; None if it has no end or
+    holds other than objects.
+
+    By brackets and quotes alone, so that an item may be nested without limit or hold what is no
+    JSON. Slow.
+    """
+    items: list[bytes] = []
+    depth = begin = last = 0
+    for token in _TOKEN.finditer(rest):
+        at, sign = token.start(), token[0]
+        if sign in {b"{", b"["}:
+            if depth == 0:
+                begin = at
+                if rest[last:begin].strip(b" \t\r\n,"):
+                    return None
+            depth += 1
+        elif sign in {b"}", b"]"}:
+            depth -= 1
+            if depth < 0:
+                return None if rest[last:at].strip() else (items, rest[at:])
+            if depth == 0:
+                last = token.end()
+                items.append(rest[begin:last])
+    return None
+
+
 def about(data: bytes) -> tuple[str, str] | None:
     """Namespace and name of an object that cannot be decoded; None where they cannot be read
     either."""
@@ -153,19 +180,22 @@ class ObjectReader:
         uid = metadata.get("uid")
         namespace = metadata.get("namespace")
         within = "" if namespace is None else decode_text(namespace) or ""
-        if not name or not version or "/" in name or "/" in within:
-            _refuse_identity(name, version)
+        if not name or not version:
+            what = "resourceVersion" if name else "name"
+            raise Odd(f"the object's metadata.{what} is empty")
+        if "/" in name or "/" in within:
+            raise Odd("the object's namespace or name contains a slash")
+        kept = {"apiVersion": self._api_version, "kind": self._kind}
         if self._metadata_only:
-            kept = {"apiVersion": self._api_version, "kind": self._kind, "metadata": raw}
+            kept["metadata"] = raw
         else:
-            kept = {"apiVersion": self._api_version, "kind": self._kind}
             kept.update(fields)
         return ObjectFrame(
             verb,
             within,
-            name or "",
+            name,
             "" if uid is None else decode_text(uid) or "",
-            version or "",
+            version,
             kept,
             metadata,
             compact_size(fields),
@@ -184,14 +214,6 @@ class ObjectReader:
             return None
 
 
-def _refuse_identity(name: str | None, version: str | None) -> NoReturn:
-    if not name:
-        raise Odd("the object's metadata.name is empty")
-    if not version:
-        raise Odd("the object's metadata.resourceVersion is empty")
-    raise Odd("the object's namespace or name contains a slash")
-
-
 def refuse_duplicates(data: bytes, fields: Fields) -> None:
     """Pass if `data`, of which `fields` is the top level, has no duplicate key: which one counts is
     undefined.
@@ -200,10 +222,9 @@ def refuse_duplicates(data: bytes, fields: Fields) -> None:
     `compact_size` is not the length.
     """
     first = next(iter(fields), "")
-    spaced = data.startswith(b'": ', 2 + len(first)) and compact_size(fields) + 2 * len(
-        fields
-    ) - 1 == len(data)
-    if not spaced:  # as `json.dumps` of Python writes by default
+    blanks = 2 * len(fields) - 1  # as `json.dumps` of Python writes by default
+    spaced = data.startswith(b'": ', 2 + len(first)) and compact_size(fields) + blanks == len(data)
+    if not spaced:
         # Only keys are looked at: a number stays text, for Python makes no int of more than 4300
         # digits.
         json.loads(data, object_pairs_hook=_unique, parse_int=str, parse_float=str)

@@ -16,7 +16,6 @@ from msgspec import UNSET, Raw, UnsetType
 from watchrelay.core.errors import KubeError, Undecodable
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.kube.frame import (
-    Fields,
     ObjectReader,
     Odd,
     about,
@@ -24,6 +23,7 @@ from watchrelay.kube.frame import (
     decode_fields,
     refuse_duplicates,
     refuse_too_deep,
+    split_items,
     why,
 )
 from watchrelay.model.frames import ObjectFrame, Page
@@ -31,7 +31,6 @@ from watchrelay.model.resources import Selection
 
 _ITEMS = re.compile(rb'"items"\s*:\s*\[(\s*)')
 _FIRST_KEY = re.compile(rb'\{\s*"[^"\\]*"\s*:\s*')
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 _HEAD_MAX = 64 << 10
 _ITEM_MAX = 8 << 20
 """Bytes without the end of an item until the rest of the page is left for the end: what waits is
@@ -86,29 +85,28 @@ class PageReader:
         item_bytes_max: int = ITEM_BYTES_MAX,
     ) -> None:
         self._selection = selection
-        self._left, self._page_bytes_max, self._item_bytes_max = (
-            page_bytes_max,
-            page_bytes_max,
-            item_bytes_max,
+        self._left, self._item_bytes_max = page_bytes_max, item_bytes_max
+        self._too_long = (
+            f"the list is longer than {page_bytes_max >> 20} MiB; pageSize or metadataOnly would "
+            "make it shorter"
         )
-        self._unbroken = False
         self._reader = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
         self._objects: list[ObjectFrame] = []
         self._failures: list[KubeError] = []
-        self._head = b""
-        self._rest = b""
+        self._head = self._rest = b""
         self._parts: list[bytes] = []
+        """What came once items were no longer split off."""
+        self._given_up = False
         self._starts: tuple[bytes, ...] = ()
         """How the text from one item's end to the next one's first value may read; one, once it was
         seen."""
         self._searched = 0
-        self._given_up = False
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body, and the items that they complete. Raises: TooLong."""
         self._left -= len(chunk)
         if self._left < 0:
-            raise self._too_long()
+            raise TooLong(self._too_long)
         if self._given_up:
             self._parts.append(chunk)
             return
@@ -117,8 +115,13 @@ class PageReader:
             data = self._begin(data)
         self._rest = self._take(data) if self._starts else data
         if len(self._rest) > (_ITEM_MAX if self._starts else _HEAD_MAX):
-            self._given_up = self._unbroken = True
-            self._left = min(self._left, self._item_bytes_max - len(self._rest))
+            self._given_up = True
+            if (left := self._item_bytes_max - len(self._rest)) < self._left:
+                self._left = left
+                self._too_long = (
+                    f"what should be a list goes on for {self._item_bytes_max >> 20} MiB without "
+                    "the end of an object"
+                )
 
     def finish(self) -> Page:
         """The page, once the body is complete.
@@ -146,17 +149,6 @@ class PageReader:
             metadata.continue_ or None,
             self._objects,
             tuple(self._failures),
-        )
-
-    def _too_long(self) -> TooLong:
-        if self._unbroken:
-            return TooLong(
-                f"what should be a list goes on for {self._item_bytes_max >> 20} MiB without the "
-                "end of an object"
-            )
-        return TooLong(
-            f"the list is longer than {self._page_bytes_max >> 20} MiB; pageSize or metadataOnly "
-            "would make it shorter"
         )
 
     def _apart(self, rest: bytes, error: Exception) -> _List:
@@ -217,8 +209,7 @@ class PageReader:
     def _next(self, data: bytes, scan: int) -> int:
         """Where an item may end, -1 if nowhere."""
         for start in self._starts:
-            end = data.find(start, scan)
-            if end >= 0:
+            if (end := data.find(start, scan)) >= 0:
                 self._starts = (start,)
                 return end
         return -1
@@ -233,19 +224,16 @@ class PageReader:
                 self._failures.append(self._undecodable(error, item))
             return False
         try:
-            self._objects.append(self._read(item, fields))
+            if not item.isascii():
+                item.decode()
+            if compact_size(fields) != len(item):
+                refuse_duplicates(item, fields)
+            if self._selection.depth_checked:
+                refuse_too_deep(item)
+            self._objects.append(self._reader.read("ADDED", fields))
         except (*BROKEN_JSON, Odd) as error:
             self._failures.append(self._undecodable(error, item))
         return True
-
-    def _read(self, item: bytes, fields: Fields) -> ObjectFrame:
-        if not item.isascii():
-            item.decode()
-        if compact_size(fields) != len(item):
-            refuse_duplicates(item, fields)
-        if self._selection.depth_checked:
-            refuse_too_deep(item)
-        return self._reader.read("ADDED", fields)
 
     def _undecodable(self, error: Exception, item: bytes) -> Undecodable:
         return Undecodable(
@@ -263,32 +251,3 @@ def _not_a_list(body: bytes, error: Exception) -> NotAList:
     return NotAList(
         "its kind or metadata has not the shape of a list's", whole=items.startswith(b"[")
     )
-
-
-def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:
-    """The items of an array behind its `[`, and the rest from its `]` on; None if it has no end or
-    holds other than objects.
-
-    By brackets and quotes alone, so that an item may be nested without limit or hold what is no
-    JSON. Slow.
-    """
-    items: list[bytes] = []
-    depth = begin = last = 0
-    for token in _TOKEN.finditer(rest):
-        sign = token[0]
-        if sign in {b"{", b"["}:
-            if depth == 0:
-                begin = token.start()
-                if rest[last:begin].strip(b" \t\r\n,"):
-                    return None
-            depth += 1
-        elif sign in {b"}", b"]"}:
-            depth -= 1
-            if depth < 0:
-                return (
-                    None if rest[last : token.start()].strip() else (items, rest[token.start() :])
-                )
-            if depth == 0:
-                last = token.end()
-                items.append(rest[begin:last])
-    return None

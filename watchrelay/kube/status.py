@@ -97,9 +97,7 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
     details = found.get("details")
     details = details if isinstance(details, dict) else {}
     listed = details.get("causes")
-    causes = (
-        [cause for cause in listed if isinstance(cause, dict)] if isinstance(listed, list) else []
-    )
+    causes = [c for c in listed if isinstance(c, dict)] if isinstance(listed, list) else []
     return Status(
         code=_integer(found.get("code")),
         reason=_text(found.get("reason")),
@@ -152,55 +150,42 @@ def from_response(
     `what` names the request for people ("list pods at host:6443"); `headers` is looked up
     case-insensitively by its owner.
     """
+    if 300 <= code < 400:
+        why = f"answered {code}, a redirect, which is never followed; {NOT_AN_API_SERVER}"
+        return Unavailable(f"{what}: {why}", status=code)
     status = read_status(body)
-    effective = code
+    reason = _reason_text(status, headers, body)
     if 200 <= code < 300:
         if status is None or status.code < 300:
-            return Unavailable(
-                f"{what}: the answer is not what was asked for "
-                f"({_reason_text(status, headers, body)}); {NOT_AN_API_SERVER}",
-                status=code,
-            )
-        effective = status.code
-    asked = retry_after_s(headers.get("Retry-After"), wall_ms=wall_ms)
-    wait_s = asked if asked is not None else (status.retry_after_s if status else 0.0)
-    reason = _reason_text(status, headers, body)
-    if 300 <= code < 400:
-        return Unavailable(
-            f"{what}: answered {code}, a redirect, which is never followed; {NOT_AN_API_SERVER}",
-            status=code,
-        )
-    return _classed(
-        effective,
-        status or Status(),
-        f"{what}: {effective} {reason.removeprefix(f'{effective} ')}",
-        wait_s=wait_s,
-        headers=headers,
-    )
+            why = f"the answer is not what was asked for ({reason}); {NOT_AN_API_SERVER}"
+            return Unavailable(f"{what}: {why}", status=code)
+        code = status.code
+    wait_s = retry_after_s(headers.get("Retry-After"), wall_ms=wall_ms)
+    if wait_s is None:
+        wait_s = status.retry_after_s if status else 0.0
+    message = f"{what}: {code} {reason.removeprefix(f'{code} ')}"
+    return _classed(code, status or Status(), message, wait_s=wait_s, headers=headers)
 
 
 def _classed(
     code: int, status: Status, message: str, *, wait_s: float, headers: Mapping[str, str]
 ) -> KubeError:
     """Source: docs/watch-facts.md 6.4."""
+    kind, cure = _CLASSES.get(code, Invalid if 400 <= code < 500 else Unavailable), ""
     if code == 410 or status.reason in {"Expired", "Gone"}:
-        return Expired(message, status=code, retry_after_s=wait_s)
-    if _too_large(code, status):
-        return VersionTooLarge(message, status=code, retry_after_s=wait_s)
-    if code == 400 and _PLAIN_TO_TLS in message:
-        return Invalid(
-            f"{message} (write https:// before the server's name)",
-            status=code,
-            retry_after_s=wait_s,
-        )
-    if code in {400, 422} or (code == 500 and _UNPARSED in status.message):
+        kind = Expired
+    elif _too_large(code, status):
+        kind = VersionTooLarge
+    elif code == 400 and _PLAIN_TO_TLS in message:
+        kind, message = Invalid, f"{message} (write https:// before the server's name)"
+    elif code in {400, 422} or (code == 500 and _UNPARSED in status.message):
         return Invalid(message, about=_about(status), status=code, retry_after_s=wait_s)
-    if code == 429 and _UNREADY in message:
-        return Interrupted(message, status=code, retry_after_s=wait_s)
-    if code in {429, 500, 503}:
-        message += _flow(headers)
-    kind = _CLASSES.get(code, Invalid if 400 <= code < 500 else Unavailable)
-    return kind(message, status=code, retry_after_s=wait_s, cure=_CURES.get(code, ""))
+    elif code == 429 and _UNREADY in message:
+        kind = Interrupted
+    else:
+        message += _flow(headers) if code in {429, 500, 503} else ""
+        cure = _CURES.get(code, "")
+    return kind(message, status=code, retry_after_s=wait_s, cure=cure)
 
 
 def from_stream(data: bytes | msgspec.Raw) -> KubeError:
@@ -211,15 +196,14 @@ def from_stream(data: bytes | msgspec.Raw) -> KubeError:
     this stream ended.
     """
     status = read_status(data) or Status()
+    code, wait_s = status.code, status.retry_after_s
     reason = _words(status.message) or _clean(status.reason) or "without a reason"
-    message = f"the server ended the watch: {status.code or 'no code'} {reason}"
+    message = f"the server ended the watch: {code or 'no code'} {reason}"
     if "RequestWatchProgress" in status.message or "sendInitialEvents" in status.message:
-        return Invalid(
-            message, about="streaming", status=status.code, retry_after_s=status.retry_after_s
-        )
-    error = _classed(status.code, status, message, wait_s=status.retry_after_s, headers={})
-    if isinstance(error, Unavailable) or status.code in {405, 406}:
-        return Interrupted(message, status=status.code, retry_after_s=status.retry_after_s)
+        return Invalid(message, about="streaming", status=code, retry_after_s=wait_s)
+    error = _classed(code, status, message, wait_s=wait_s, headers={})
+    if isinstance(error, Unavailable) or code in {405, 406}:
+        return Interrupted(message, status=code, retry_after_s=wait_s)
     return error
 
 
@@ -234,19 +218,12 @@ def _about(status: Status) -> str:
     """Which part of our request was refused. Source: docs/watch-facts.md 1.6, 1.7, 3.4, 4.4."""
     message = status.message.lower()
     fields = {field.rsplit(".", 1)[-1].lower() for field in status.cause_fields}
-    if (
-        "sendinitialevents" in fields
-        or "sendinitialevents" in message
-        or "forbidden for watch" in message
-    ):
+    refused = " ".join((*fields, message))
+    if "sendinitialevents" in refused or "forbidden for watch" in message:
         return "streaming"
-    if "continue" in fields or "continue" in message:
+    if "continue" in refused:
         return "continue"
-    if (
-        fields & {"resourceversion", "resourceversionmatch"}
-        or "resourceversion" in message
-        or "resource version" in message
-    ):
+    if "resourceversion" in refused or "resource version" in message:
         return "version"
     return "selector"
 
@@ -254,15 +231,11 @@ def _about(status: Status) -> str:
 def _flow(headers: Mapping[str, str]) -> str:
     """The flow schema and priority level that rejected the request. Source: docs/watch-facts.md
     10.1."""
-    schema, level = (
-        headers.get("X-Kubernetes-PF-FlowSchema-UID"),
-        headers.get("X-Kubernetes-PF-PriorityLevel-UID"),
-    )
-    return (
-        f" (flow schema {_clean(schema)}, priority level {_clean(level)})"
-        if schema and level
-        else ""
-    )
+    schema = headers.get("X-Kubernetes-PF-FlowSchema-UID")
+    level = headers.get("X-Kubernetes-PF-PriorityLevel-UID")
+    if not schema or not level:
+        return ""
+    return f" (flow schema {_clean(schema)}, priority level {_clean(level)})"
 
 
 def _reason_text(status: Status | None, headers: Mapping[str, str], body: bytes) -> str:
@@ -286,14 +259,8 @@ def _reason_text(status: Status | None, headers: Mapping[str, str], body: bytes)
 def _first_line(body: bytes) -> str:
     """What servers and proxies write who complain in plain text: an object in YAML, or in bytes
     that are no text, shows no value in it."""
-    line = (
-        body[: 4 * _QUOTED]
-        .strip()
-        .partition(b"\n")[0]
-        .decode("utf-8", "replace")
-        .rstrip()
-        .replace("\t", " ")
-    )
+    line = body[: 4 * _QUOTED].strip().partition(b"\n")[0].decode("utf-8", "replace")
+    line = line.rstrip().replace("\t", " ")
     return line if line.isprintable() else ""
 
 

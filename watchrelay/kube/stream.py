@@ -34,8 +34,7 @@ from watchrelay.model.frames import Bookmark, Failure, Frame
 from watchrelay.model.resources import Selection
 
 LINE_MAX = 32 << 20
-"""Bytes of one line. Objects are at most ~1.5 MiB in etcd and a few times that as JSON. Source:
-docs/watch-facts.md 2.15."""
+"""Bytes of one line. Source: docs/watch-facts.md 2.15."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -52,55 +51,6 @@ _LINE_DEPTH_MAX = DEPTH_MAX + 1
 _AROUND = len('{"type":"","object":}\n')
 
 
-class LineSplitter:
-    """Collects bytes until lines are whole. Splits on LF alone: a JSON string may hold U+0085 or
-    U+2028 unescaped (docs/watch-facts.md 2.16)."""
-
-    def __init__(self, line_max: int = LINE_MAX) -> None:
-        self._line_max = line_max
-        self._parts: list[bytes] = []
-        self._held = 0
-        self.overflowed = False
-        """True once a line that is not whole yet is longer than allowed; its bytes are let go."""
-
-    def feed(self, chunk: bytes) -> bytes | None:
-        """The block of whole lines that `chunk` completes, without its last LF; None if it
-        completes none."""
-        end = chunk.rfind(b"\n")
-        if end < 0:
-            self._keep(chunk)
-            return None
-        if self._parts:
-            block = b"".join((*self._parts, memoryview(chunk)[:end]))
-            self._parts.clear()
-            self._held = 0
-        else:
-            block = chunk[:end]
-        if end + 1 < len(chunk):
-            self._keep(chunk[end + 1 :])
-        return block
-
-    def rest(self) -> bytes:
-        """The bytes behind the last LF."""
-        return b"".join(self._parts)
-
-    def _keep(self, part: bytes) -> None:
-        self._held += len(part)
-        if self._held > self._line_max:
-            self._parts.clear()
-            self.overflowed = True
-        else:
-            self._parts.append(part)
-
-
-def too_long(line_max: int) -> Undecodable:
-    """The error for a line over the limit."""
-    return Undecodable(
-        f"a watch line is longer than {line_max >> 20} MiB; metadataOnly would leave out what "
-        "makes it so"
-    )
-
-
 class FrameStream:
     """Decodes one watch. After `ended` became True (an ERROR line, a bare Status, a line over the
     limit) it takes nothing more.
@@ -112,7 +62,9 @@ class FrameStream:
         self._objects = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
         self._depth_checked = selection.depth_checked
         self._line_max = line_max
-        self._lines = LineSplitter(line_max)
+        self._parts: list[bytes] = []
+        """The line that is not whole yet, of `_held` bytes."""
+        self._held = 0
         self.ended = False
 
     def feed(self, chunk: bytes) -> list[Frame]:
@@ -123,17 +75,29 @@ class FrameStream:
         """
         if self.ended:
             return []
-        block = self._lines.feed(chunk)
-        frames = [] if block is None else self._decode(block)
-        if self._lines.overflowed and not self.ended:
-            self.ended = True
-            frames.append(Failure(too_long(self._line_max)))
+        frames: list[Frame] = []
+        # On LF alone: a JSON string may hold U+0085 or U+2028 unescaped (docs/watch-facts.md 2.16).
+        end = chunk.rfind(b"\n")
+        if end >= 0:
+            block = chunk[:end]
+            if self._parts:
+                block = b"".join((*self._parts, block))
+                self._parts.clear()
+                self._held = 0
+            quick = self._quickly(block) if len(block) <= self._line_max else None
+            frames = self._carefully(block) if quick is None else quick
+        if end + 1 < len(chunk):
+            self._parts.append(chunk[end + 1 :])
+            self._held += len(chunk) - end - 1
+        if self._held > self._line_max and not self.ended:
+            self._parts.clear()
+            frames.append(self._too_long())
         return frames
 
     def finish(self) -> list[Frame]:
         """The frame behind the last LF, if it is complete: a clean end in mid-line is not an error
         (docs/watch-facts.md 2.13)."""
-        rest = self._lines.rest().strip()
+        rest = b"".join(self._parts).strip()
         if self.ended or not rest:
             return []
         try:
@@ -142,9 +106,14 @@ class FrameStream:
             return []
         return self._carefully(rest)
 
-    def _decode(self, block: bytes) -> list[Frame]:
-        frames = self._quickly(block) if len(block) <= self._line_max else None
-        return self._carefully(block) if frames is None else frames
+    def _too_long(self) -> Failure:
+        self.ended = True
+        return Failure(
+            Undecodable(
+                f"a watch line is longer than {self._line_max >> 20} MiB; metadataOnly would leave "
+                "out what makes it so"
+            )
+        )
 
     def _quickly(self, block: bytes) -> list[Frame] | None:
         """The frames of a block in which all is as kube-apiserver writes it, None of any other."""
@@ -194,8 +163,7 @@ class FrameStream:
     def _one(self, line: bytes) -> Frame:
         """The frame of one line; whatever is wrong with it becomes a Failure."""
         if len(line) > self._line_max:
-            self.ended = True
-            return Failure(too_long(self._line_max))
+            return self._too_long()
         try:
             line.decode()
             outer = decode_fields(line)
@@ -206,13 +174,8 @@ class FrameStream:
             self.ended = True
             return Failure(status.from_stream(outer.get("object", b"") if verb else line))
         if verb not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            return Failure(
-                Undecodable(
-                    "a watch line has no type"
-                    if verb is None
-                    else "a watch line is of a type unknown here"
-                )
-            )
+            what = "has no type" if verb is None else "is of a type unknown here"
+            return Failure(Undecodable(f"a watch line {what}"))
         try:
             decoded = _decode_line(line)
             if compact_size(decoded.object) + _AROUND - 1 + len(verb) != len(line):
@@ -229,9 +192,7 @@ class FrameStream:
     def _damaged(self, line: bytes, error: Exception, kind: str = "") -> Frame:
         """The frame of a line that cannot be decoded: a Failure, but for the deletion of an object
         that is nested too deeply."""
-        if (isinstance(error, RecursionError) or str(error) == TOO_DEEP) and (
-            deleted := self._objects.read_deleted(line)
-        ) is not None:
+        if why(error) == TOO_DEEP and (deleted := self._objects.read_deleted(line)) is not None:
             return deleted
         named = about(outline(line).get("object", b""))
         return Failure(
@@ -254,11 +215,8 @@ def _bookmark(fields: Fields) -> Bookmark:
         version = decode_text(metadata["resourceVersion"]) or ""
     except (KeyError, *BROKEN_JSON):
         return Bookmark("")
-    return Bookmark(version, _ends_initial_events(metadata))
-
-
-def _ends_initial_events(metadata: Fields) -> bool:
     try:
-        return decode_text(decode_fields(metadata["annotations"])[INITIAL_EVENTS_END]) == "true"
+        end = decode_text(decode_fields(metadata["annotations"])[INITIAL_EVENTS_END])
     except (KeyError, *BROKEN_JSON):
-        return False
+        end = None
+    return Bookmark(version, end == "true")

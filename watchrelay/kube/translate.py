@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
+from typing import TypeVar
 
 import aiohttp
 from aiohttp import client_exceptions as raised
 
 from watchrelay.core.errors import KubeError, Misconfigured, Unavailable, Unreachable
+from watchrelay.kube.status import NOT_AN_API_SERVER
+
+T = TypeVar("T", bound=BaseException)
 
 EXPECTED = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ssl.CertificateError)
 """All that a request may raise because of the server or the way to it; anything else is a bug of
@@ -28,46 +32,35 @@ def translate(error: BaseException, *, what: str) -> KubeError:
         return Misconfigured(f"{what}: {_untrusted(certificate)}")
     for kinds, kind, words in _MEANINGS:
         if isinstance(error, kinds):
-            return kind(f"{what}: {words(error)}")
+            return kind(f"{what}: {words if isinstance(words, str) else words(error)}")
     return Unavailable(f"{what}: the connection broke ({type(error).__name__})")
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in found:
-        found.append(current)
-        current = (
-            getattr(current, "os_error", None)
-            or getattr(current, "certificate_error", None)
-            or current.__cause__
+def certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """The system's failure to verify the server's certificate that `error` comes from, if it does:
+    aiohttp's own is of the same class, without details."""
+    return _innermost(error, ssl.SSLCertVerificationError, "verify_code")
+
+
+def _innermost(error: BaseException | None, kind: type[T], having: str) -> T | None:
+    """The last of what `error` comes from that is of `kind` and has a value in `having`."""
+    found: T | None = None
+    passed: list[BaseException] = []
+    while error is not None and error not in passed:
+        passed.append(error)
+        if isinstance(error, kind) and getattr(error, having, None):
+            found = error
+        error = (
+            getattr(error, "os_error", None)
+            or getattr(error, "certificate_error", None)
+            or error.__cause__
         )
     return found
 
 
-def certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The failure to verify the server's certificate that `error` comes from, if it does.
-
-    The system's own error: aiohttp's is of the same class, without details.
-    """
-    if error is None:
-        return None
-    return next(
-        (
-            e
-            for e in reversed(_chain(error))
-            if isinstance(e, ssl.SSLCertVerificationError) and hasattr(e, "verify_code")
-        ),
-        None,
-    )
-
-
-_HOSTNAME_MISMATCH = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-
-
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:
     reason = error.verify_message or "verification failed"
-    if error.verify_code in _HOSTNAME_MISMATCH:
+    if error.verify_code in {62, 64}:  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH
         return (
             f"the server's certificate is for another name ({reason}); name the right one in "
             "tls-server-name"
@@ -81,15 +74,8 @@ def _untrusted(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _tls(error: BaseException) -> str:
-    found = next(
-        (
-            e
-            for e in reversed(_chain(error))
-            if isinstance(e, ssl.SSLError) and not isinstance(e, aiohttp.ClientError)
-        ),
-        None,
-    )
-    reason = (found.reason or "").replace("_", " ").lower() if found else ""
+    found = _innermost(error, ssl.SSLError, "reason")
+    reason = found.reason.replace("_", " ").lower() if found else ""
     if "wrong version number" in reason or "http request" in reason:
         return "the server does not speak TLS on this port; is the URL http instead of https?"
     if "certificate required" in reason or "unknown ca" in reason or "bad certificate" in reason:
@@ -98,14 +84,7 @@ def _tls(error: BaseException) -> str:
 
 
 def _system(error: BaseException) -> str:
-    found = next(
-        (
-            each
-            for each in reversed(_chain(error))
-            if isinstance(each, OSError) and getattr(each, "strerror", None)
-        ),
-        None,
-    )
+    found = _innermost(error, OSError, "strerror")
     if found is None:
         return "the connection broke"
     if isinstance(found, socket.gaierror):
@@ -119,62 +98,33 @@ def _system(error: BaseException) -> str:
 
 def _proxy(error: BaseException) -> str:
     code = getattr(error, "status", 0)
-    return (
-        "the proxy wants a user and password (407); put them into proxy-url"
-        if code == 407
-        else f"the proxy answered {code}"
-    )
+    if code == 407:
+        return "the proxy wants a user and password (407); put them into proxy-url"
+    return f"the proxy answered {code}"
 
 
-_MEANINGS: tuple[
-    tuple[
-        type[BaseException] | tuple[type[BaseException], ...],
-        type[KubeError],
-        Callable[[BaseException], str],
-    ],
-    ...,
-] = (
-    (
-        raised.InvalidURL,
-        Misconfigured,
-        lambda _: "the server's URL cannot be used; it must be https://HOST[:PORT]",
-    ),
+_Kinds = type[BaseException] | tuple[type[BaseException], ...]
+_BAD_URL = "the server's URL cannot be used; it must be https://HOST[:PORT]"
+_BAD_NAME = "the name of a host cannot be used; correct server, proxy-url or tls-server-name"
+_NO_PROXY = "the proxy cannot be reached: "
+_NO_HOST = "the host's name cannot be resolved: "
+_NO_ANSWER = "the server closed the connection before it answered"
+_NO_END = "the connection broke before the answer's end"
+_NOT_HTTP = f"the answer is not HTTP; {NOT_AN_API_SERVER}"
+_MEANINGS: tuple[tuple[_Kinds, type[KubeError], str | Callable[[BaseException], str]], ...] = (
+    (raised.InvalidURL, Misconfigured, _BAD_URL),
     (raised.ClientHttpProxyError, Unavailable, _proxy),
-    (
-        raised.ClientProxyConnectionError,
-        Unreachable,
-        lambda e: f"the proxy cannot be reached: {_system(e)}",
-    ),
+    (raised.ClientProxyConnectionError, Unreachable, lambda e: _NO_PROXY + _system(e)),
     (SocksFailed, Unreachable, str),
-    (
-        raised.ClientConnectorDNSError,
-        Unreachable,
-        lambda e: f"the host's name cannot be resolved: {_system(e)}",
-    ),
+    (raised.ClientConnectorDNSError, Unreachable, lambda e: _NO_HOST + _system(e)),
     ((raised.ClientSSLError, ssl.SSLError), Unavailable, lambda e: f"TLS failed: {_tls(e)}"),
-    (
-        raised.ServerDisconnectedError,
-        Unavailable,
-        lambda _: "the server closed the connection before it answered",
-    ),
-    (
-        raised.ClientPayloadError,
-        Unavailable,
-        lambda _: "the connection broke before the answer's end",
-    ),
-    (
-        raised.ClientResponseError,
-        Unavailable,
-        lambda _: "the answer is not HTTP; is this URL the API server's?",
-    ),
-    (raised.ConnectionTimeoutError, Unreachable, lambda _: "no answer in time"),
-    (TimeoutError, Unavailable, lambda _: "no answer in time"),
+    (raised.ServerDisconnectedError, Unavailable, _NO_ANSWER),
+    (raised.ClientPayloadError, Unavailable, _NO_END),
+    (raised.ClientResponseError, Unavailable, _NOT_HTTP),
+    (raised.ConnectionTimeoutError, Unreachable, "no answer in time"),
+    (TimeoutError, Unavailable, "no answer in time"),
     (raised.ClientConnectorError, Unreachable, _system),
     (OSError, Unavailable, _system),
-    (
-        ValueError,
-        Misconfigured,
-        lambda _: "the name of a host cannot be used; correct server, proxy-url or tls-server-name",
-    ),
+    (ValueError, Misconfigured, _BAD_NAME),
 )
 """Most special first: many of these are OSErrors too."""

@@ -6,11 +6,12 @@ import msgspec
 
 
 class Entry(msgspec.Struct, gc=False):
-    """The latest known state of one object; 100,000 of these must fit in 100 MB.
+    """The latest known state of one object, written by the store and by log recovery alone; 100,000
+    of these must fit in 100 MB.
 
-    Shape: `hash` is ce_wrhash (first 8 bytes, big-endian, of SHA-256(key, 0x00, published bytes));
-    `packed` is the published bytes, compressed by `ObjectCompressor`; `queued` is the relay's:
-    the number of the newest record queued for this key (snapshot rule, WIRE 4.4).
+    `hash` is ce_wrhash of the whole object (first 8 bytes, big-endian, of SHA-256(key, 0x00,
+    published bytes)); `packed` is the published bytes, compressed by `ObjectCompressor`;
+    `position` is that of its record while the log is recovered, 0 afterwards.
     """
 
     uid: str
@@ -18,15 +19,14 @@ class Entry(msgspec.Struct, gc=False):
     hash: int
     partition: int
     packed: bytes
-    queued: int = 0
+    position: int = 0
 
 
 class Upserted(msgspec.Struct, gc=False):
     """The object is new or has changed.
 
-    `before` is the hash of the published state it replaces, None when there was none (then the
-    record is "added"). `value` is the published bytes when they are at hand; None: unpack
-    `entry.packed`.
+    `before` is the hash of the published state it replaces, None when there was none. `value` is
+    the published bytes when they are at hand; None: unpack `entry.packed`.
     """
 
     key: bytes

@@ -16,7 +16,6 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 _TERM = re.compile(r"\s*metadata\.(namespace|name)\s*(==|!=|=)(.*)", re.DOTALL)
-_Bucket = tuple[Hashable, str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,49 +85,32 @@ def _of_fields(fields: str) -> Reach:
 
 
 class Overlaps(Generic[Item]):
-    """Items with a reach each, in groups; finds which of a group overlap without comparing all
-    pairs."""
+    """Items with a reach each, in groups; finds which of a group overlap. Those that list their
+    namespaces are compared with what has one of these, or no limit, and with nothing else."""
 
     def __init__(self) -> None:
-        self._buckets: dict[_Bucket, list[tuple[int, Reach, Item]]] = {}
+        self._items: dict[tuple[Hashable, str | None], list[tuple[int, Reach, Item]]] = {}
+        self._groups: dict[Hashable, list[tuple[int, Reach, Item]]] = {}
         self._count = 0
 
     def add(self, group: Hashable, reach: Reach, item: Item) -> None:
         """Take `item` in."""
         self._count += 1
-        for bucket in [
-            (group, "", None),
-            *_buckets(group, "name", reach.names),
-            *_buckets(group, "namespace", reach.namespaces),
-        ]:
-            self._buckets.setdefault(bucket, []).append((self._count, reach, item))
+        added = self._count, reach, item
+        self._groups.setdefault(group, []).append(added)
+        for namespace in (None,) if reach.namespaces.inverted else reach.namespaces.listed:
+            self._items.setdefault((group, namespace), []).append(added)
 
     def first(self, group: Hashable, reach: Reach) -> Item | None:
         """The item of the group that was added first of those that `reach` meets."""
-        ways: list[list[_Bucket]] = [[(group, "", None)]]
-        # What a listed value meets is in its own bucket, or in that of the items without a limit.
-        if not reach.names.inverted:
-            ways.append([*_buckets(group, "name", reach.names), (group, "name", None)])
-        if not reach.namespaces.inverted:
-            ways.append(
-                [*_buckets(group, "namespace", reach.namespaces), (group, "namespace", None)]
-            )
-        found = min(
-            ([self._buckets.get(bucket, []) for bucket in way] for way in ways),
-            key=lambda way: sum(map(len, way)),
+        if reach.namespaces.inverted:
+            candidates = [self._groups.get(group, [])]
+        else:
+            candidates = [
+                self._items.get((group, each), []) for each in (None, *reach.namespaces.listed)
+            ]
+        firsts = (
+            next((each for each in some if each[1].meets(reach)), None) for some in candidates
         )
-        firsts = (next((each for each in bucket if each[1].meets(reach)), None) for bucket in found)
-        return min(
-            (each for each in firsts if each is not None),
-            key=lambda each: each[0],
-            default=(0, reach, None),
-        )[2]
-
-
-def _buckets(group: Hashable, by: str, values: ValueSet) -> list[_Bucket]:
-    """A bucket for each value that is listed, or the one of those without a limit."""
-    return (
-        [(group, by, value) for value in values.listed]
-        if not values.inverted
-        else [(group, by, None)]
-    )
+        found = min((each for each in firsts if each), key=lambda each: each[0], default=None)
+        return found[2] if found else None

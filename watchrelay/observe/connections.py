@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from aiohttp import web
 
@@ -31,15 +31,26 @@ _BACKLOG: Final = 256
 _NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
+_Kind = Literal["waiting", "answering", "viewing"]
+_MOST_S: Final[dict[_Kind, float | None]] = {
+    "waiting": IDLE_S,
+    "answering": ANSWER_S,
+    "viewing": None,
+}
+
+
 class Connections:
-    """The open connections of one server, by what they wait for; each kind is bounded on its own.
+    """The open connections of one server, by what they wait for, the oldest first; each kind is
+    bounded on its own.
 
     A flood of silent clients closes none that is being answered, and one of clients that do not
     read closes none that is about to ask.
     """
 
     def __init__(self) -> None:
-        self._waiting, self._answering, self._viewing = _Kind(IDLE_S), _Kind(ANSWER_S), _Kind(None)
+        self._held: dict[
+            _Kind, dict[web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle | None]]
+        ] = {kind: {} for kind in _MOST_S}
         self._server: asyncio.Server | None = None
 
     async def listen(self, server: web.Server, host: str, port: int) -> int:
@@ -66,67 +77,51 @@ class Connections:
 
     def abort(self) -> None:
         """Close what is open, whatever its clients have not read."""
-        for kind in (self._waiting, self._answering, self._viewing):
-            kind.abort()
+        for held in self._held.values():
+            for transport, _ in held.values():
+                transport.abort()
 
     def opened(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
         """A client connected."""
-        self._waiting.enter(connection, transport)
+        self._enter("waiting", connection, transport)
 
-    def answering(self, connection: web.RequestHandler) -> None:
-        """A request came, and its answer is being sent."""
-        if transport := self._waiting.leave(connection):
-            self._answering.enter(connection, transport)
-
-    def answered(self, connection: web.RequestHandler) -> None:
-        """The answer was sent."""
-        if transport := self._answering.leave(connection):
-            self._waiting.enter(connection, transport)
+    def move(
+        self, connection: web.RequestHandler, before: _Kind, after: _Kind
+    ) -> asyncio.Transport | None:
+        """The connection waits for something else now. None: it was not `before`, or is gone."""
+        if transport := self._leave(before, connection):
+            self._enter(after, connection, transport)
+        return transport
 
     def viewing(self, connection: web.RequestHandler) -> None:
         """The client is sent events; its handler says how many clients may be."""
-        if transport := self._waiting.leave(connection):
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux
-                # Events are small: the buffers of the kernel may take those of hours.
-                transport.get_extra_info("socket").setsockopt(
-                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VIEWER_S * 1000)
-                )
-            self._viewing.enter(connection, transport)
+        transport = self.move(connection, "waiting", "viewing")
+        if transport is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux
+            # Events are small: the buffers of the kernel may take those of hours.
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VIEWER_S * 1000)
+            )
 
     def closed(self, connection: web.RequestHandler) -> None:
         """The connection is gone."""
-        for kind in (self._waiting, self._answering, self._viewing):
-            kind.leave(connection)
+        for kind in self._held:
+            self._leave(kind, connection)
 
-
-class _Kind:
-    """Connections in one state, the oldest first. Each is aborted `most_s` seconds after it entered
-    (None: never)."""
-
-    def __init__(self, most_s: float | None) -> None:
-        self._most_s = most_s
-        self._held: dict[
-            web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle | None]
-        ] = {}
-
-    def enter(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
-        if len(self._held) >= CONNECTIONS_MAX and (oldest := self.leave(next(iter(self._held)))):
+    def _enter(
+        self, kind: _Kind, connection: web.RequestHandler, transport: asyncio.Transport
+    ) -> None:
+        held, most_s = self._held[kind], _MOST_S[kind]
+        if len(held) >= CONNECTIONS_MAX and (oldest := self._leave(kind, next(iter(held)))):
             oldest.abort()
         loop = asyncio.get_running_loop()
-        self._held[connection] = (
-            transport,
-            None if self._most_s is None else loop.call_later(self._most_s, transport.abort),
-        )
+        timer = None if most_s is None else loop.call_later(most_s, transport.abort)
+        held[connection] = transport, timer
 
-    def leave(self, connection: web.RequestHandler) -> asyncio.Transport | None:
-        transport, timer = self._held.pop(connection, (None, None))
+    def _leave(self, kind: _Kind, connection: web.RequestHandler) -> asyncio.Transport | None:
+        transport, timer = self._held[kind].pop(connection, (None, None))
         if timer is not None:
             timer.cancel()
         return transport
-
-    def abort(self) -> None:
-        for transport, _ in self._held.values():
-            transport.abort()
 
 
 class _Connection(web.RequestHandler):
@@ -155,11 +150,11 @@ class _Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        self._all.answering(self)
+        self._all.move(self, "waiting", "answering")
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._all.answered(self)
+            self._all.move(self, "answering", "waiting")
 
     def handle_error(
         self,

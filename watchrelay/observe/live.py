@@ -12,9 +12,8 @@ from typing import Final
 import msgspec
 
 from watchrelay.core import clock
-from watchrelay.observe.health import Readiness
 from watchrelay.observe.overview import About, Overview, as_text, overview
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.status import Readiness, StatusRegistry
 
 TICK_S: Final = 1.0
 VIEWERS_MAX: Final = 32
@@ -69,12 +68,8 @@ class Live:
         """The present picture as one JSON object, at most a tick old."""
         picture = self._present()
         if picture.whole is None:
-            history = _encode(
-                {
-                    name: status.event_rate.history()
-                    for name, status in self._statuses.streams.items()
-                }
-            )
+            streams = self._statuses.streams.items()
+            history = _encode({name: status.event_rate.history() for name, status in streams})
             rows = b",".join(picture.rows.values())
             picture.whole = b'{"at":%d,"relay":%b,"cards":%b,"rows":[%b],"history":%b}' % (
                 picture.seen.at_ms,
@@ -96,11 +91,9 @@ class Live:
         """One stream with its recent transitions, newest first; None when there is no such
         stream."""
         status = self._statuses.streams.get(stream)
-        return (
-            None
-            if status is None
-            else _encode({**status.as_json(), "transitions": status.history_json()})
-        )
+        if status is None:
+            return None
+        return _encode({**status.as_json(), "transitions": status.history_json()})
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Server-sent events for one viewer: the whole picture, then each second what changed;

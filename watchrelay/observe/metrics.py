@@ -9,7 +9,8 @@ import re
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,49 +30,16 @@ from watchrelay.model.resources import Resource
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library ships this function without annotations
 
 RESOURCE = ("stream", "group", "version", "resource")
+# fmt: off
 LAG_BUCKETS_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    1800.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 )
 DURATION_BUCKETS_S = (
-    0.001,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    120.0,
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 )
+# fmt: on
 
-LIST_RESULTS = ("success", "expired", "error")
-WATCH_MODES = ("watchlist", "watch")
-WATCH_ENDS = ("timeout", "gone", "eof", "error")
-EVENT_TYPES = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
-FILTER_REASONS = ("suppressed", "namespace", "quarantined")
-CLAIM_REASONS = ("claim", "assigned", "revoked", "fenced")
 NO_ACKNOWLEDGEMENT = "no_acknowledgement"
 """The `error` of a batch that Kafka says nothing about."""
 USUAL_ERRORS = {
@@ -88,7 +56,17 @@ USUAL_ERRORS = {
 }
 """Errors of batches that every topic has a series for from its start, with their `retriable`: a
 rate needs a zero to begin at."""
-RECORD_KINDS = ("event", "snapshot", "tombstone", "marker")
+_VALUES: Final = {
+    "list": ("success", "expired", "error"),
+    "watch_starts": ("watchlist", "watch"),
+    "watch_ends": ("timeout", "gone", "eof", "error"),
+    "events_received": ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"),
+    "events_filtered": ("suppressed", "namespace", "quarantined"),
+    "ownership_changes": ("claim", "assigned", "revoked", "fenced"),
+    "records_acked": ("event", "snapshot", "tombstone", "marker"),
+    "records_trimmed": ("fields", "stub", "withheld"),
+}
+"""The values of the last label, where a stream or topic has a series for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,229 +79,106 @@ class Described:
     help: str
 
 
-CATALOGUE: dict[str, Described] = {
-    d.name: replace(d, labels=("cluster", *d.labels))
-    for d in (
-        Described(
-            "build_info",
-            "gauge",
-            ("version", "revision"),
-            "1, labelled with the version that runs.",
-        ),
-        Described(
-            "stream_owned", "gauge", ("stream",), "1 while this process owns the stream, else 0."
-        ),
-        Described(
-            "stream_epoch",
-            "gauge",
-            ("stream",),
-            "Epoch under which this process writes the stream.",
-        ),
-        Described(
-            "stream_state", "gauge", ("stream", "state"), "1 for the state that the stream is in."
-        ),
-        Described(
-            "stream_failures",
-            "counter",
-            ("stream",),
-            "Times the stream was restarted after an unexpected error.",
-        ),
-        Described(
-            "ownership_changes",
-            "counter",
-            ("stream", "reason"),
-            "Times the stream was claimed, assigned, revoked or fenced.",
-        ),
-        Described("list", "counter", (*RESOURCE, "result"), "Lists finished, by result."),
-        Described(
-            "list_duration_seconds",
-            "histogram",
-            RESOURCE,
-            "Time from the first page's request to the end of the list.",
-        ),
-        Described("list_objects", "gauge", RESOURCE, "Objects that the newest complete list held."),
-        Described("watch_starts", "counter", (*RESOURCE, "mode"), "Watches opened, by mode."),
-        Described("watch_ends", "counter", (*RESOURCE, "reason"), "Watches ended, by reason."),
-        Described("watch_active", "gauge", RESOURCE, "1 while a watch is open."),
-        Described(
-            "missed_changes",
-            "counter",
-            RESOURCE,
-            "Changes found by a list that the watch should have shown.",
-        ),
-        Described(
-            "events_received",
-            "counter",
-            (*RESOURCE, "type"),
-            "Frames received in watches, by type.",
-        ),
-        Described(
-            "events_filtered", "counter", (*RESOURCE, "reason"), "Events not published, by reason."
-        ),
-        Described(
-            "events_deduplicated",
-            "counter",
-            RESOURCE,
-            "Events that repeated what was already held.",
-        ),
-        Described(
-            "events_conflated",
-            "counter",
-            RESOURCE,
-            "States skipped because a newer one replaced them in the queue.",
-        ),
-        Described("store_objects", "gauge", RESOURCE, "Objects held."),
-        Described(
-            "records_acked", "counter", ("topic", "kind"), "Records acknowledged by Kafka, by kind."
-        ),
-        Described(
-            "record_bytes",
-            "counter",
-            ("topic",),
-            "Bytes of keys and values acknowledged by Kafka, before compression.",
-        ),
-        Described(
-            "records_trimmed",
-            "counter",
-            ("topic", "how"),
-            "Records published without part of the object because it was too large; withheld: "
-            "not published, not even by name.",
-        ),
-        Described(
-            "produce_errors",
-            "counter",
-            ("topic", "error", "retriable"),
-            "Batches that Kafka refused or did not acknowledge, by error.",
-        ),
-        Described(
-            "produce_duration_seconds",
-            "histogram",
-            ("topic",),
-            "Time from handing a batch to the producer to its acknowledgement.",
-        ),
-        Described(
-            "producer_rebuilds",
-            "counter",
-            ("reason",),
-            "Times the producer was discarded and rebuilt.",
-        ),
-        Described(
-            "relay_lag_seconds",
-            "histogram",
-            ("stream",),
-            "Time from receiving an event to its acknowledgement by Kafka.",
-        ),
-        Described(
-            "last_event_timestamp_seconds",
-            "gauge",
-            ("stream",),
-            "When the newest event was received, Unix time.",
-        ),
-        Described(
-            "last_heard_timestamp_seconds",
-            "gauge",
-            ("stream",),
-            "When the API server last sent data on this stream, Unix time.",
-        ),
-        Described(
-            "last_ack_timestamp_seconds",
-            "gauge",
-            ("topic",),
-            "When Kafka last acknowledged a batch, Unix time.",
-        ),
-        Described(
-            "queue_records", "gauge", ("stream",), "Records queued and not yet acknowledged."
-        ),
-        Described("queue_bytes", "gauge", ("stream",), "Bytes queued and not yet acknowledged."),
-        Described(
-            "queue_dirty_keys",
-            "gauge",
-            ("stream",),
-            "Keys whose present state is still to be queued, the queue having been full.",
-        ),
-        Described("queue_capacity_bytes", "gauge", ("stream",), "Bound of the queue."),
-        Described(
-            "backpressure_seconds",
-            "counter",
-            ("stream",),
-            "Time that the watch was not read because the queue was full.",
-        ),
-        Described(
-            "snapshot_interval_seconds",
-            "gauge",
-            ("stream",),
-            "`snapshotInterval` of the stream; 0: no snapshots by time.",
-        ),
-        Described(
-            "snapshot_running",
-            "gauge",
-            ("stream",),
-            "1 between the begin and the end of a snapshot.",
-        ),
-        Described(
-            "snapshot_objects", "gauge", ("stream",), "Objects in the newest complete snapshot."
-        ),
-        Described(
-            "snapshot_duration_seconds",
-            "gauge",
-            ("stream",),
-            "Duration of the newest complete snapshot.",
-        ),
-        Described(
-            "snapshot_last_success_timestamp_seconds",
-            "gauge",
-            ("stream",),
-            "When the newest snapshot ended, Unix time.",
-        ),
-        Described(
-            "signals",
-            "counter",
-            ("result",),
-            "Records read from the signal topic, by what became of them.",
-        ),
-        Described(
-            "kube_requests",
-            "counter",
-            ("verb", "code"),
-            "Requests to the API server, by verb and status code (0: no answer).",
-        ),
-        Described(
-            "kube_request_duration_seconds",
-            "histogram",
-            ("verb",),
-            "Time to the response's headers.",
-        ),
-        Described(
-            "endpoint_gate_closed",
-            "gauge",
-            (),
-            "1 while requests of all streams are paused: the API server is unavailable.",
-        ),
-        Described(
-            "event_loop_lag_seconds",
-            "histogram",
-            (),
-            "How late a timer of the event loop ran, twice a second.",
-        ),
-        Described(
-            "gc_pause_seconds",
-            "counter",
-            ("generation",),
-            "Time that Python's garbage collector held everything up.",
-        ),
-        Described(
-            "config_last_reload_successful", "gauge", (), "1 if the newest config was accepted."
-        ),
-        Described(
-            "config_last_reload_success_timestamp_seconds",
-            "gauge",
-            (),
-            "When a config was last accepted, Unix time.",
-        ),
-        Described(
-            "config_info", "gauge", ("hash",), "1, labelled with the hash of the config in force."
-        ),
-    )
+_HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
+    ("gauge", ("version", "revision")): {"build_info": "1, labelled with the version that runs."},
+    ("gauge", ("stream",)): {
+        "stream_owned": "1 while this process owns the stream, else 0.",
+        "stream_epoch": "Epoch under which this process writes the stream.",
+        "last_event_timestamp_seconds": "When the newest event was received, Unix time.",
+        "last_heard_timestamp_seconds": "When the API server last sent data on this stream, "
+        "Unix time.",
+        "queue_records": "Records queued and not yet acknowledged.",
+        "queue_bytes": "Bytes queued and not yet acknowledged.",
+        "queue_dirty_keys": "Keys whose present state is still to be queued, the queue having "
+        "been full.",
+        "queue_capacity_bytes": "Bound of the queue.",
+        "snapshot_interval_seconds": "`snapshotInterval` of the stream; 0: no snapshots by time.",
+        "snapshot_running": "1 between the begin and the end of a snapshot.",
+        "snapshot_objects": "Objects in the newest complete snapshot.",
+        "snapshot_duration_seconds": "Duration of the newest complete snapshot.",
+        "snapshot_last_success_timestamp_seconds": "When the newest snapshot ended, Unix time.",
+    },
+    ("gauge", ("stream", "state")): {"stream_state": "1 for the state that the stream is in."},
+    ("counter", ("stream",)): {
+        "stream_failures": "Times the stream was restarted after an unexpected error.",
+        "backpressure_seconds": "Time that the watch was not read because the queue was full.",
+    },
+    ("counter", ("stream", "reason")): {
+        "ownership_changes": "Times the stream was claimed, assigned, revoked or fenced.",
+    },
+    ("counter", (*RESOURCE, "result")): {"list": "Lists finished, by result."},
+    ("histogram", RESOURCE): {
+        "list_duration_seconds": "Time from the first page's request to the end of the list.",
+    },
+    ("gauge", RESOURCE): {
+        "list_objects": "Objects that the newest complete list held.",
+        "watch_active": "1 while a watch is open.",
+        "store_objects": "Objects held.",
+    },
+    ("counter", (*RESOURCE, "mode")): {"watch_starts": "Watches opened, by mode."},
+    ("counter", (*RESOURCE, "reason")): {
+        "watch_ends": "Watches ended, by reason.",
+        "events_filtered": "Events not published, by reason.",
+    },
+    ("counter", RESOURCE): {
+        "missed_changes": "Changes found by a list that the watch should have shown.",
+        "events_deduplicated": "Events that repeated what was already held.",
+        "events_conflated": "States skipped because a newer one replaced them in the queue.",
+    },
+    ("counter", (*RESOURCE, "type")): {"events_received": "Frames received in watches, by type."},
+    ("counter", ("topic", "kind")): {"records_acked": "Records acknowledged by Kafka, by kind."},
+    ("counter", ("topic",)): {
+        "record_bytes": "Bytes of keys and values acknowledged by Kafka, before compression.",
+    },
+    ("counter", ("topic", "how")): {
+        "records_trimmed": "Records published without part of the object because it was too "
+        "large; withheld: not published, not even by name.",
+    },
+    ("counter", ("topic", "error", "retriable")): {
+        "produce_errors": "Batches that Kafka refused or did not acknowledge, by error.",
+    },
+    ("histogram", ("topic",)): {
+        "produce_duration_seconds": "Time from handing a batch to the producer to its "
+        "acknowledgement.",
+    },
+    ("counter", ("reason",)): {
+        "producer_rebuilds": "Times the producer replaced its connections (watchdog, credentials) "
+        "or the producer id of a partition (identity).",
+    },
+    ("histogram", ("stream",)): {
+        "relay_lag_seconds": "Time from receiving an event to its acknowledgement by Kafka.",
+    },
+    ("gauge", ("topic",)): {
+        "last_ack_timestamp_seconds": "When Kafka last acknowledged a batch, Unix time.",
+    },
+    ("counter", ("result",)): {
+        "signals": "Records read from the signal topic, by what became of them.",
+    },
+    ("counter", ("verb", "code")): {
+        "kube_requests": "Requests to the API server, by verb and status code (0: no answer).",
+    },
+    ("histogram", ("verb",)): {"kube_request_duration_seconds": "Time to the response's headers."},
+    ("gauge", ()): {
+        "endpoint_gate_closed": "1 while requests of all streams are paused: the API server is "
+        "unavailable.",
+        "config_last_reload_successful": "1 if the newest config was accepted.",
+        "config_last_reload_success_timestamp_seconds": "When a config was last accepted, Unix "
+        "time.",
+    },
+    ("histogram", ()): {
+        "event_loop_lag_seconds": "How late a timer of the event loop ran, twice a second.",
+    },
+    ("counter", ("generation",)): {
+        "gc_pause_seconds": "Time that Python's garbage collector held everything up.",
+    },
+    ("gauge", ("hash",)): {"config_info": "1, labelled with the hash of the config in force."},
+}
+"""By kind and labels, `cluster` left out: the help of each metric by its name."""
+
+CATALOGUE: Final = {
+    name: Described(name, kind, ("cluster", *labels), text)
+    for (kind, labels), rows in _HELP.items()
+    for name, text in rows.items()
 }
 
 _SERIES = re.compile(rb"^(\w+)([{ ])", re.MULTILINE)
@@ -388,76 +243,79 @@ class _PauseCollector(Collector):
         yield family
 
 
-class StreamMetrics:
-    """The children of every per-stream metric, made at start so that rates begin at zero.
+class _Children:
+    """The children of every metric with some labels, made at once so that rates begin at zero.
 
-    One attribute per metric without its prefix; a dict by the last label where there is one
-    more.
+    One attribute per metric; a dict by the last label where `_VALUES` has its values.
     """
+
+    def __init__(self, metrics: Metrics, labels: Mapping[str, str]) -> None:
+        for attribute in type(self).__annotations__:
+            name = attribute.removesuffix("_total")
+            values = [labels[each] for each in CATALOGUE[name].labels if each in labels]
+            family = metrics._families[name]
+            children: Any = (
+                {last: family.labels(*values, last) for last in _VALUES[name]}
+                if name in _VALUES
+                else family.labels(*values)
+            )
+            setattr(self, attribute, children)
+
+
+class StreamMetrics(_Children):
+    """The children of every per-stream metric."""
+
+    list_total: dict[str, Counter]
+    list_duration_seconds: Histogram
+    list_objects: Gauge
+    watch_starts_total: dict[str, Counter]
+    watch_ends_total: dict[str, Counter]
+    watch_active: Gauge
+    missed_changes_total: Counter
+    events_received_total: dict[str, Counter]
+    events_filtered_total: dict[str, Counter]
+    events_deduplicated_total: Counter
+    events_conflated_total: Counter
+    store_objects: Gauge
+    stream_owned: Gauge
+    stream_epoch: Gauge
+    stream_failures_total: Counter
+    ownership_changes_total: dict[str, Counter]
+    last_event_timestamp_seconds: Gauge
+    last_heard_timestamp_seconds: Gauge
+    queue_records: Gauge
+    queue_bytes: Gauge
+    queue_dirty_keys: Gauge
+    queue_capacity_bytes: Gauge
+    backpressure_seconds_total: Counter
+    snapshot_interval_seconds: Gauge
+    snapshot_running: Gauge
+    snapshot_objects: Gauge
+    snapshot_duration_seconds: Gauge
+    snapshot_last_success_timestamp_seconds: Gauge
 
     def __init__(self, metrics: Metrics, stream: str, resource: Resource | None) -> None:
         self.metrics, self.stream, self.resource = metrics, stream, resource
+        self.relay_lag = metrics.lag(stream)
         group, version, plural = (
             (resource.group, resource.version, resource.plural) if resource else ("", "", "")
         )
-        named = (stream, group, version, plural)
-        counter, gauge, histogram = metrics.counter, metrics.gauge, metrics.histogram
-        self.list_total = {r: counter("list").labels(*named, r) for r in LIST_RESULTS}
-        self.list_duration_seconds = histogram("list_duration_seconds").labels(*named)
-        self.list_objects = gauge("list_objects").labels(*named)
-        self.watch_starts_total = {
-            m: counter("watch_starts").labels(*named, m) for m in WATCH_MODES
-        }
-        self.watch_ends_total = {r: counter("watch_ends").labels(*named, r) for r in WATCH_ENDS}
-        self.watch_active = gauge("watch_active").labels(*named)
-        self.missed_changes_total = counter("missed_changes").labels(*named)
-        self.events_received_total = {
-            t: counter("events_received").labels(*named, t) for t in EVENT_TYPES
-        }
-        self.events_filtered_total = {
-            r: counter("events_filtered").labels(*named, r) for r in FILTER_REASONS
-        }
-        self.events_deduplicated_total = counter("events_deduplicated").labels(*named)
-        self.events_conflated_total = counter("events_conflated").labels(*named)
-        self.store_objects = gauge("store_objects").labels(*named)
-        self.stream_owned = gauge("stream_owned").labels(stream)
-        self.stream_epoch = gauge("stream_epoch").labels(stream)
-        self.stream_failures_total = counter("stream_failures").labels(stream)
-        self.ownership_changes_total = {
-            r: counter("ownership_changes").labels(stream, r) for r in CLAIM_REASONS
-        }
-        self.relay_lag = metrics.lag(stream)
-        self.last_event_timestamp_seconds = gauge("last_event_timestamp_seconds").labels(stream)
-        self.last_heard_timestamp_seconds = gauge("last_heard_timestamp_seconds").labels(stream)
-        self.queue_records = gauge("queue_records").labels(stream)
-        self.queue_bytes = gauge("queue_bytes").labels(stream)
-        self.queue_dirty_keys = gauge("queue_dirty_keys").labels(stream)
-        self.queue_capacity_bytes = gauge("queue_capacity_bytes").labels(stream)
-        self.backpressure_seconds_total = counter("backpressure_seconds").labels(stream)
-        self.snapshot_interval_seconds = gauge("snapshot_interval_seconds").labels(stream)
-        self.snapshot_running = gauge("snapshot_running").labels(stream)
-        self.snapshot_objects = gauge("snapshot_objects").labels(stream)
-        self.snapshot_duration_seconds = gauge("snapshot_duration_seconds").labels(stream)
-        self.snapshot_last_success_timestamp_seconds = gauge(
-            "snapshot_last_success_timestamp_seconds"
-        ).labels(stream)
+        labels = {"stream": stream, "group": group, "version": version, "resource": plural}
+        super().__init__(metrics, labels)
 
 
-class TopicMetrics:
+class TopicMetrics(_Children):
     """The children of every per-topic metric."""
+
+    records_acked_total: dict[str, Counter]
+    record_bytes_total: Counter
+    records_trimmed_total: dict[str, Counter]
+    produce_duration_seconds: Histogram
+    last_ack_timestamp_seconds: Gauge
 
     def __init__(self, metrics: Metrics, topic: str) -> None:
         self.metrics, self.topic = metrics, topic
-        self.records_acked_total = {
-            k: metrics.counter("records_acked").labels(topic, k) for k in RECORD_KINDS
-        }
-        self.record_bytes_total = metrics.counter("record_bytes").labels(topic)
-        self.records_trimmed_total = {
-            h: metrics.counter("records_trimmed").labels(topic, h)
-            for h in ("fields", "stub", "withheld")
-        }
-        self.produce_duration_seconds = metrics.histogram("produce_duration_seconds").labels(topic)
-        self.last_ack_timestamp_seconds = metrics.gauge("last_ack_timestamp_seconds").labels(topic)
+        super().__init__(metrics, {"topic": topic})
         for error, retriable in USUAL_ERRORS.items():
             self._produce_errors(error, retriable)
 
@@ -556,12 +414,8 @@ class Metrics:
         return held
 
     def set_states(self, current: Mapping[str, str], states: Sequence[str]) -> None:
-        """Make the series of `stream_state` those of the streams in `current`, and of no other.
-
-        Args:
-            current: The state of each stream, by stream id.
-            states: Every state that there is.
-        """
+        """Make the series of `stream_state` those of `current`, the state by stream id, and of no
+        other stream; `states` are all that there are."""
         family = self.gauge("stream_state")
         family.clear()
         for stream, state in current.items():

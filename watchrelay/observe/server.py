@@ -12,11 +12,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from watchrelay.observe import page
 from watchrelay.observe.connections import VIEWER_S, Connections
-from watchrelay.observe.health import Readiness
 from watchrelay.observe.live import Live, without_script
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
-from watchrelay.observe.status import State, StatusRegistry
+from watchrelay.observe.status import Readiness, State, StatusRegistry
 
 _ADDRESSES = """
 /livez                200 while the event loop runs

@@ -3,20 +3,21 @@ one event loop, without locks."""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from watchrelay.core import causes, clock
 from watchrelay.core.causes import Cause, CauseKind
-from watchrelay.core.text import short
+from watchrelay.core.text import counted, short
 from watchrelay.core.timestamps import rfc3339
-from watchrelay.observe.event_rate import EventRate
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
 
-Waiter = Literal["config", "stream", "watch", "records", "log"]
-"""Who waits for an operator, each the only writer of its wait: the supervisor, the stream's runner,
-the watch, the producer and the reader of the stream's log."""
+Reporter = Literal["daemon", "discovery", "config", "stream", "watch", "records", "log"]
+"""Who reports a trouble of a stream, each the only writer of its own: the daemon (credentials,
+control topic), the supervisor (discovery, entries of the config), the stream's runner, the watch,
+the producer and the reader of the stream's log."""
 
 HISTORY_MAX: Final = 20
 """Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold
@@ -38,11 +39,77 @@ RECOVERED: Final = "recovered"
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """What only an operator can provide: a resource, a right, a topic."""
+class Trouble:
+    """What is wrong, since when, and when it was last reported. Units: wall milliseconds.
+
+    `operator`: the stream waits for what only an operator can provide: a resource, a right, a
+    topic.
+    """
 
     message: str
     cause: Cause
+    operator: bool
+    since_ms: int
+    at_ms: int
+
+
+BIN_MS: Final = 10_000
+BINS: Final = 60
+
+
+class EventRate:
+    """Counts of events over the last ten minutes, without a timer: a ring of bins of `BIN_MS`, a
+    bin named by its time over `BIN_MS`. 300 bytes, none before the first event."""
+
+    __slots__ = ("_bins", "_newest")
+
+    def __init__(self) -> None:
+        self._bins: array[int] | None = None
+        self._newest = 0
+
+    def count(self, now_ms: int, events: int) -> None:
+        """So many events came, at `now_ms` of the wall clock."""
+        newest = now_ms // BIN_MS
+        if newest != self._newest or self._bins is None:
+            self._roll(newest)
+        assert self._bins is not None
+        self._bins[newest % BINS] += events
+
+    def _roll(self, newest: int) -> None:
+        """Begin the bin `newest`. A wall clock that is set back starts over."""
+        if self._bins is None or not 0 < newest - self._newest < BINS:
+            self._bins = array("I", bytes(4 * BINS))
+        else:
+            for each in range(self._newest + 1, newest + 1):
+                self._bins[each % BINS] = 0
+        self._newest = newest
+
+    def latest(self) -> tuple[int, int, int]:
+        """The newest bin that was counted in, what the one before it holds, and what it holds
+        itself; zeros while there is none."""
+        if self._bins is None:
+            return (0, 0, 0)
+        newest = self._newest
+        return newest, self._bins[(newest - 1) % BINS], self._bins[newest % BINS]
+
+    def history(self) -> list[int]:
+        """All bins up to the newest one counted in, oldest first, without the empty ones at the
+        beginning."""
+        if self._bins is None:
+            return []
+        bins = [self._bins[(self._newest + 1 + each) % BINS] for each in range(BINS)]
+        first = next((index for index, events in enumerate(bins) if events), BINS)
+        return bins[first:]
+
+    def per_s(self, now_ms: int) -> float:
+        """Events a second over the last ten: of the former bin the share that is that young, and
+        the present one."""
+        newest, former, present = self.latest()
+        now, into_ms = divmod(now_ms, BIN_MS)
+        young = 1 - into_ms / BIN_MS
+        if now == newest:
+            return (former * young + present) * 1000 / BIN_MS
+        return present * young * 1000 / BIN_MS if now == newest + 1 else 0.0
 
 
 @dataclass(slots=True)
@@ -50,17 +117,12 @@ class StreamStatus:
     """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since
     the epoch.
 
-    `waits`: what the stream waits for an operator for, by who waits, the newest last. `cause`: of
-    `last_error`; None without one. `unread`: why the stream's own log could not be read, until it
-    was. `complete`: the whole
-    state has been acknowledged by Kafka once in this process. `list_due`: a list is under way, or
-    must come: what is held was overtaken, or nothing is. `dirty_keys`: objects whose present state
-    waits to be queued, because the queue was full. `unacknowledged`: why records that were sent are
-    not acknowledged, until the next acknowledgement; "" when they are. `trouble_ms`: when the first
-    of the failures since the last progress was; 0 without one. `lag_ms`: how long the slowest event
-    of the newest acknowledged batch took; 0 once heartbeats alone are acknowledged behind it, None
-    before the first event. `queued_ms`: since when there is always something queued; 0 when nothing
-    is. `transitions_count`: transitions since the start, so that a reader knows when there are new
+    `troubles`: what is wrong, by reporter, the newest last. `complete`: the whole state has been
+    acknowledged by Kafka once in this process. `list_due`: a list is under way, or must come.
+    `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
+    `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
+    first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
+    `transitions_count`: transitions since the start, so that a reader knows when there are new
     ones.
     """
 
@@ -71,21 +133,14 @@ class StreamStatus:
     epoch: int | None = None
     frontier: str | None = None
     owner: str | None = None
-    last_error: str | None = None
-    last_error_ms: int = 0
-    cause: Cause | None = None
+    troubles: dict[Reporter, Trouble] = field(default_factory=dict)
     next_attempt_ms: int | None = None
     last_snapshot: str | None = None
     last_event_ms: int | None = None
     last_bookmark_ms: int | None = None
-    waits: dict[Waiter, Wait] = field(default_factory=dict)
-    unread: str = ""
     complete: bool = False
     list_due: bool = False
     dirty_keys: int = 0
-    unacknowledged: str = ""
-    unacknowledged_ms: int = 0
-    trouble_ms: int = 0
     lag_ms: float | None = None
     acked_ms: int = 0
     queued_ms: int = 0
@@ -122,100 +177,65 @@ class StreamStatus:
         self.history.append(Transition(at_ms, self._state, short(message)))
         del self.history[:-HISTORY_MAX]
 
-    @property
-    def waits_for(self) -> str:
-        """What an operator must provide, in one line; "" when nothing."""
-        wait = self.wait
-        return wait.message if wait is not None else ""
-
-    @property
-    def wait(self) -> Wait | None:
-        """The newest wait."""
-        return next(reversed(self.waits.values()), None)
-
-    def wait_for(self, waiter: Waiter, message: str, cause: Cause) -> None:
-        """Wait for an operator, until `end_wait` of the same waiter."""
-        self.waits.pop(waiter, None)
-        self.waits[waiter] = Wait(message, cause)
-
-    def end_wait(self, *waiters: Waiter) -> None:
-        """End the waits of `waiters`."""
-        for waiter in waiters:
-            self.waits.pop(waiter, None)
-
     def failed(
-        self, message: str, *, next_attempt_ms: int | None = None, cause: Cause = causes.OTHER
+        self,
+        by: Reporter,
+        message: str,
+        *,
+        cause: Cause = causes.OTHER,
+        operator: bool = False,
+        next_attempt_ms: int | None = None,
     ) -> None:
-        """Record a failure; it is shown until the next progress.
-
-        Args:
-            message: What failed, where, and the cure.
-            next_attempt_ms: When it is tried again, in wall milliseconds; None when not known.
-            cause: What is wrong.
-        """
-        now_ms = clock.wall_ms()
-        if message != self.last_error:
+        """Report a trouble; it is shown until `recovered` of the same reporter. `message` has what
+        failed, where, and the cure; `operator`: only an operator can provide what is missing."""
+        now_ms, before = clock.wall_ms(), self.troubles.pop(by, None)
+        # what the producer reports counts the seconds: only its begin is news
+        if before is None or (message != before.message and by != "records"):
             self._record(now_ms, message)
-        self.trouble_ms = self.trouble_ms or now_ms
-        self.last_error, self.cause = message, cause
-        self.last_error_ms = now_ms
-        self.next_attempt_ms = next_attempt_ms
+        since_ms = now_ms if before is None else before.since_ms
+        self.troubles[by] = Trouble(message, cause, operator, since_ms, now_ms)
+        if by != "records":
+            self.next_attempt_ms = next_attempt_ms
 
-    def progressed(self) -> None:
-        """Something worked: the last error is over."""
-        if self.last_error is not None:
+    def recovered(self, *by: Reporter) -> None:
+        """The troubles of these reporters are over; by default all but the producer's."""
+        over = [each for each in by or self.troubles if by or each != "records"]
+        known = len(self.troubles)
+        for each in over:
+            self.troubles.pop(each, None)
+        if len(self.troubles) < known and not self.troubles:
             self._record(clock.wall_ms(), RECOVERED)
-        self.last_error = self.cause = None
-        self.trouble_ms = 0
-        self.next_attempt_ms = None
+        if self.last_error is None and by != ("records",):
+            self.next_attempt_ms = None
 
     def renew(self) -> None:
         """The stream restarts, perhaps with other objects: none of its state is known to be in
         Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
-        self.waits.clear()
-        self.acknowledged()
-        self.progressed()
+        self.recovered("records")
+        self.recovered()
 
-    def not_acknowledged(self, message: str, *, person: bool = False) -> None:
-        """Kafka does not acknowledge, or refuses; the time kept is that of the first call. An error
-        of the stream itself is shown before it.
+    @property
+    def wait(self) -> Trouble | None:
+        """The newest trouble that only an operator can end."""
+        return next((each for each in reversed(self.troubles.values()) if each.operator), None)
 
-        Args:
-            message: What is wrong, where, and the cure.
-            person: The stream waits for an operator: a right or a limit of the topic.
-        """
-        if person:
-            self.wait_for("records", message, causes.TOPIC_UNUSABLE.about(self.topic))
-        if not self.unacknowledged:
-            self.unacknowledged_ms = clock.wall_ms()
-            self._record(self.unacknowledged_ms, message)
-        self.unacknowledged = message
+    @property
+    def waits_for(self) -> str:
+        """What an operator must provide, in one line; "" when nothing."""
+        return self.wait.message if self.wait is not None else ""
 
-    def acknowledged(self) -> None:
-        """Kafka acknowledges again."""
-        self.end_wait("records")
-        if self.unacknowledged:
-            self.unacknowledged = ""
-            self._record(clock.wall_ms(), RECOVERED)
+    @property
+    def last_error(self) -> str | None:
+        """The message of the newest trouble that is not the producer's."""
+        newest = (self.troubles[by].message for by in reversed(self.troubles) if by != "records")
+        return next(newest, None)
 
-    def log_unreadable(self, message: str, *, next_attempt_ms: int, person: bool) -> None:
-        """The stream's own log cannot be read now; `person` as for `not_acknowledged`."""
-        self.unread = message
-        if person:
-            self.wait_for("log", message, causes.TOPIC_UNUSABLE.about(self.topic))
-        else:
-            self.end_wait("log")
-        self.failed(message, next_attempt_ms=next_attempt_ms, cause=causes.KAFKA)
-
-    def log_read(self) -> None:
-        """The log was read: its wait and its error are over; other errors since are not."""
-        if not self.unread:
-            return
-        self.end_wait("log")
-        if self.last_error == self.unread:
-            self.progressed()
-        self.unread = ""
+    @property
+    def trouble(self) -> Trouble | None:
+        """The newest trouble; the producer's where there is no other."""
+        newest = (self.troubles[by] for by in reversed(self.troubles) if by != "records")
+        return next(newest, self.troubles.get("records"))
 
     def acked(self, *, lag_s: float | None, rest: bool) -> None:
         """A batch is acknowledged; its slowest event took `lag_s` seconds (None: it held none).
@@ -246,7 +266,9 @@ class StreamStatus:
             "epoch": self.epoch,
             "frontier": self.frontier,
             "owner": self.owner,
-            "lastError": self._error(),
+            "lastError": {"message": trouble.message, "time": rfc3339(trouble.at_ms)}
+            if (trouble := self.trouble)
+            else None,
             "nextAttempt": _time(self.next_attempt_ms),
             "lastSnapshot": self.last_snapshot,
             "lastEvent": _time(self.last_event_ms),
@@ -262,20 +284,6 @@ class StreamStatus:
             {"time": rfc3339(each.at_ms), "state": each.state, "said": each.message}
             for each in reversed(self.history)
         ]
-
-    def trouble(self) -> tuple[str, int, int]:
-        """What is wrong, since when, and when it was last reported; ("", 0, 0) when nothing is."""
-        if self.last_error:
-            return self.last_error, self.trouble_ms, self.last_error_ms
-        return (
-            (self.unacknowledged, self.unacknowledged_ms, self.unacknowledged_ms)
-            if self.unacknowledged
-            else ("", 0, 0)
-        )
-
-    def _error(self) -> dict[str, str] | None:
-        message, _, at_ms = self.trouble()
-        return {"message": message, "time": rfc3339(at_ms)} if message else None
 
 
 def _time(at_ms: int | None) -> str | None:
@@ -296,18 +304,15 @@ class Problems(dict[str, str]):
     def __setitem__(self, name: str, message: str) -> None:
         self.put(name, message)
 
-    def put(self, name: str, message: str, *, cause: Cause | None = None) -> None:
-        """Set a problem.
-
-        Args:
-            name: Which one.
-            message: What is wrong, where, and the cure.
-            cause: What is wrong; by default the kind that has the problem's name.
-        """
+    def put(self, name: str, message: str, *, cause: Cause | None = None) -> bool:
+        """Set a problem; whether the message is a new one. The cause is by default of the kind
+        that has the problem's name."""
+        new = self.get(name) != message
         if name not in self:
             self.since_ms[name] = clock.wall_ms()
         self.causes[name] = cause or Cause(CauseKind(name))
         super().__setitem__(name, message)
+        return new
 
 
 @dataclass(slots=True)
@@ -329,3 +334,55 @@ class StatusRegistry:
     def close(self, stream: str) -> None:
         """Forget a stream that left the config."""
         self.streams.pop(stream, None)
+
+
+@dataclass(slots=True)
+class Readiness:
+    """The rule behind `/readyz`: ready once every owned stream has its whole state acknowledged, or
+    waits for an operator; then it stays.
+
+    Source: an outage of either side must not take the pod out of its rollout; `/api/streams` and
+    alerts report outages.
+    """
+
+    statuses: StatusRegistry
+    started: bool = False
+    """The streams that the config asks for are known (an empty registry before that is not
+    readiness)."""
+    reached: bool = False
+
+    def check(self) -> tuple[bool, dict[str, object]]:
+        """Whether to answer 200, and the body."""
+        streams = self.statuses.streams
+        if self.started and all(each.complete or each.wait for each in streams.values()):
+            self.reached = True
+        body: dict[str, object] = {
+            "ready": self.reached,
+            "streams": {
+                name: {"state": status.state, **({"reason": reason} if reason else {})}
+                for name, status in streams.items()
+                for reason in (_reason(status),)
+            },
+        }
+        if self.statuses.problems:
+            body["problems"] = dict(self.statuses.problems)
+        return self.reached, body
+
+
+def _reason(status: StreamStatus) -> str:
+    """Why this stream's state is not wholly in Kafka, or what it waits for; "" when all is well."""
+    if status.waits_for:
+        return status.waits_for
+    if status.complete:
+        return status.last_error or ""
+    if (trouble := status.trouble) is not None:
+        return trouble.message
+    return {
+        "waiting": "not started yet",
+        "listing": f"listing: {counted(status.listed, 'object')} so far",
+        "resuming": "reading its own log back",
+        "watching": "the first snapshot is not acknowledged yet",
+        "backoff": "waiting to try again",
+        "standby": "owned by another process",
+        "stopped": "stopped",
+    }[status.state]

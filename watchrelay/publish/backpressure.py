@@ -10,25 +10,18 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.stream_queues import StreamQueues
 
 SOFT_BYTES = 8 * 1024 * 1024
-"""Raw values are kept in the queues up to this (more than two full batches for each of six
-partitions); beyond it a record refers to the packed value of the store, and is unpacked later
-(6 us)."""
+"""Values are kept in the queues as they came up to this size (more than two full batches for each
+of six partitions); beyond it a record is unpacked from the store's entry later (6 us)."""
 YIELD_S = 0.05
-"""Beyond `SOFT_BYTES` the watch waits this long at most, so that a sink that keeps up is never
-given packed values."""
+"""Beyond `SOFT_BYTES` the watch waits this long at most, for a sink that keeps up."""
 SNAPSHOT_TURN_S = 0.1
 """With `overload: block`, nothing more is read once a snapshot could not queue a member for this
-long, until it could. So a snapshot ends under any load: it needs as many turns as it has objects at
-most, and each costs this and the time that Kafka needs for what is queued."""
+long, until it could. So a snapshot ends under any load."""
 
 
 class Backpressure:
-    """Delays the watch.
-
-    Args:
-        soft_bytes: From this size on, each read waits up to `YIELD_S` while that helps.
-        bound_bytes: Over this size, no read at all. None: no bound.
-    """
+    """Delays the watch: from `soft_bytes` on, each read waits up to `YIELD_S` while that helps;
+    over `bound_bytes` there is no read at all. None: no bound."""
 
     def __init__(
         self,
@@ -57,7 +50,7 @@ class Backpressure:
         await self._progress.wait()
 
     def snapshot_stepped(self, *, unfinished: bool, moved: bool) -> None:
-        """A snapshot took what room there was: `moved`, it queued members; `unfinished`, it has
+        """A snapshot took what room there was: `moved`, it passed keys; `unfinished`, it has
         more."""
         if moved or not unfinished:
             self._stalled_since_s = None
@@ -65,11 +58,12 @@ class Backpressure:
         if unfinished and self._stalled_since_s is None:
             self._stalled_since_s = self._now_s()
 
-    def _must_wait(self, bound_bytes: int) -> bool:
+    def _must_wait(self) -> bool:
+        if self._bound_bytes is None:
+            return False
         since_s = self._stalled_since_s
-        return self._queues.held_bytes > bound_bytes or (
-            since_s is not None and self._now_s() - since_s > SNAPSHOT_TURN_S
-        )
+        stalled = since_s is not None and self._now_s() - since_s > SNAPSHOT_TURN_S
+        return stalled or self._queues.held_bytes > self._bound_bytes
 
     async def room(self) -> None:
         """Return when more may be read."""
@@ -79,7 +73,7 @@ class Backpressure:
                     await self.progress()
             except TimeoutError:
                 self._flowing = False
-        while self._bound_bytes is not None and self._must_wait(self._bound_bytes):
+        while self._must_wait():
             began_s = self._now_s()
             await self.progress()
             self._metrics.backpressure_seconds_total.inc(max(0.0, self._now_s() - began_s))

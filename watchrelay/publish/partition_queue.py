@@ -1,16 +1,17 @@
-"""One partition's queue, and the one place that assigns sequences, counts and digests.
+"""One partition's queue, the set of dirty keys that replaces it over its bound, and the one place
+that assigns sequences, counts and digests.
 
-What is fixed when: a record's bytes when it is queued; its sequence, and a marker's count and
-digest, when it is rendered, because only then the records before it are known. A marker's frontier
-is that of the moment it was queued: everything up to it was queued before, and the queue is a FIFO,
-so all of it precedes the marker. The frontier at the time of rendering would be wrong: changes
-queued behind the marker may have moved it. See docs/record-contract.md.
+A record's content is fixed when it is queued; its sequence, and a marker's count and digest, when
+it is rendered, because only then the records before it are known. A marker's frontier is that of
+the moment it was queued: all changes up to it precede it in the queue, which is not true of a later
+frontier. See docs/record-contract.md.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -18,25 +19,26 @@ from watchrelay.contract.records import DIGEST_MASK, CloudEvents, Marker, Trimme
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.model.changes import Entry
 from watchrelay.model.resources import compare
-from watchrelay.publish.conflation import DirtyKeys
 from watchrelay.publish.snapshots import AHEAD_BYTES
 
 RECORD_COST_BYTES = 600
 """Memory of a queued record besides its value: item, deque slot, key, and the entry with its uid,
 version and hash, which the store replaces by a newer one. Measured on pods: 590 bytes of resident
 set."""
-
 PARTIAL = -1
 """`QueuedMarker.behind` of a marker that does not follow all that is to be published."""
+STATES_MAX = 2
+"""A dirty key needs two records at most: a delete, and the object under its new uid."""
 
 
 class QueuedRecord(msgspec.Struct, gc=False):
     """One record of an object, without a sequence yet.
 
-    `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete. `before` is
-    the hash of what the log holds for the key before this record, None for nothing. `received_s` is
-    monotonic, 0 for what no watch event caused. `held_bytes` counts towards the bound. `tombstone`:
-    the null that follows a delete with a value (formats with an envelope).
+    `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
+    `value_hash` is that of the value as published. `before` is the hash of what the log holds for
+    the key before this record, None for nothing. `received_s` is monotonic, 0 for what no watch
+    event caused. `held_bytes` counts towards the bound. `tombstone`: the null that follows a delete
+    with a value (formats with an envelope).
     """
 
     key: bytes
@@ -49,13 +51,13 @@ class QueuedRecord(msgspec.Struct, gc=False):
     version: str
     time_ms: int
     received_s: float
-    held_bytes: int
+    held_bytes: int = RECORD_COST_BYTES
     trimmed: Trimmed = ""
     tombstone: bool = False
 
 
 class QueuedMarker(msgspec.Struct, gc=False):
-    """A marker without a sequence yet; its frontier is that of the moment it is queued.
+    """A marker without a sequence yet.
 
     It follows all records of its partition up to record number `behind`; `PARTIAL`: not all of
     them. It does not count towards the bound: markers are few, and must not keep objects waiting.
@@ -90,52 +92,89 @@ class RenderedBatch(msgspec.Struct):
 
     def kinds(self) -> dict[str, int]:
         """Number of records by kind, as the metric names them."""
-        snapshots = [
-            item.reason
-            for item in self.items
-            if type(item) is QueuedRecord and item.verb != "deleted"
-        ].count("snapshot")
-        tombstones = [record.value for record in self.records].count(None) - len(self.markers)
-        events = len(self.records) - len(self.markers) - tombstones - snapshots
-        return {
-            "event": events,
-            "snapshot": snapshots,
-            "tombstone": tombstones,
-            "marker": len(self.markers),
-        }
+        objects = [item for item in self.items if type(item) is QueuedRecord]
+        snapshots = sum(item.reason == "snapshot" and item.verb != "deleted" for item in objects)
+        markers = len(self.markers)
+        tombstones = [record.value for record in self.records].count(None) - markers
+        events = len(objects) - tombstones - snapshots
+        counts = (events, snapshots, tombstones, markers)
+        return dict(zip(("event", "snapshot", "tombstone", "marker"), counts, strict=True))
 
     def received_s(self) -> list[float]:
         """When each object's event was received, monotonic; 0 for none."""
         return [item.received_s for item in self.items if type(item) is QueuedRecord]
 
 
+class DirtyKey(msgspec.Struct, gc=False):
+    """One key of a partition over its bound.
+
+    `uid` and `hash` are what the log holds after all that is queued; `hash` None: nothing. `gone`
+    is the version of the newest removal, "" for none. `must_publish`: a record is needed whatever
+    the state. `states` wait for a record, `STATES_MAX` at most; the oldest of them was received at
+    `received_s`.
+    """
+
+    uid: str
+    hash: int | None
+    gone: str
+    must_publish: bool
+    states: int
+    received_s: float
+
+
+class DirtyKeys(OrderedDict[bytes, DirtyKey]):
+    """The dirty keys of one partition, oldest first. Bounded by the number of objects: a key is
+    kept while the log or the store holds it. The states that came in are published, `skipped` or
+    still waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = 0
+        """States without a record; reset to 0 when they are counted."""
+
+    def require(self, key: bytes, uid: str, published: int | None) -> None:
+        """Have `key` published whatever its state: its last record on the log is stale."""
+        known = self.setdefault(key, DirtyKey(uid, published, "", True, 0, 0.0))
+        known.must_publish = True
+
+    def changed(
+        self,
+        key: bytes,
+        uid: str,
+        published: int | None,
+        received_s: float,
+        *,
+        must_publish: bool,
+        removed: str | None = None,
+    ) -> None:
+        """Take a new state, or with `removed` the removal of the object with this `uid` as of that
+        version. `uid` and `published` are what the log holds of a key that was not dirty."""
+        known = self.get(key)
+        if known is None:
+            gone = removed or ""
+            self[key] = DirtyKey(uid, published, gone, must_publish, 1, received_s)
+            return
+        if removed is not None:
+            if known.hash is None and not known.must_publish:
+                del self[key]
+                self.skipped += known.states + 1
+                return
+            known.gone = removed
+            if known.hash is None:
+                known.uid = uid
+        if known.states < STATES_MAX:
+            known.states += 1
+        else:
+            self.skipped += 1
+
+
 class PartitionQueue:
     """One partition: its FIFO, and the state of its log after all that was rendered."""
 
-    __slots__ = (
-        "begin",
-        "claimed_at",
-        "count",
-        "differs",
-        "digest",
-        "dirty",
-        "floor",
-        "frontier",
-        "last_snapshot",
-        "lowered",
-        "mean_bytes",
-        "next",
-        "outstanding",
-        "partition",
-        "reads",
-        "sequence",
-        "waiting",
-    )
-
-    def __init__(self, partition: int, *, count: int = 0, digest: int = 0) -> None:
+    def __init__(self, partition: int) -> None:
         self.partition = partition
         self.waiting: deque[QueuedRecord | QueuedMarker] = deque()
-        self.sequence, self.count, self.digest = 0, count, digest
+        self.sequence = self.count = self.digest = 0
         self.frontier = "0"
         """The newest acknowledged frontier."""
         self.floor = "0"
@@ -172,6 +211,27 @@ class PartitionQueue:
         already."""
         return self.reads * self.mean_bytes < ahead_bytes and self.waiting_bytes < AHEAD_BYTES
 
+    def later(self, index: int, key: bytes) -> Iterator[QueuedRecord]:
+        """The queued records of `key` from `index` on."""
+        for item in islice(self.waiting, index, None):
+            if type(item) is QueuedRecord and item.key == key:
+                yield item
+
+    @property
+    def claimed_frontier(self) -> str:
+        """The newest frontier rendered or queued; "0" when the API server has gone back behind
+        it."""
+        if self.lowered:
+            return "0"
+        for item in reversed(self.waiting):
+            if type(item) is QueuedMarker:
+                return item.frontier
+        for batch in (self.next, self.outstanding):
+            for rendered in reversed(batch.markers if batch is not None else ()):
+                if rendered.marker.kind != "claim":
+                    return rendered.marker.frontier
+        return self.frontier
+
     def render(
         self,
         encoder: CloudEvents,
@@ -179,6 +239,7 @@ class PartitionQueue:
         *,
         limit_bytes: int,
         seen_ms: int | None,
+        limit_records: int | None = None,
     ) -> RenderedBatch:
         """The next batch of queued records, in order, with sequences: at least one record, else up
         to `limit_bytes` of wire size. `seen_ms`: when the API server was last seen."""
@@ -190,7 +251,7 @@ class PartitionQueue:
         markers: list[RenderedMarker] = []
         held = wire = payload = 0
         render = encoder.object
-        while waiting:
+        while waiting and len(records) != limit_records:
             item = waiting[0]
             if type(item) is QueuedRecord:
                 value = item.value
@@ -206,22 +267,19 @@ class PartitionQueue:
                 if value is not None:
                     count += 1
                     digest += item.value_hash
-                entry = item.entry
-                records.append(
-                    render(
-                        partition,
-                        sequence,
-                        item.key,
-                        value,
-                        item.verb,
-                        item.reason,
-                        entry.uid,
-                        item.version,
-                        item.value_hash,
-                        item.time_ms,
-                        item.trimmed,
-                        item.tombstone,
-                    )
+                record = render(
+                    partition,
+                    sequence,
+                    item.key,
+                    value,
+                    item.verb,
+                    item.reason,
+                    item.entry.uid,
+                    item.version,
+                    item.value_hash,
+                    item.time_ms,
+                    item.trimmed,
+                    item.tombstone,
                 )
                 held += item.held_bytes
                 wire += size
@@ -231,9 +289,10 @@ class PartitionQueue:
                 sequence += 1
                 marker = self._marker(item, count, digest & DIGEST_MASK, seen_ms)
                 markers.append(RenderedMarker(len(records), sequence, marker, item.behind))
-                records.append(encoder.marker(partition, sequence, item.time_ms, marker))
+                record = encoder.marker(partition, sequence, item.time_ms, marker)
                 wire += overhead
-                payload += len(records[-1].key)
+                payload += len(record.key)
+            records.append(record)
             items.append(waiting.popleft())
         assert count >= 0, "a partition has a negative object count"
         self.reads = 0
@@ -243,64 +302,18 @@ class PartitionQueue:
         return RenderedBatch(items, records, markers, before, held, payload)
 
     def _marker(self, item: QueuedMarker, count: int, digest: int, seen_ms: int | None) -> Marker:
-        if item.kind == "claim":
+        kind, frontier = item.kind, item.frontier
+        if kind == "claim":
             return Marker("claim")
-        begin_sequence = begin_offset = 0
-        last, last_offset = "", 0
-        if item.kind == "end":
-            snapshot, begin_sequence, begin_offset = self.begin
-            assert snapshot == item.snapshot, "an end whose begin is not acknowledged"
-        elif item.kind == "heartbeat" and self.last_snapshot is not None:
-            last, last_offset = self.last_snapshot
-        return Marker(
-            item.kind,
-            item.frontier,
-            count,
-            digest,
-            seen_ms,
-            item.snapshot,
-            begin_sequence,
-            begin_offset,
-            last,
-            last_offset,
-        )
-
-    def split(self, count: int) -> RenderedBatch:
-        """Split the outstanding batch after `count` records; returns the first part, the rest stays
-        outstanding."""
-        batch = self.outstanding
-        assert batch is not None, "no batch to split"
-        sequence, live, digest = batch.before
-        held = payload = 0
-        for item, record in zip(batch.items[:count], batch.records, strict=False):
-            sequence += 1
-            payload += len(record.key) + len(record.value or b"")
-            if isinstance(item, QueuedRecord):
-                held += item.held_bytes
-                live += (item.verb != "deleted") - (item.before is not None)
-                digest += (item.value_hash if item.verb != "deleted" else 0) - (item.before or 0)
-        rest = [
-            RenderedMarker(each.index - count, each.sequence, each.marker, each.behind)
-            for each in batch.markers
-            if each.index >= count
-        ]
-        head = [each for each in batch.markers if each.index < count]
-        middle = (sequence, live, digest & DIGEST_MASK)
-        tail = RenderedBatch(
-            batch.items[count:],
-            batch.records[count:],
-            rest,
-            middle,
-            batch.held_bytes - held,
-            batch.payload_bytes - payload,
-        )
-        self.outstanding = tail
-        return RenderedBatch(
-            batch.items[:count], batch.records[:count], head, batch.before, held, payload
-        )
+        if kind == "end":
+            assert self.begin[0] == item.snapshot, "an end whose begin is not acknowledged"
+            return Marker(kind, frontier, count, digest, seen_ms, *self.begin)
+        if kind == "heartbeat" and self.last_snapshot is not None:
+            return Marker(kind, frontier, count, digest, seen_ms, "", 0, 0, *self.last_snapshot)
+        return Marker(kind, frontier, count, digest, seen_ms, item.snapshot)
 
     def put_back(self) -> None:
-        """Undo the rendering of batches of which nothing was appended: their records are queued
+        """Undo the rendering of the batches that are not acknowledged: their records are queued
         again, and sequence, count and digest are those before them."""
         for batch in (self.next, self.outstanding):
             if batch is not None:
@@ -308,77 +321,20 @@ class PartitionQueue:
                 self.sequence, self.count, self.digest = batch.before
         self.next = self.outstanding = None
 
-    def replace(self, index: int, value: bytes, value_hash: int, trimmed: Trimmed) -> None:
-        """Publish `value` in the queued record `index` instead, and adjust the next record of its
-        key.
-
-        The hash of the entry, which is that of what was published, changes with it; so does the
-        same state if it is queued once more.
-        """
-        item = self.waiting[index]
-        assert isinstance(item, QueuedRecord)
-        old = item.value_hash
-        for later in list(self.waiting)[index + 1 :]:
-            if isinstance(later, QueuedRecord) and later.key == item.key:
-                if later.before == old:
-                    later.before = value_hash
-                if (
-                    later.entry is not item.entry
-                    or later.verb == "deleted"
-                    or later.value_hash != old
-                ):
-                    break
-                later.value, later.value_hash, later.trimmed = value, value_hash, trimmed
-        else:
-            if (
-                self.dirty is not None
-                and (dirty_key := self.dirty.get(item.key)) is not None
-                and dirty_key.hash == old
-            ):
-                dirty_key.hash = value_hash
-        item.value, item.value_hash, item.trimmed = value, value_hash, trimmed
-        if item.entry.hash == old:
-            item.entry.hash = value_hash
-
     def settled(self, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         """Account for a batch that the broker acknowledged."""
         assert len(offsets) == len(batch.records), "a receipt does not match its batch"
         if batch is self.outstanding:
             self.outstanding, self.next = self.next, None
         for rendered in batch.markers:
-            marker = rendered.marker
+            marker, offset = rendered.marker, offsets[rendered.index]
+            if marker.kind == "claim":
+                self.claimed_at = offset
+                continue
             if marker.kind == "begin":
-                self.begin = (marker.snapshot, rendered.sequence, offsets[rendered.index])
+                self.begin = (marker.snapshot, rendered.sequence, offset)
             elif marker.kind == "end":
                 self.last_snapshot = (marker.snapshot, marker.begin_offset)
-            if marker.kind == "claim":
-                self.claimed_at = offsets[rendered.index]
-            else:
-                if self.lowered and (
-                    marker.frontier == "0" or compare(marker.frontier, self.frontier) == -1
-                ):
-                    self.lowered = False
-                self.frontier, self.differs = marker.frontier, False
-
-
-def deletion(
-    key: bytes,
-    entry: Entry,
-    reason: Reason,
-    before: int | None,
-    version: str,
-    time_ms: int,
-    received_s: float,
-) -> QueuedRecord:
-    """The record of a deleted object."""
-    cost = RECORD_COST_BYTES
-    return QueuedRecord(
-        key, entry, None, "deleted", reason, 0, before, version, time_ms, received_s, cost
-    )
-
-
-def tombstone(key: bytes, entry: Entry, reason: Reason, version: str, time_ms: int) -> QueuedRecord:
-    """The null that follows a delete with a value."""
-    record = deletion(key, entry, reason, None, version, time_ms, 0.0)
-    record.tombstone = True
-    return record
+            went_back = marker.frontier == "0" or compare(marker.frontier, self.frontier) == -1
+            self.lowered = self.lowered and not went_back
+            self.frontier, self.differs = marker.frontier, False

@@ -24,7 +24,7 @@ class RecordSink(Protocol):
 
 
 class ControlLog(Protocol):
-    """The control topic. Implemented by kafka/control_topic.py."""
+    """The control topic. Implemented and described by kafka/control_topic.py."""
 
     async def claim(
         self,
@@ -33,49 +33,25 @@ class ControlLog(Protocol):
         *,
         starting_point: dict[str, object] | None,
         highest_epoch: Callable[[], Awaitable[int]],
-    ) -> int:
-        """Open a new epoch and return it."""
-        ...
-
-    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """The starting point for a claim of `stream` now; None: the earliest offsets."""
-        ...
-
-    def outclaimed(self, stream: str, epoch: int) -> bool:
-        """A newer claim of `stream` was read."""
-        ...
-
+    ) -> int: ...
+    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None: ...
+    def outclaimed(self, stream: str, epoch: int) -> bool: ...
+    def index(self, stream: str) -> dict[str, object] | None: ...
     async def write(
         self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
-    ) -> None:
-        """Write a control record; returns when it is acknowledged."""
-        ...
-
-    def index(self, stream: str) -> dict[str, object] | None:
-        """The newest `snapshot/<stream>` record."""
-        ...
+    ) -> None: ...
 
 
 class StateView(Protocol):
     """The store, as the writer reads it. Implemented by store/objects.py.
 
-    The store never changes an `Entry` that was pushed (a new state is a new Entry), so the entry of
-    a queued record unpacks to the value it had when it was queued.
+    A new state is a new Entry, so the entry of a queued record unpacks to the value it had then.
     """
 
-    def keys(self) -> list[bytes]:
-        """A copy of the keys held."""
-        ...
-
-    def get(self, key: bytes) -> Entry | None:
-        """The entry of `key`."""
-        ...
-
-    def unpack(self, entry: Entry) -> bytes:
-        """The published bytes of `entry`."""
-        ...
-
     def __len__(self) -> int: ...
+    def keys(self) -> list[bytes]: ...
+    def get(self, key: bytes) -> Entry | None: ...
+    def unpack(self, entry: Entry) -> bytes: ...
 
 
 class ForeignRecordReader(Protocol):

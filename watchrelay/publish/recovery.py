@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from operator import attrgetter
 
-from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, Trimmed
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, Trimmed
+from watchrelay.contract.state import State
 from watchrelay.contract.wire import Reason
 from watchrelay.model.changes import Entry
 from watchrelay.model.resources import comparable, compare
 
 _LISTED: frozenset[Reason] = frozenset({"relist", "resume", "conflated"})
 """Reasons of records that may come from a list, not from the watch."""
-_SEQUENCE_BITS = 48
-"""A position as one integer: ordinal of the epoch, then the sequence."""
+_SEQUENCE_BITS = 64
+"""`Entry.position` is the epoch, then the sequence."""
 
 Pack = Callable[[bytes, str], bytes]
 """(published bytes, resourceVersion) -> the packed value of an entry. See store/objects.py."""
@@ -99,20 +102,20 @@ class RecoveredState:
 class LogRecovery:
     """Recovers one partition of one stream, record by record, in the form of the store.
 
-    `entries`, `digest`, `epoch` and `last` are those of a consumer's `Replica` that was given the
-    same records.
+    `state` is that of a consumer's `Replica` that was given the same records, with entries.
     """
 
     def __init__(self, stream: str, partition: int, *, pack: Pack) -> None:
         self.stream, self.partition = stream, partition
-        self.entries: dict[bytes, Entry] = {}
+        self.state = State[Entry](
+            attrgetter("hash"), lambda entry: divmod(entry.position, 1 << _SEQUENCE_BITS)
+        )
+        self.entries = self.state.held
         self.gone: dict[bytes, str] = {}
         """Deleted keys, with the `ce_wrrv` of their last record other than a repair."""
         self.stale: dict[bytes, None] = {}
         """Keys whose last record on the log is one that consumers ignore."""
         self.trimmed: dict[bytes, Trimmed] = {}
-        self.digest = 0
-        self.epoch = self.last = 0
         self.highest = 0
         """The highest epoch read."""
         self.claimed = 0
@@ -136,7 +139,6 @@ class LogRecovery:
         self._records_at_begin = 0
         self._pack = pack
         self._fresh: dict[bytes, bytes] = {}
-        self._epoch_ordinal = 0
 
     @property
     def empty(self) -> bool:
@@ -146,91 +148,77 @@ class LogRecovery:
     def apply(self, records: Iterable[Decoded]) -> None:
         """Apply the next records of the log and pack the values left by them; records of other
         streams are ignored."""
-        stream = self.stream
         for record in records:
-            if record.stream != stream:
+            if record.stream != self.stream:
                 continue
             if record.epoch > self.highest:
                 self.highest = record.epoch
-            if type(record) is ObjectRecord:
+            if isinstance(record, MarkerRecord):
+                if self._admit(record.epoch, record.sequence, claim=record.kind == "claim"):
+                    self._marker(record)
+            elif self._admit(record.epoch, record.sequence):
                 self._object(record)
             else:
-                assert isinstance(record, MarkerRecord)
-                self._marker(record)
-        pack, entries = self._pack, self.entries
+                self._ignored(record)
         for key, value in self._fresh.items():
-            entry = entries[key]
-            entry.packed = pack(value, entry.resource_version)
+            entry = self.entries[key]
+            entry.packed = self._pack(value, entry.resource_version)
         self._fresh.clear()
 
-    def _accept(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
-        if epoch > self.epoch:
-            self._epoch_ordinal += self.epoch > 0
-            # an epoch begins with its claim, sequence 1
-            self.epoch, self.last = epoch, 0 if claim else -1
-        elif epoch < self.epoch or sequence <= self.last:
+    def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
+        """Advance to this position. An epoch begins with its claim, sequence 1."""
+        state = self.state
+        follows = state.last + 1 if epoch == state.epoch else int(claim)
+        if state.admit(epoch, sequence) is not None:
             return False
-        if sequence != self.last + 1:
+        if sequence != follows:
             self.torn = True
-        self.last = sequence
         return True
 
     def _object(self, record: ObjectRecord) -> None:
         key = record.key
-        held = self.entries.get(key)
-        if not self._accept(record.epoch, record.sequence):
-            self._ignored(record, held)
-            return
-        at = self._epoch_ordinal << _SEQUENCE_BITS | record.sequence
-        if self.stale:
-            self.stale.pop(key, None)
-        if held is not None:
-            self.digest -= held.hash
+        self.stale.pop(key, None)
         self.records_since_snapshot += 1
-        if record.verb == "deleted":
-            self._deleted(record, held)
+        if record.verb != "deleted" or record.reason != "healed":
+            self._note_version(record.version, record.reason)
+        if record.value is None:
+            self._deleted(record)
             return
-        self._note_version(record.version, record.reason)
-        if self.gone:
-            self.gone.pop(key, None)
-        assert record.value is not None, "an object without a value is refused by the codec"
-        self.digest += record.value_hash
-        self.entries[key] = Entry(
-            record.uid, record.version, record.value_hash, self.partition, b"", at
+        self.gone.pop(key, None)
+        at = record.epoch << _SEQUENCE_BITS | record.sequence
+        self.state.hold(
+            key, Entry(record.uid, record.version, record.value_hash, self.partition, b"", at)
         )
         self._fresh[key] = record.value
         if record.trimmed:
             self.trimmed[key] = record.trimmed
-        elif self.trimmed:
+        else:
             self.trimmed.pop(key, None)
 
-    def _deleted(self, record: ObjectRecord, held: Entry | None) -> None:
+    def _deleted(self, record: ObjectRecord) -> None:
         key = record.key
         if record.enveloped:
             # a writer that died before its tombstone still has to send that
             self.stale[key] = None
-        if held is not None:
-            del self.entries[key]
-            self._fresh.pop(key, None)
-            self.trimmed.pop(key, None)
+        held = self.state.hold(key, None)
+        self._fresh.pop(key, None)
+        self.trimmed.pop(key, None)
         if record.reason != "healed":
             self.gone[key] = record.version
-            self._note_version(record.version, record.reason)
         elif held is not None:
             self.gone[key] = held.resource_version
 
-    def _ignored(self, record: ObjectRecord, held: Entry | None) -> None:
+    def _ignored(self, record: ObjectRecord) -> None:
         """Note a stale record: consumers that ignore headers must get the true state again, unless
         that is the deletion anyway.
 
         Also where it is a late copy of the true record: compaction keeps the copy, which consumers
         ignore, and removes the true one.
         """
-        key = record.key
-        if held is None and record.verb == "deleted" and not record.enveloped:
-            self.stale.pop(key, None)
+        if record.key not in self.entries and record.value is None and not record.enveloped:
+            self.stale.pop(record.key, None)
         else:
-            self.stale[key] = None
+            self.stale[record.key] = None
 
     def _note_version(self, version: str, reason: Reason) -> None:
         if not comparable(version):
@@ -243,8 +231,6 @@ class LogRecovery:
             self.listed = version
 
     def _marker(self, marker: MarkerRecord) -> None:
-        if not self._accept(marker.epoch, marker.sequence, claim=marker.kind == "claim"):
-            return
         if marker.kind == "claim":
             self.configs.add(marker.config)
             self.claimed = marker.epoch
@@ -260,23 +246,16 @@ class LogRecovery:
             self._records_at_begin = 0
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
-        self.digest &= DIGEST_MASK
-        self.proven = len(self.entries) == marker.count and self.digest == marker.digest
-        if not self.proven and marker.kind == "end":
-            self._sweep(marker)
-
-    def _sweep(self, end: MarkerRecord) -> None:
-        """Remove what is older than the snapshot's begin, if that makes count and digest agree."""
-        begin = self._epoch_ordinal << _SEQUENCE_BITS | end.begin_sequence
-        older = [(key, entry) for key, entry in self.entries.items() if entry.queued < begin]
-        digest = (self.digest - sum(entry.hash for _, entry in older)) & DIGEST_MASK
-        if len(self.entries) - len(older) != end.count or digest != end.digest:
-            return
-        for key, entry in older:
-            del self.entries[key]
+        swept = self.state.judge(marker)
+        self.proven = swept is not None
+        for key, entry in (swept or {}).items():
             self._fresh.pop(key, None)
+            self.trimmed.pop(key, None)
             self.gone[key] = entry.resource_version
-        self.digest, self.proven = digest, True
+
+
+def _in_order(version: str) -> tuple[int, str]:
+    return len(version), version
 
 
 def decide(
@@ -329,7 +308,7 @@ def decide(
         return ListAndDiff("resourceVersions cannot be compared")
     if any(recovery.went_back for recovery in recoveries):
         return ListAndDiff("the API server was restored from a backup since the last snapshot")
-    lowest = min(frontiers, key=lambda version: (len(version), version))
+    lowest = min(frontiers, key=_in_order)
     if not bookmarks and any(compare(recovery.listed, lowest) == 1 for recovery in recoveries):
         return ListAndDiff(
             "without bookmarks, the watch cannot confirm listed changes above the frontier"
@@ -348,13 +327,13 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
     }  # a replay begins after the frontier: what is older cannot come again
     for recovery in recoveries:
         for entry in recovery.entries.values():
-            entry.queued = 0
+            entry.position = 0
     return RecoveredState(
         decision=decision,
         partitions=tuple(
             RecoveredPartition(
                 len(recovery.entries),
-                recovery.digest & DIGEST_MASK,
+                recovery.state.digest,
                 recovery.frontier,
                 recovery.last_snapshot,
             )
@@ -362,11 +341,7 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
         ),
         states=tuple(recovery.entries for recovery in recoveries),
         skip=skip,
-        newest=max(
-            (recovery.newest for recovery in recoveries),
-            key=lambda version: (len(version), version),
-            default="",
-        ),
+        newest=max((recovery.newest for recovery in recoveries), key=_in_order, default=""),
         pending_repairs={
             key: recovery.partition for recovery in recoveries for key in recovery.stale
         },
@@ -379,10 +354,5 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
 
 def interleaved(states: Sequence[dict[bytes, Entry]]) -> Iterator[tuple[bytes, Entry]]:
     """The entries of all partitions, one of each in turn, so that snapshots fill them evenly."""
-    rest = [iter(state.items()) for state in states]
-    while rest:
-        for each in list(rest):
-            try:
-                yield next(each)
-            except StopIteration:
-                rest.remove(each)
+    for turn in zip_longest(*(state.items() for state in states)):
+        yield from (each for each in turn if each is not None)

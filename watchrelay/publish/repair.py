@@ -33,8 +33,8 @@ class StaleRecordRepair:
         self._stream, self._epoch, self._foreign = stream, epoch, foreign_records
         self._next = list(checked)
         self._gaps: list[tuple[int, int, int, int, int]] = []
-        """Partition; first offset of the gap; offset and sequence of our record after it; offset
-        after the batch of that."""
+        """Partition, first offset, offset and sequence of our record after the gap, offset after
+        its batch."""
         self._wake = asyncio.Event()
         self._seen = self._looked = 0
         self._ending = ("", 0)
@@ -42,30 +42,25 @@ class StaleRecordRepair:
 
     def may_end(self, snapshot: str, *, all_queued: bool) -> bool:
         """Whether `snapshot` may end: every gap is checked that was seen when all its members were
-        queued and its begins acknowledged.
-
-        A reader that starts at a begin never sees what is stale before it, and all of that was seen
-        by then. Later gaps do not count: where another process writes to the same topic there is
-        always one.
-        """
+        queued and its begins acknowledged. A reader that starts at a begin never sees what is stale
+        before it; later gaps do not count, for where another process writes to the same topic there
+        is always one."""
         if all_queued and self._ending[0] != snapshot:
             self._ending = (snapshot, self._seen)
         return all_queued and self._looked >= self._ending[1]
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """Take the offsets of an acknowledged batch whose first record has `first_sequence`."""
-        expected = self._next[partition]
-        for index, offset in (
-            enumerate(offsets) if offsets[-1] - expected != len(offsets) - 1 else ()
-        ):
+        expected, end = self._next[partition], offsets[-1] + 1
+        self._next[partition] = end
+        if end - expected == len(offsets):
+            return
+        for sequence, offset in enumerate(offsets, first_sequence):
             if offset > expected:
-                self._gaps.append(
-                    (partition, expected, offset, first_sequence + index, offsets[-1] + 1)
-                )
+                self._gaps.append((partition, expected, offset, sequence, end))
                 self._seen += 1
                 self._wake.set()
             expected = offset + 1
-        self._next[partition] = offsets[-1] + 1
 
     async def stale_keys(self) -> dict[bytes, int]:
         """Wait for gaps, read them, and return the stale keys in them with their partition, often

@@ -44,13 +44,8 @@ class PublishReporter:
                 topic.records_acked_total[kind].inc(count)
         topic.record_bytes_total.inc(batch.payload_bytes)
         slowest_s = self._metrics.relay_lag.observe_batch(batch.received_s(), now_s)
-        if (
-            slowest_s is None
-            and self._status.lag_ms
-            and queues.empty
-            and len(batch.markers) == len(batch.records)
-        ):
-            # heartbeats alone, and nothing waits: no lag
+        heartbeats_alone = len(batch.markers) == len(batch.records) and queues.empty
+        if slowest_s is None and self._status.lag_ms and heartbeats_alone:
             slowest_s = 0.0
         self._status.acked(lag_s=slowest_s, rest=not queues.empty)
 
@@ -86,12 +81,8 @@ class PublishReporter:
             log.warning("queue full; conflating intermediate states", extra=extra)
 
     def resumed(self, index: Mapping[str, object], *, now_ms: int) -> None:
-        """Show the last snapshot of a previous writer.
-
-        Args:
-            index: Its index record; empty if there is none.
-            now_ms: Wall milliseconds.
-        """
+        """Show the last snapshot of a previous writer. `index`: its index record, {} for none;
+        `now_ms`: wall milliseconds."""
         ended = index.get("time")
         self._status.last_snapshot = str(ended) if "time" in index else None
         with suppress(ValueError):
@@ -100,8 +91,7 @@ class PublishReporter:
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
 
     def concluded(self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int) -> None:
-        """Report a snapshot whose index record is written. `live`: objects held; `now_ms`: wall
-        milliseconds."""
+        """Report a snapshot whose index record is written. `live`: objects held."""
         metrics, stream = self._metrics, self._status.stream
         self._status.last_snapshot = rfc3339(now_ms)
         metrics.snapshot_running.set(0)

@@ -1,15 +1,14 @@
 """When a snapshot is due, in which order its members are queued, and when it is complete.
 
-A key that was queued since begin has a record between begin and end already; a deleted key has
-there either no record or a delete as its last; any other is queued with its present value. So no
-key goes back in time.
+A key that was queued since begin has a record between begin and end already; any other is queued
+with its present value. So no key goes back in time.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 
 from watchrelay.contract.control import SnapshotPartition, snapshot_value
@@ -20,60 +19,45 @@ GROWTH_RECORDS = 10_000
 GROWTH_PER_OBJECT = 3
 JITTER = 0.1
 REQUESTS_MAX = 500
-"""Requests that one index record names, so that it stays small; the next snapshot names the
-others."""
+"""Requests that one index record names, so that it stays small; the next one names the others."""
 REQUESTS_WAITING = 10 * REQUESTS_MAX
-"""Requests that wait at most; of more the oldest are not named, their snapshot comes all the
-same."""
+"""Requests that wait at most; of more, the oldest are not named."""
 SCAN_KEYS = 4096
-"""Keys examined in one step at most: 100 ns each, so that a step over skipped keys alone takes less
-than half a millisecond."""
+"""Keys examined in one step at most, 100 ns each."""
 AHEAD_BYTES = 256 * 1024
 """Snapshot members in a partition's batch while there are no live events."""
 BESIDE_BYTES = 32 * 1024
-"""The same beside live events, which wait for what was queued before them, in all partitions: with
-full batches some 70 ms."""
+"""The same beside live events, which wait for what was queued before them."""
 QUIET_S = 0.25
 """There are no live events after this long without one."""
 
 
 class Snapshot:
-    """One snapshot, from queueing its begin to the acknowledgement of its last end.
-
-    Args:
-        begun_at: Number of the newest record queued before it.
-        first: The first snapshot of this writer.
-    """
+    """One snapshot, from queueing its begin to the acknowledgement of its last end."""
 
     def __init__(
         self,
         snapshot_id: str,
         *,
         keys: list[bytes],
-        begun_at: int,
         partitions: int,
-        first: bool,
+        begun_s: float,
         requests: tuple[str, ...],
     ) -> None:
-        self.id, self.first, self.requests = snapshot_id, first, requests
+        self.id, self.begun_s, self.requests = snapshot_id, begun_s, requests
         self.objects = 0
-        self._keys, self._next = keys, 0
-        self._begun_at = begun_at
+        self.place = 0
+        """Number of keys examined, while any are left."""
+        self._keys, self._partitions = keys, partitions
         self._begins: dict[int, int] = {}
         self._ends: dict[int, SnapshotPartition] = {}
-        self._partitions = partitions
         self._ended = False
         self._others, self._live_s = -1, -math.inf
 
     @property
     def unfinished(self) -> bool:
         """Whether keys are left to examine."""
-        return self._next < len(self._keys)
-
-    @property
-    def place(self) -> int:
-        """Number of keys examined, while any are left."""
-        return self._next
+        return self.place < len(self._keys)
 
     @property
     def all_queued(self) -> bool:
@@ -97,31 +81,29 @@ class Snapshot:
 
     def chunk(
         self,
+        members: Container[bytes],
         get: Callable[[bytes], Entry | None],
         has_room: Callable[[int], bool],
         queue: Callable[[bytes, Entry], None],
-    ) -> bool:
-        """Queue the next members, as long as the partition of the next one has room; True when keys
-        are left.
+    ) -> None:
+        """Queue the next of the `members`, as long as the partition of the next one has room.
 
         One cursor serves all partitions: keys are spread evenly, and end waits for the slowest
         partition anyway.
         """
-        keys, at, begun_at = self._keys, self._next, self._begun_at
+        keys, at = self._keys, self.place
         stop = min(len(keys), at + SCAN_KEYS)
         while at < stop:
             key = keys[at]
-            entry = get(key)
-            if entry is not None and entry.queued <= begun_at:
+            if key in members and (entry := get(key)) is not None:
                 if not has_room(entry.partition):
                     break
                 queue(key, entry)
                 self.objects += 1
             at += 1
-        self._next = at
+        self.place = at
         if at == len(keys):
-            self._keys, self._next = [], 0
-        return self.unfinished
+            self._keys, self.place = [], 0
 
     def ready_to_end(self) -> bool:
         """True once, when `all_queued`: end is to be queued on all partitions in one step."""
@@ -161,20 +143,37 @@ class SnapshotSchedule:
         self._interval_s, self._rng = interval_s, rng
         self._at_s: float | None = None
         self._records = 0
+        self._requests: list[str] = []
+        self.wanted = False
+        """One is due as soon as it may begin."""
 
-    def restarted(self, now_s: float, records: int) -> None:
-        """Count from a snapshot that began now, after `records` object records."""
-        self._records = records
+    def request(self, request_id: str) -> None:
+        """Have the next snapshot begin soon, and its index record name the request."""
+        self._requests[:] = [*self._requests[1 - REQUESTS_WAITING :], request_id]
+
+    def begun(self, now_s: float, records: int) -> tuple[str, ...]:
+        """Count from a snapshot that began now, after `records` object records; returns the
+        requests that its index record names."""
+        self._records, self.wanted = records, False
         if self._interval_s:
-            self._at_s = now_s + self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+            self._at_s = now_s + self._jittered_s()
+        named = tuple(self._requests[:REQUESTS_MAX])
+        del self._requests[:REQUESTS_MAX]
+        return named
+
+    def abandoned(self, snapshot: Snapshot) -> None:
+        """Have `snapshot` begin again as soon as it may."""
+        self._requests[:0] = snapshot.requests
+        self.wanted = True
+
+    def _jittered_s(self) -> float:
+        return self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
 
     def resumed(
         self, now_s: float, index: Mapping[str, object], *, wall_ms: int, records: int
     ) -> None:
-        """Continue from the last snapshot of a previous writer.
-
-        The next one is due when it would have been for that writer, and within an interval from now
-        whatever its clock showed.
+        """Continue from the last snapshot of a previous writer: the next one is due when it would
+        have been for that writer, and within an interval from now whatever its clock showed.
 
         Args:
             index: Its index record; empty if there is none.
@@ -184,18 +183,18 @@ class SnapshotSchedule:
         if self._interval_s:
             age_s = math.inf
             with suppress(ValueError):
-                age_s = max(
-                    0.0, (wall_ms - parse_timestamp(str(index.get("time")).encode())) / 1000
-                )
-            self._at_s = now_s + max(
-                0.0, self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER) - age_s
-            )
+                ended_ms = parse_timestamp(str(index.get("time")).encode())
+                age_s = max(0.0, (wall_ms - ended_ms) / 1000)
+            self._at_s = now_s + max(0.0, self._jittered_s() - age_s)
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until one is due by time; None: never."""
         return None if self._at_s is None else max(0.0, self._at_s - now_s)
 
     def due(self, now_s: float, *, records: int, live: int) -> bool:
-        """Due by time, or because the log grew by 10,000 records and three for each live object."""
+        """Due because it was requested, by time, or because the log grew by 10,000 records and
+        three for each live object."""
+        requested = self.wanted or bool(self._requests)
         by_time = self._at_s is not None and now_s >= self._at_s
-        return by_time or records - self._records > GROWTH_RECORDS + GROWTH_PER_OBJECT * live
+        grown = records - self._records > GROWTH_RECORDS + GROWTH_PER_OBJECT * live
+        return requested or by_time or grown

@@ -11,40 +11,45 @@ time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from watchrelay.contract.records import Trimmed
+from msgspec.structs import replace
+
+from watchrelay.contract.records import Trimmed, content_hash
 from watchrelay.contract.wire import MarkerKind, Reason, Verb
 from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.resources import compare
-from watchrelay.publish.conflation import DirtyKey, DirtyKeys
 from watchrelay.publish.partition_queue import (
     PARTIAL,
     RECORD_COST_BYTES,
+    DirtyKey,
+    DirtyKeys,
     PartitionQueue,
     QueuedMarker,
     QueuedRecord,
     RenderedBatch,
-    deletion,
-    tombstone,
 )
 from watchrelay.publish.recovery import ListAndDiff, RecoveredState
 
 REFILL_KEYS_MAX = 4096
 """Dirty keys examined in one step at most, so that a step over keys that need no record stays under
 some milliseconds."""
+_LIVE: frozenset[Reason] = frozenset({"watch", "relist", "resume", "conflated"})
 
-Fit = Callable[[bytes, bytes | None, Entry], tuple[bytes, Trimmed]]
-"""(key, value, entry) of an object that may be too large -> what to publish of it; sets the entry's
-hash to the hash of that. Called for few objects."""
+Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
+"""(key, value or None to unpack it, entry, hash of the part on the log or None) -> what to publish
+of an object that may be too large. Called for few objects."""
 
 
 class StreamQueues:
     """All partition queues of one stream.
 
     Args:
-        bound_bytes: The size at which the fullest partitions give up their queues. None: no bound;
-            the caller waits for room instead.
+        raw_bytes: Up to here values are kept as they came; beyond, they are unpacked again.
+        packed_max: An entry whose packed value is not larger is published whole, unless a part of
+            it was published before. Bytes.
+        tombstones: A delete has a value in this format; a tombstone follows as its own record.
+        bound_bytes: The size at which the fullest partitions give up their queues; None: never.
         overflown: Called when a partition's queue became a set of dirty keys.
     """
 
@@ -61,10 +66,10 @@ class StreamQueues:
     ) -> None:
         self.partitions = [PartitionQueue(partition) for partition in range(partitions)]
         self.number = 0
-        """Number of the newest record queued; `Entry.queued` is compared with it."""
-        self.held_bytes = 0
-        self.held_records = 0
-        self.object_records = 0
+        """Number of the newest record queued."""
+        self.held_bytes = self.held_records = self.object_records = 0
+        self.members: set[bytes] = set()
+        """Keys without a record since the begin of the running snapshot."""
         self.unpublished: set[bytes] = set()
         """Keys of the store that the log may not hold: the first snapshot has not reached them, or
         the topic does not accept them."""
@@ -73,15 +78,11 @@ class StreamQueues:
         self.trimmed: dict[bytes, Trimmed] = {}
         """Objects that a previous writer published in part; the store has no more of them
         either."""
-        self.parts: dict[bytes, int] = {}
-        """Objects that this writer published in part, with the hash of that part; the store holds
-        them whole."""
-        self.packed_max = packed_max
-        """An entry whose packed value is not larger is published whole, unless a part of it was
-        published before. Bytes."""
-        self._raw_bytes, self._oversize = raw_bytes, oversize
-        self.tombstones = tombstones
-        """A delete has a value in this format; a tombstone follows as a record of its own."""
+        self.parts: dict[bytes, tuple[int, int]] = {}
+        """Objects that this writer published in part: the hash of the whole, and of that part. With
+        another hash of the whole it is another state."""
+        self.packed_max, self._raw_bytes, self._oversize = packed_max, raw_bytes, oversize
+        self._tombstones = tombstones
         self._bound_bytes, self._overflown = bound_bytes, overflown
         self._conflating = self._skipped = 0
 
@@ -98,11 +99,7 @@ class StreamQueues:
     @property
     def dirty_keys(self) -> int:
         """Number of keys without a record for their present state yet."""
-        return (
-            sum(len(queue.dirty) for queue in self.partitions if queue.dirty)
-            if self._conflating
-            else 0
-        )
+        return sum(len(queue.dirty) for queue in self.partitions if queue.dirty)
 
     @property
     def frontier(self) -> str | None:
@@ -115,7 +112,7 @@ class StreamQueues:
 
     def take_skipped(self) -> int:
         """States skipped, for which there will be no record, since the last call."""
-        for queue in self.partitions if self._conflating else ():
+        for queue in self.partitions:
             if queue.dirty is not None:
                 self._skipped += queue.dirty.skipped
                 queue.dirty.skipped = 0
@@ -136,7 +133,13 @@ class StreamQueues:
             queue.differs = isinstance(recovered.decision, ListAndDiff)
         self.trimmed = dict(recovered.trimmed)
 
-    # ---- changes, snapshots, repairs ----
+    def published_hash(self, key: bytes, whole: int) -> int:
+        """The hash with which the state of this hash is on the log: of the part, where only that
+        was published."""
+        part = self.parts.get(key)
+        return part[1] if part is not None and part[0] == whole else whole
+
+    # ---- changes, snapshots, repairs -------------------------------------------------------------
 
     def push(
         self, changes: Sequence[ObjectChange], *, reason: Reason, time_ms: int, received_s: float
@@ -147,29 +150,20 @@ class StreamQueues:
         """
         if self._conflating:
             changes = self._enter(changes, received_s)
-        partitions, unpublished, number = self.partitions, self.unpublished, self.number
-        raw_room = self._raw_bytes - self.held_bytes
-        held_total, count = 0, len(changes)
+        partitions, unpublished, members = self.partitions, self.unpublished, self.members
+        packed_max, raw_room = self.packed_max, self._raw_bytes - self.held_bytes
+        held_total = upserted = 0
         for change in changes:
-            number += 1
             key, entry = change.key, change.entry
-            value: bytes | None
             if type(change) is Upserted:
-                before, value, version = change.before, change.value, entry.resource_version
-                entry.queued = number
-                verb: Verb = "modified"
+                before, value, value_hash = change.before, change.value, entry.hash
                 trimmed: Trimmed = ""
-                fresh = before is None
-                if key in unpublished:
-                    unpublished.discard(key)
-                    before, fresh = None, fresh or key not in self.unverified
-                if fresh:
-                    verb = "added"
-                if self.trimmed:
-                    self.trimmed.pop(key, None)
+                verb: Verb = "modified" if before is not None else "added"
+                if unpublished or self.parts or self.trimmed:
+                    before, verb = self._former(key, before)
                 packed = len(entry.packed)
-                if packed > self.packed_max:
-                    value, trimmed = self._oversize(key, value, entry)
+                if packed > packed_max:
+                    value, trimmed, value_hash = self._fit(key, value, entry, None)
                 elif held_total > raw_room:
                     value = None
                 held = RECORD_COST_BYTES + (packed if value is None else len(value))
@@ -179,166 +173,164 @@ class StreamQueues:
                     value,
                     verb,
                     reason,
-                    entry.hash,
+                    value_hash,
                     before,
-                    version,
+                    entry.resource_version,
                     time_ms,
                     received_s,
                     held,
                     trimmed,
                 )
+                partitions[entry.partition].waiting.append(item)
+                held_total += held
+                upserted += 1
             else:
                 assert not isinstance(change, Upserted)
-                before = entry.hash
-                self.forget(key)
-                if key in unpublished:
-                    # This epoch did not publish it; an earlier one may have, so the delete is
-                    # published all the same.
-                    unpublished.discard(key)
-                    before = None
-                held = RECORD_COST_BYTES
-                item = QueuedRecord(
-                    key,
-                    entry,
-                    None,
-                    "deleted",
-                    reason,
-                    0,
-                    before,
-                    change.resource_version,
-                    time_ms,
-                    received_s,
-                    held,
-                )
-                if self.tombstones:
-                    partitions[entry.partition].waiting.append(item)
-                    item = QueuedRecord(
-                        key,
-                        entry,
-                        None,
-                        "deleted",
-                        reason,
-                        0,
-                        None,
-                        change.resource_version,
-                        time_ms,
-                        0.0,
-                        held,
-                        "",
-                        True,
-                    )
-                    held_total += held
-                    count += 1
-            held_total += held
-            partitions[entry.partition].waiting.append(item)
-        self.number = number
+                self._queue_removal(change, reason, time_ms, received_s)
+            if members:
+                members.discard(key)
+        self.number += upserted
         self.held_bytes += held_total
-        self.held_records += count
-        self.object_records += count
+        self.held_records += upserted
+        self.object_records += upserted
         if self._bound_bytes is not None and self.held_bytes > self._bound_bytes:
             self._relieve(self._bound_bytes)
 
-    def forget(self, key: bytes) -> None:
-        """Drop what is known of how a deleted object was published."""
+    def _on_log(self, key: bytes, whole: int | None) -> int | None:
+        """The hash of what the log holds of an object in this state; None for nothing, also where
+        it is unpublished, which it is no more."""
+        if key in self.unpublished:
+            self.unpublished.discard(key)
+            return None
+        return None if whole is None else self.published_hash(key, whole)
+
+    def _former(self, key: bytes, whole: int | None) -> tuple[int | None, Verb]:
+        """The hash of what the log holds of an object with a new state, and the verb of that."""
+        before = self._on_log(key, whole)
+        self._forget(key)
+        fresh = whole is None or (before is None and key not in self.unverified)
+        return before, "added" if fresh else "modified"
+
+    def _queue_removal(
+        self, change: Removed, reason: Reason, time_ms: int, received_s: float
+    ) -> None:
+        """Queue a delete; also of what this epoch did not publish, for an earlier one may have."""
+        key, entry, version = change.key, change.entry, change.resource_version
+        before = self._on_log(key, entry.hash)
+        self._forget(key)
+        deletion = QueuedRecord(
+            key, entry, None, "deleted", reason, 0, before, version, time_ms, received_s
+        )
+        self._append(self.partitions[entry.partition], *self._with_tombstone(deletion))
+
+    def _forget(self, key: bytes) -> None:
+        """Drop what is known of how the former state of an object was published."""
         self.trimmed.pop(key, None)
         self.parts.pop(key, None)
 
+    def _fit(
+        self, key: bytes, value: bytes | None, entry: Entry, published: int | None
+    ) -> tuple[bytes, Trimmed, int]:
+        """What to publish of an object that may be too large, and its hash."""
+        value, trimmed = self._oversize(key, value, entry, published)
+        if not trimmed:
+            return value, trimmed, entry.hash
+        value_hash = content_hash(key, value)
+        self.parts[key] = (entry.hash, value_hash)
+        return value, trimmed, value_hash
+
+    def _append(self, queue: PartitionQueue, *items: QueuedRecord) -> None:
+        queue.waiting.extend(items)
+        self.number += len(items)
+        for item in items:
+            self._hold(item)
+
+    def _hold(self, item: QueuedRecord, count: int = 1) -> None:
+        """Account for a record that was queued, or with `count` -1 for one that was removed."""
+        self.held_bytes += count * item.held_bytes
+        self.held_records += count
+        self.object_records += count
+
+    def _with_tombstone(self, deletion: QueuedRecord) -> list[QueuedRecord]:
+        """The records of a deleted object."""
+        if not self._tombstones:
+            return [deletion]
+        return [deletion, replace(deletion, before=None, received_s=0.0, tombstone=True)]
+
     def read(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
-        first = key in self.unpublished
-        self.unpublished.discard(key)
-        verb: Verb = "added" if first and key not in self.unverified else "read"
-        queue = self.partitions[entry.partition]
-        queue.reads += 1
-        before = None if first else entry.hash
-        self._queue_object(queue, key, entry, verb, "snapshot", before, time_ms, 0.0)
+        before = self._on_log(key, entry.hash)
+        verb: Verb = "added" if before is None and key not in self.unverified else "read"
+        self.partitions[entry.partition].reads += 1
+        self._queue_object(key, entry, verb, "snapshot", before, time_ms)
 
     def _queue_object(
         self,
-        queue: PartitionQueue,
         key: bytes,
         entry: Entry,
         verb: Verb,
         reason: Reason,
         before: int | None,
         time_ms: int,
-        received_s: float,
+        received_s: float = 0.0,
     ) -> None:
-        """Queue the present state of an object that the store holds."""
-        self.number += 1
-        entry.queued = self.number
-        value, trimmed = self._present(key, entry, before)
+        """Queue the present state of an object that the store holds. `before` None: the log holds
+        nothing of it, so a part that was published earlier is not reused."""
+        self.members.discard(key)
+        whole, part = self.parts.pop(key, (0, 0))
+        published = part if part and before is not None and whole == entry.hash else None
+        value, trimmed, value_hash = None, self.trimmed.get(key, ""), entry.hash
+        if published is not None or len(entry.packed) > self.packed_max:
+            value, less, value_hash = self._fit(key, None, entry, published)
+            trimmed = less or trimmed
         held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
-        queue.waiting.append(
-            QueuedRecord(
-                key,
-                entry,
-                value,
-                verb,
-                reason,
-                entry.hash,
-                before,
-                entry.resource_version,
-                time_ms,
-                received_s,
-                held,
-                trimmed,
-            )
+        item = QueuedRecord(
+            key,
+            entry,
+            value,
+            verb,
+            reason,
+            value_hash,
+            before,
+            entry.resource_version,
+            time_ms,
+            received_s,
+            held,
+            trimmed,
         )
-        self.held_bytes += held
-        self.held_records += 1
-        self.object_records += 1
-
-    def _present(
-        self, key: bytes, entry: Entry, before: int | None
-    ) -> tuple[bytes | None, Trimmed]:
-        """The value to publish of an object that the store holds, and how it was trimmed.
-
-        Sets the hash of `entry`. `before` None: the log holds nothing of the object, so a part that
-        was published earlier is not reused.
-
-        Returns: A value of None means what `entry` unpacks to.
-        """
-        part = (
-            None
-            if not self.parts
-            else self.parts.get(key)
-            if before is not None
-            else self.parts.pop(key, None)
-        )
-        if len(entry.packed) > self.packed_max or part == entry.hash:
-            value, trimmed = self._oversize(key, None, entry)
-            return value, trimmed or self.trimmed.get(key, "")
-        return None, self.trimmed.get(key, "") if self.trimmed else ""
+        self._append(self.partitions[entry.partition], item)
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
-        """Publish the true state of a key whose last record is stale: the object, or a null.
+        """Publish the true state of a key whose last record in `partition` is stale: the object, or
+        a null.
 
         Nothing is queued for a key that is published anyway. In a partition over its bound the key
         becomes dirty.
         """
-        dirty = self.partitions[partition].dirty
-        if dirty is None:
-            self._queue_repair(key, entry, partition, time_ms)
-        elif key not in self.unpublished:
-            dirty.require(
-                key, "" if entry is None else entry.uid, None if entry is None else entry.hash
-            )
-
-    def _queue_repair(self, key: bytes, entry: Entry | None, partition: int, time_ms: int) -> None:
         if key in self.unpublished:
             return
+        entry = _belonging(entry, partition)
         queue = self.partitions[partition]
-        if entry is not None:
-            before = entry.hash
-            self._queue_object(queue, key, entry, "read", "healed", before, time_ms, 0.0)
+        if queue.dirty is not None:
+            published = None if entry is None else self.published_hash(key, entry.hash)
+            queue.dirty.require(key, "" if entry is None else entry.uid, published)
         else:
-            self.number += 1
-            absent = Entry("", "", 0, partition, b"")
-            version = queue.frontier
-            self._append(queue, deletion(key, absent, "healed", None, version, time_ms, 0.0))
+            self._queue_repair(key, entry, queue, time_ms)
 
-    # ---- markers ----
+    def _queue_repair(
+        self, key: bytes, entry: Entry | None, queue: PartitionQueue, time_ms: int
+    ) -> None:
+        if entry is not None:
+            published = self.published_hash(key, entry.hash)
+            self._queue_object(key, entry, "read", "healed", published, time_ms)
+        else:
+            absent, version = Entry("", "", 0, queue.partition, b""), queue.frontier
+            null = QueuedRecord(
+                key, absent, None, "deleted", "healed", 0, None, version, time_ms, 0.0
+            )
+            self._append(queue, null)
+
+    # ---- markers ---------------------------------------------------------------------------------
 
     def mark(self, kind: MarkerKind, *, frontier: str, time_ms: int, snapshot: str = "") -> None:
         """Queue a marker on every partition, in one step."""
@@ -361,14 +353,13 @@ class StreamQueues:
         from the store by what only a list can find: behind that frontier nothing would find it
         again.
         """
+        behind = self.number
         if queue.dirty is not None:
             if queue.differs:
                 return
-            frontier, behind = _claimed(queue), PARTIAL
-        else:
-            behind = self.number
-            if queue.floor != "0" and (frontier == "0" or compare(frontier, queue.floor) == -1):
-                frontier = queue.floor
+            frontier, behind = queue.claimed_frontier, PARTIAL
+        elif queue.floor != "0" and (frontier == "0" or compare(frontier, queue.floor) == -1):
+            frontier = queue.floor
         queue.waiting.append(QueuedMarker(kind, frontier, time_ms, behind, snapshot))
         self.held_records += 1
 
@@ -389,7 +380,69 @@ class StreamQueues:
         self.held_records -= len(batch.records)
         assert self.held_records >= 0, "more was acknowledged than was queued"
 
-    # ---- over the bound ----
+    # ---- records that the topic refuses ----------------------------------------------------------
+
+    def replace(self, queue: PartitionQueue, index: int, value: bytes, trimmed: Trimmed) -> None:
+        """Publish `value` in the queued record `index` instead, also where the same state is queued
+        once more, and adjust the next record of its key."""
+        item = queue.waiting[index]
+        assert isinstance(item, QueuedRecord)
+        key, old, new = item.key, item.value_hash, content_hash(item.key, value)
+        for later in queue.later(index + 1, key):
+            if later.before == old:
+                later.before = new
+            if later.entry is not item.entry or later.verb == "deleted" or later.value_hash != old:
+                break
+            later.value, later.value_hash, later.trimmed = value, new, trimmed
+        else:
+            dirty_key = None if queue.dirty is None else queue.dirty.get(key)
+            if dirty_key is None or not dirty_key.gone:
+                self.parts[key] = (item.entry.hash, new)
+            if dirty_key is not None and dirty_key.hash == old:
+                dirty_key.hash = new
+        item.value, item.value_hash, item.trimmed = value, new, trimmed
+
+    def withhold(self, queue: PartitionQueue, index: int) -> bool:
+        """Remove the queued record `index`.
+
+        The log then holds nothing of the object, and count and digest agree: what it held before is
+        deleted. The key counts as unpublished, so the object is "added" once a state of it fits,
+        and each snapshot tries again.
+
+        Returns: False, and nothing is changed, where the record cannot be left out: a marker, or
+            the deletion of what the log holds.
+        """
+        item = queue.waiting[index]
+        if type(item) is not QueuedRecord or (item.verb == "deleted" and item.before is not None):
+            return False
+        del queue.waiting[index]
+        self._hold(item, -1)
+        if item.verb == "deleted":
+            return True
+        key = item.key
+        if (later := next(queue.later(index, key), None)) is not None:
+            if later.before == item.value_hash:
+                later.before = None
+                if later.verb != "deleted" and key not in self.unverified:
+                    later.verb = "added"
+        elif queue.dirty is None or (dirty_key := queue.dirty.get(key)) is None:
+            self.parts.pop(key, None)
+            self.unpublished.add(key)
+        elif dirty_key.hash == item.value_hash:
+            dirty_key.hash = None
+        if item.before is not None:
+            reason: Reason = item.reason if item.reason in _LIVE else "conflated"
+            cost = RECORD_COST_BYTES
+            deletion = replace(
+                item, value=None, verb="deleted", reason=reason, value_hash=0, held_bytes=cost
+            )
+            deletion.trimmed = ""
+            for place, each in enumerate(self._with_tombstone(deletion), index):
+                queue.waiting.insert(place, each)
+                self._hold(each)
+        return True
+
+    # ---- over the bound --------------------------------------------------------------------------
 
     def _enter(self, changes: Sequence[ObjectChange], received_s: float) -> list[ObjectChange]:
         """Take the changes of partitions over their bound into their sets; returns the others."""
@@ -400,35 +453,25 @@ class StreamQueues:
             if dirty is None:
                 rest.append(change)
                 continue
-            published = change.before if isinstance(change, Upserted) else entry.hash
-            if key in self.unpublished:
-                self.unpublished.discard(key)
-                published = None
-            must_publish = published is None and (
-                key in self.unverified or isinstance(change, Removed)
+            removed = change.resource_version if isinstance(change, Removed) else None
+            whole = change.before if isinstance(change, Upserted) else entry.hash
+            published = self._on_log(key, whole)
+            must_publish = published is None and (key in self.unverified or removed is not None)
+            self.trimmed.pop(key, None)
+            if removed is not None:
+                self.parts.pop(key, None)
+            dirty.changed(
+                key, entry.uid, published, received_s, must_publish=must_publish, removed=removed
             )
-            if isinstance(change, Upserted):
-                if self.trimmed:
-                    self.trimmed.pop(key, None)
-                dirty.upserted(
-                    key, entry.uid, published, must_publish=must_publish, received_s=received_s
-                )
-            else:
-                self.forget(key)
-                dirty.removed(
-                    key,
-                    entry.uid,
-                    published,
-                    change.resource_version,
-                    must_publish=must_publish,
-                    received_s=received_s,
-                )
         return rest
 
     def _relieve(self, bound_bytes: int) -> None:
         """Collapse the fullest partitions until the rest is within the bound."""
         sizes = [
-            (_held_bytes(queue.waiting), queue.partition)
+            (
+                sum(item.held_bytes for item in queue.waiting if type(item) is QueuedRecord),
+                queue.partition,
+            )
             for queue in self.partitions
             if queue.dirty is None and queue.waiting
         ]
@@ -446,34 +489,20 @@ class StreamQueues:
         if type(waiting[0]) is QueuedRecord and waiting[0].tombstone:
             queue.waiting.append(waiting.popleft())
         for item in waiting:
-            if type(item) is QueuedRecord:
-                self.held_bytes -= item.held_bytes
-                self.object_records -= 1
-                if not item.tombstone:
-                    self._take(queue.dirty, item)
-        self.held_records -= len(waiting)
-
-    def _take(self, dirty: DirtyKeys, item: QueuedRecord) -> None:
-        key, uid, published = item.key, item.entry.uid, item.before
-        if item.reason == "healed":
-            dirty.require(key, uid, published)
-        elif item.verb == "deleted":
-            dirty.removed(
-                key,
-                uid,
-                published,
-                item.version,
-                must_publish=published is None,
-                received_s=item.received_s,
-            )
-        elif item.reason != "snapshot" or published is None:
-            # an unchanged snapshot member needs no record of its own
-            dirty.upserted(
-                key,
-                uid,
-                published,
-                must_publish=published is None and key in self.unverified,
-                received_s=item.received_s,
+            if type(item) is not QueuedRecord:
+                self.held_records -= 1
+                continue
+            self._hold(item, -1)
+            key, uid, published = item.key, item.entry.uid, item.before
+            if item.reason == "healed":
+                queue.dirty.require(key, uid, published)
+                continue
+            removed = item.version if item.verb == "deleted" else None
+            must_publish = published is None and (removed is not None or key in self.unverified)
+            if item.tombstone or (item.reason == "snapshot" and published is not None):
+                continue  # an unchanged snapshot member needs no record of its own
+            queue.dirty.changed(
+                key, uid, published, item.received_s, must_publish=must_publish, removed=removed
             )
 
     def refill(
@@ -498,9 +527,8 @@ class StreamQueues:
             if not dirty or queue.waiting_bytes >= limit_bytes:
                 break
             key, dirty_key = dirty.popitem(last=False)
-            published = self._publish_key(
-                queue, key, dirty_key, belonging(get(key), queue.partition), time_ms
-            )
+            entry = _belonging(get(key), queue.partition)
+            published = self._publish_key(queue, key, dirty_key, entry, time_ms)
             dirty.skipped += max(0, dirty_key.states - published)
         if dirty:
             return False
@@ -519,48 +547,31 @@ class StreamQueues:
     ) -> int:
         """Queue what leads from the published state of `key` to `entry`; returns the number of
         states that got a record."""
-        published, received_s = dirty_key.hash is not None, dirty_key.received_s
-        same = published and entry is not None and entry.uid == dirty_key.uid
+        before, received_s = dirty_key.hash, dirty_key.received_s
+        same = before is not None and entry is not None and entry.uid == dirty_key.uid
         records = 0
-        if not same and (published or (dirty_key.must_publish and dirty_key.gone)):
-            version = dirty_key.gone or (
-                entry.resource_version if entry is not None else queue.frontier
+        if not same and (before is not None or (dirty_key.must_publish and dirty_key.gone)):
+            present = queue.frontier if entry is None else entry.resource_version
+            absent = Entry(dirty_key.uid, "", 0, queue.partition, b"")
+            version = dirty_key.gone or present
+            deletion = QueuedRecord(
+                key, absent, None, "deleted", "conflated", 0, before, version, time_ms, received_s
             )
-            self._queue_delete(queue, key, dirty_key, version, time_ms)
+            self._append(queue, *self._with_tombstone(deletion))
             records = 1
-        if entry is None:
-            if not records and dirty_key.must_publish:
-                self._queue_repair(key, None, queue.partition, time_ms)
-        elif not same or entry.hash != dirty_key.hash:
+        if entry is not None and not (same and self.published_hash(key, entry.hash) == before):
             fresh = not same and (records == 1 or key not in self.unverified)
             verb: Verb = "added" if fresh else "modified"
-            before = dirty_key.hash if same else None
-            self._queue_object(queue, key, entry, verb, "conflated", before, time_ms, received_s)
-            records += 1
-        elif dirty_key.must_publish:
-            self._queue_repair(key, entry, queue.partition, time_ms)
+            self._queue_object(
+                key, entry, verb, "conflated", before if same else None, time_ms, received_s
+            )
+            return records + 1
+        if dirty_key.must_publish and not records:
+            self._queue_repair(key, entry, queue, time_ms)
         return records
 
-    def _queue_delete(
-        self, queue: PartitionQueue, key: bytes, dirty_key: DirtyKey, version: str, time_ms: int
-    ) -> None:
-        self.number += 1
-        absent = Entry(dirty_key.uid, "", 0, queue.partition, b"")
-        before, received_s = dirty_key.hash, dirty_key.received_s
-        self._append(
-            queue, deletion(key, absent, "conflated", before, version, time_ms, received_s)
-        )
-        if self.tombstones:
-            self._append(queue, tombstone(key, absent, "conflated", version, time_ms))
 
-    def _append(self, queue: PartitionQueue, item: QueuedRecord) -> None:
-        queue.waiting.append(item)
-        self.held_bytes += item.held_bytes
-        self.held_records += 1
-        self.object_records += 1
-
-
-def belonging(entry: Entry | None, partition: int) -> Entry | None:
+def _belonging(entry: Entry | None, partition: int) -> Entry | None:
     """The state that `partition` must hold of a key: None where the key belongs to another
     partition.
 
@@ -568,21 +579,3 @@ def belonging(entry: Entry | None, partition: int) -> Entry | None:
     count or digest of that partition.
     """
     return entry if entry is not None and entry.partition == partition else None
-
-
-def _held_bytes(waiting: Iterable[QueuedRecord | QueuedMarker]) -> int:
-    return sum(item.held_bytes for item in waiting if type(item) is QueuedRecord)
-
-
-def _claimed(queue: PartitionQueue) -> str:
-    """The newest frontier rendered or queued; "0" when the API server has gone back behind it."""
-    if queue.lowered:
-        return "0"
-    for item in reversed(queue.waiting):
-        if type(item) is QueuedMarker:
-            return item.frontier
-    for batch in (queue.next, queue.outstanding):
-        for rendered in reversed(batch.markers if batch is not None else ()):
-            if rendered.marker.kind != "claim":
-                return rendered.marker.frontier
-    return queue.frontier

@@ -15,7 +15,7 @@ class FlushTimer:
 
     __slots__ = ("_at_s", "interval_s")
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float = 0.004) -> None:
         self.interval_s = interval_s
         self._at_s = float("-inf")
 

@@ -34,30 +34,17 @@ def packed_max(message_bytes: int) -> int:
 
 def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
     """The largest form of the object that compresses to `fits_bytes`: whole (""), without some
-    fields, or a stub; the smallest stub where none does."""
-    try:
-        return _trim(value, fits_bytes)
-    except RecursionError:
-        # near 1000 levels, of a type whose depth is not checked where it is decoded: that may be on
-        # a shallower stack
-        return value, ""
-
-
-def _trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
+    fields, or a stub; the smallest where none does."""
     squeeze = zstandard.ZstdCompressor(level=1).compress
-    if len(squeeze(value)) <= fits_bytes:
-        return value, ""
-    lighter = without_fields(value)
-    if len(squeeze(lighter)) <= fits_bytes:
-        return lighter, "fields"
-    metadata = stub(lighter)
-    return (
-        metadata if len(squeeze(metadata)) <= fits_bytes else stub(lighter, named_only=True)
-    ), "stub"
+    part: tuple[bytes, Trimmed] = (value, "")
+    while len(squeeze(part[0])) > fits_bytes and (smaller := less(*part)) is not None:
+        part = smaller
+    return part
 
 
 def less(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
-    """The next smaller form of a value trimmed so far; None when there is none."""
+    """The next smaller form of a value trimmed so far; None when there is none, or when it nests
+    too deep for the stack of now (near 1000 levels, of a type whose depth is not checked)."""
     steps: list[tuple[bytes, Trimmed]] = []
     try:
         if not trimmed:

@@ -1,7 +1,8 @@
 """One stream's writer: changes in, acknowledged records out.
 
-Tasks of one stream: a flusher, a heartbeat task (heartbeats, ownership check, due snapshots), one
-for repairs, and one per batch in flight.
+It gives the events to `machine.py` and performs their effects. Tasks of one stream: a flusher, a
+heartbeat task (heartbeats, ownership check, due snapshots), one for repairs, and one per batch in
+flight.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from watchrelay.contract.records import CloudEvents, encoder_for
-from watchrelay.contract.wire import Batch, Reason, Receipt
+from watchrelay.contract.wire import Batch, Reason
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordTooLarge, fenced_by
 from watchrelay.model.changes import ObjectChange
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
+from watchrelay.publish import machine
 from watchrelay.publish.backpressure import SOFT_BYTES, Backpressure
+from watchrelay.publish.machine import AwaitingList, Confirmation, Draining, Effect, Event, Phase
 from watchrelay.publish.oversize import Oversize, unread
 from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch, RenderedMarker
-from watchrelay.publish.phase import WriterPhase
 from watchrelay.publish.ports import ControlLog, ForeignRecordReader, RecordSink, StateView
-from watchrelay.publish.recovery import RecoveredState
+from watchrelay.publish.recovery import ListAndDiff, RecoveredState
 from watchrelay.publish.repair import StaleRecordRepair
 from watchrelay.publish.reporting import PublishReporter
-from watchrelay.publish.snapshots import REQUESTS_MAX, REQUESTS_WAITING, Snapshot, SnapshotSchedule
-from watchrelay.publish.stream_queues import StreamQueues, belonging
+from watchrelay.publish.snapshots import Snapshot, SnapshotSchedule
+from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.timing import FlushTimer, FlushTrigger, HeartbeatInterval
 
 log = logging.getLogger(__name__)
@@ -69,10 +71,9 @@ class StreamRelay:
         metrics: StreamMetrics,
         topic_metrics: TopicMetrics,
         status: StreamStatus,
-        heartbeat_interval_s: float | HeartbeatInterval,
+        heartbeat_interval: HeartbeatInterval,
         queue_bytes: int,
         batch_bytes: int = BATCH_BYTES,
-        flush_interval_s: float = 0.004,
         max_message_bytes: int = 1024 * 1024,
         conflate: bool = True,
         concluded: Callable[[], None] = lambda: None,
@@ -85,21 +86,12 @@ class StreamRelay:
     ) -> None:
         self.spec = spec
         self._sink, self._control, self._state = sink, control, state
-        self._metrics, self._status = metrics, status
+        self._metrics, self._status, self._concluded = metrics, status, concluded
+        self._queue_bytes, self._batch_bytes = queue_bytes, batch_bytes
+        self._now_s, self._wall_ms, self._heartbeat_interval = now_s, wall_ms, heartbeat_interval
         self._reporter = PublishReporter(
             metrics, topic_metrics, status, snapshot_interval_s=spec.snapshot_interval_s
         )
-        self._heartbeat_interval = (
-            heartbeat_interval_s
-            if isinstance(heartbeat_interval_s, HeartbeatInterval)
-            else HeartbeatInterval(heartbeat_interval_s)
-        )
-        self._queue_bytes, self._batch_bytes, self._flush_timer = (
-            queue_bytes,
-            batch_bytes,
-            flush_timer or FlushTimer(flush_interval_s),
-        )
-        self._now_s, self._wall_ms, self._concluded = now_s, wall_ms, concluded
         self._oversize = Oversize(
             spec,
             state,
@@ -113,12 +105,11 @@ class StreamRelay:
             spec.partitions,
             raw_bytes=raw_bytes,
             packed_max=self._oversize.fits_bytes,
-            oversize=self._oversize.before_queueing,
+            oversize=self._oversize.fit,
             tombstones=spec.format != "cloudevents",
             bound_bytes=queue_bytes if conflate else None,
             overflown=self._overflown,
         )
-        self._queues.parts = self._oversize.parts
         self._backpressure = Backpressure(
             self._queues,
             metrics,
@@ -126,18 +117,19 @@ class StreamRelay:
             bound_bytes=None if conflate else queue_bytes,
             now_s=now_s,
         )
-        self._names = [f"deliver {spec.id}/{partition}" for partition in range(spec.partitions)]
+        self._flush_trigger = FlushTrigger(flush_timer or FlushTimer(), now_s)
         self._schedule = SnapshotSchedule(spec.snapshot_interval_s, rng or random.Random())
+        self._foreign_records = foreign_records
+        self._repair: StaleRecordRepair | None = None
+        self._phase: Phase = AwaitingList()
+        self._snapshot: Snapshot | None = None
+        self._snapshots = 0
+        self._pending_repairs: dict[bytes, int] = {}
+        """Stale keys with their partition, to be repaired once the phase permits it."""
         self._epoch = 0
         self._origin: dict[str, object] | None = None
         self._encoder: CloudEvents | None = None
-        self._phase, self._foreign_records = WriterPhase(), foreign_records
-        self._repair: StaleRecordRepair | None = None
-        self._snapshot: Snapshot | None = None
         self._seen_ms: int | None = None
-        self._snapshots, self._snapshot_began_s = 0, 0.0
-        self._requests, self._closed = list[str](), False
-        self._flush_trigger = FlushTrigger(self._flush_timer, now_s)
         self._tasks: asyncio.TaskGroup | None = None
         metrics.queue_capacity_bytes.set(queue_bytes)
 
@@ -153,50 +145,27 @@ class StreamRelay:
         The first list is not pushed, `synced` begins its snapshot; but its difference from an
         unverified log is, as part of that snapshot.
         """
-        if self._closed or not changes:
+        if not changes or isinstance(self._phase, Draining):
             return
-        if self._phase.first:
-            assert self._phase.unverified, "a change before the first list was complete"
-            self._begin_snapshot()
+        if isinstance(self._phase, AwaitingList):
+            self._handle(machine.Changed())
         self._queues.push(changes, reason=reason, time_ms=self._wall_ms(), received_s=received_s)
         self._wake()
 
     def synced(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; the first one begins the first snapshot
         in the same step."""
-        if self._closed:
-            return
-        phase = self._phase
-        awaited = phase.relisting or not self._status.complete
-        if phase.synced(resource_version):
-            self._queues.lower()
-        if phase.first:
-            self._begin_snapshot()
-        elif awaited and self._snapshot is None and phase.published:
-            phase.state_queued(self._queues.number, self.spec.partitions)
-            self._heartbeat()
-            if phase.snapshot_wanted and self._may_snapshot():
-                self._begin_snapshot()
-        self._repair_keys(phase.pending_repairs, only_unpublished=True)
+        confirmation = self._confirmation() if self._snapshot is None else None
+        self._handle(machine.Listed(resource_version, confirmation))
 
     def progressed(self, resource_version: str) -> None:
         """Note that every change up to this version was pushed or suppressed."""
-        if not self._closed:
-            self._phase.progressed(resource_version)
+        self._handle(machine.Progressed(resource_version))
 
     def followed(self) -> None:
         """The API server accepted a watch that continues from the held state: a heartbeat follows
         soon, which shows that the log is complete."""
-        if not self._closed and self._phase.followed() and not self._status.complete:
-            asyncio.get_running_loop().call_later(FIRST_HEARTBEAT_S, self._first_heartbeat)
-
-    def _first_heartbeat(self) -> None:
-        if self._tasks is None or self._closed or self._status.complete:
-            return
-        # else a list, due or just done, decides when the state is complete
-        if not (self._status.list_due or self._phase.unconfirmed):
-            self._phase.state_queued(self._queues.number, self.spec.partitions)
-        self._heartbeat()
+        self._handle(machine.Followed())
 
     def server_seen(self, at_ms: int) -> None:
         """Record that the API server answered. Wall milliseconds."""
@@ -205,7 +174,7 @@ class StreamRelay:
     def request_snapshot(self, request_id: str) -> None:
         """Begin a snapshot at the next heartbeat, or after the running one; its index record names
         the request."""
-        self._requests[:] = [*self._requests[1 - REQUESTS_WAITING :], request_id]
+        self._schedule.request(request_id)
 
     # ---- claim, run, drain -----------------------------------------------------------------------
 
@@ -223,26 +192,21 @@ class StreamRelay:
             Fenced: Another writer claimed meanwhile.
         """
         assert self._encoder is None, "a writer claims once"
-        stream = self.spec.id
-        self._origin = origin = (
-            None if recreated else await self._control.origin(stream, self.spec.partitions)
-        )
+        stream, queues = self.spec.id, self._queues
+        if not recreated:
+            self._origin = await self._control.origin(stream, self.spec.partitions)
+        description, origin = self.spec.description, self._origin
         self._epoch = await self._control.claim(
-            stream, self.spec.description, starting_point=origin, highest_epoch=highest_epoch
+            stream, description, starting_point=origin, highest_epoch=highest_epoch
         )
         self._encoder = encoder_for(self.spec, self._epoch)
         self._status.epoch = self._epoch
         self._metrics.stream_epoch.set(self._epoch)
-        self._queues.mark("claim", frontier="", time_ms=self._wall_ms())
-        await self._in_group(self._send_claims)
-        self._tasks = None
+        queues.mark("claim", frontier="", time_ms=self._wall_ms())
+        await self._in_group(lambda _tasks: self._flush())
         if self._foreign_records is not None:
-            self._repair = StaleRecordRepair(
-                stream,
-                self._epoch,
-                self._foreign_records,
-                [queue.claimed_at + 1 for queue in self._queues.partitions],
-            )
+            checked = [queue.claimed_at + 1 for queue in queues.partitions]
+            self._repair = StaleRecordRepair(stream, self._epoch, self._foreign_records, checked)
         return self._epoch
 
     @property
@@ -251,42 +215,28 @@ class StreamRelay:
         of our claim. Legal after `claim`."""
         begin = None if self._origin is None else self._origin.get("begin")
         starts = begin if isinstance(begin, list) else [None] * self.spec.partitions
-        return list(
-            zip(starts, (queue.claimed_at for queue in self._queues.partitions), strict=True)
-        )
+        claims = (queue.claimed_at for queue in self._queues.partitions)
+        return list(zip(starts, claims, strict=True))
 
     def resume(self, recovered: RecoveredState) -> None:
         """Continue from the recovered log; call it after `claim` and before `run`."""
-        phase = self._phase
-        phase.resumed(recovered)
-        if phase.first:
-            self._queues.unverified = frozenset(self._state.keys())
+        queues, decision = self._queues, recovered.decision
+        self._phase = machine.start(decision, recovered.newest)
+        self._pending_repairs = dict(recovered.pending_repairs)
+        if isinstance(self._phase, AwaitingList):
+            queues.unverified = frozenset(self._state.keys())
             return
-        self._queues.resume(recovered)
-        self._status.frontier = self._queues.frontier
-        index = self._control.index(self.spec.id) or {}
-        self._reporter.resumed(index, now_ms=self._wall_ms())
-        self._schedule.resumed(
-            self._now_s(),
-            index,
-            wall_ms=self._wall_ms(),
-            records=self._queues.object_records - recovered.records_since_snapshot,
-        )
-        if phase.may_repair:
-            self._repair_keys(phase.pending_repairs, only_unpublished=False)
-
-    def _repair_keys(self, pending: dict[bytes, int], *, only_unpublished: bool) -> None:
-        """Publish the true state of these keys; `only_unpublished` skips those queued already."""
-        if not pending:
-            return
-        now_ms = self._wall_ms()
-        for key, partition in pending.items():
-            entry = belonging(self._state.get(key), partition)
-            if entry is None or not (only_unpublished and entry.queued):
-                self._queues.repair(key, entry, partition, time_ms=now_ms)
-        log.info("repairing stale records", extra={"stream": self.spec.id, "objects": len(pending)})
-        pending.clear()
-        self._wake()
+        queues.resume(recovered)
+        self._status.frontier = queues.frontier
+        index, now_ms = self._control.index(self.spec.id) or {}, self._wall_ms()
+        self._reporter.resumed(index, now_ms=now_ms)
+        records = queues.object_records - recovered.records_since_snapshot
+        self._schedule.resumed(self._now_s(), index, wall_ms=now_ms, records=records)
+        if isinstance(decision, ListAndDiff):
+            self._schedule.wanted = decision.configured or any(
+                queue.last_snapshot is None for queue in queues.partitions
+            )
+        self._repair_keys()
 
     async def run(self) -> None:
         """Publish until cancelled; call it after `claim`.
@@ -298,8 +248,7 @@ class StreamRelay:
         try:
             await self._in_group(self._start)
         finally:
-            self._closed = True
-            self._tasks = None
+            self._phase = Draining()
             self._flush_trigger.cancel()
             self._metrics.snapshot_running.set(0)
 
@@ -308,60 +257,96 @@ class StreamRelay:
 
         Returns: Whether everything was acknowledged within `deadline_s` seconds.
         """
-        self._closed = True
+        self._handle(machine.DrainBegun())
         try:
             async with asyncio.timeout(deadline_s):
                 await self._settle()
-                if not self._phase.quiet:
-                    self._queues.mark(
-                        "heartbeat", frontier=self._phase.frontier, time_ms=self._wall_ms()
-                    )
+                last = self._phase.frontier if isinstance(self._phase, Draining) else None
+                if last is not None:
+                    self._queues.mark("heartbeat", frontier=last, time_ms=self._wall_ms())
                 await self._settle()
         except TimeoutError:
             left = self._queues.held_records + self._queues.dirty_keys
-            log.warning(
-                "drain deadline passed", extra={"stream": self.spec.id, "records_left": left}
-            )
+            extra = {"stream": self.spec.id, "records_left": left}
+            log.warning("drain deadline passed", extra=extra)
             return False
         return True
 
+    async def _settle(self) -> None:
+        while not self._queues.empty:
+            self._flush_trigger.now()
+            await self._backpressure.progress()
+
     async def _in_group(self, start: Callable[[asyncio.TaskGroup], None]) -> None:
         try:
-            async with asyncio.TaskGroup() as tasks:
-                start(tasks)
+            async with asyncio.TaskGroup() as self._tasks:
+                start(self._tasks)
         except BaseExceptionGroup as group:
             if group.subgroup(Fenced) is None:
                 raise
-            raise fenced_by(
-                group,
-                f"stream {self.spec.id}: a newer writer owns the stream; epoch {self._epoch} stops",
-            ) from group
-
-    def _send_claims(self, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
-        self._flush()
+            message = f"a newer writer owns the stream; epoch {self._epoch} stops"
+            raise fenced_by(group, f"stream {self.spec.id}: {message}") from group
+        finally:
+            self._tasks = None
 
     def _start(self, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
         self._flush_trigger.now()
         tasks.create_task(self._flush_forever(), name=f"flush {self.spec.id}")
         tasks.create_task(self._heartbeat_forever(), name=f"heartbeat {self.spec.id}")
         if self._repair is not None:
             tasks.create_task(self._repair_forever(self._repair), name=f"heal {self.spec.id}")
 
+    # ---- the machine -----------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        self._phase, effects = machine.step(self._phase, event)
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Effect.BEGIN_FIRST_SNAPSHOT:
+                self._begin_snapshot(first=True)
+            case Effect.BEGIN_WANTED_SNAPSHOT:
+                if self._schedule.wanted and self._may_snapshot():
+                    self._begin_snapshot()
+            case Effect.LOWER_FRONTIER:
+                self._queues.lower()
+            case Effect.HEARTBEAT:
+                self._heartbeat()
+            case Effect.HEARTBEAT_SOON:
+                loop = asyncio.get_running_loop()
+                loop.call_later(FIRST_HEARTBEAT_S, self._first_heartbeat)
+            case Effect.REPAIR:
+                self._repair_keys()
+            case Effect.REPORT_COMPLETE:
+                self._status.complete = True
+
+    def _confirmation(self) -> Confirmation:
+        """Heartbeats queued now confirm the state of now."""
+        return Confirmation(frozenset(range(self.spec.partitions)), self._queues.number)
+
+    def _first_heartbeat(self) -> None:
+        confirmation = None if self._status.list_due else self._confirmation()
+        self._handle(machine.HeartbeatDue(confirmation))
+
     async def _repair_forever(self, repair: StaleRecordRepair) -> None:
         while True:
-            stale = await repair.stale_keys()
-            if self._phase.may_repair and not self._closed:
-                self._repair_keys(stale, only_unpublished=False)
-            else:
-                self._phase.pending_repairs |= stale
+            self._pending_repairs |= await repair.stale_keys()
+            self._repair_keys()
             self._wake()
 
-    async def _settle(self) -> None:
-        while not self._queues.empty:
-            self._flush_trigger.now()
-            await self._backpressure.progress()
+    def _repair_keys(self) -> None:
+        """Publish the true state of the keys found stale, if the phase permits it."""
+        pending = self._pending_repairs
+        if not pending or not machine.may_repair(self._phase):
+            return
+        now_ms = self._wall_ms()
+        for key, partition in pending.items():
+            self._queues.repair(key, self._state.get(key), partition, time_ms=now_ms)
+        log.info("repairing stale records", extra={"stream": self.spec.id, "objects": len(pending)})
+        pending.clear()
+        self._wake()
 
     # ---- flushing --------------------------------------------------------------------------------
 
@@ -379,9 +364,8 @@ class StreamRelay:
             elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
                 self._flush_trigger.now()
                 return
-        if not free:
-            return  # every queue that holds something waits for an acknowledgement, which wakes us
-        self._flush_trigger.soon()
+        if free:  # else all that is queued waits for an acknowledgement, which wakes us
+            self._flush_trigger.soon()
 
     async def _flush_forever(self) -> None:
         while True:
@@ -400,7 +384,8 @@ class StreamRelay:
                 continue
             if queue.outstanding is None:
                 queue.outstanding = self._render(queue)
-                self._tasks.create_task(self._deliver(queue), name=self._names[queue.partition])
+                name = f"deliver {self.spec.id}/{queue.partition}"
+                self._tasks.create_task(self._deliver(queue), name=name)
             elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
                 queue.next = self._render(queue)
         self._reporter.queued(self._queues, self._now_s())
@@ -413,8 +398,9 @@ class StreamRelay:
                 # no key examined needed a record: no receipt will wake us
                 self._flush_trigger.now()
             return
-        if not (self._phase.quiet or self._closed):
-            queues.mark_partition(queue, "heartbeat", frontier=self._phase.frontier, time_ms=now_ms)
+        if machine.may_beat(self._phase):
+            frontier = machine.frontier(self._phase)
+            queues.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=now_ms)
         if queues.empty:
             self._backpressure.progressed()
 
@@ -423,18 +409,20 @@ class StreamRelay:
         self._reporter.overflown(self._queues, self._now_s())
         snapshot = self._snapshot
         if snapshot is not None and not snapshot.complete:
-            self._snapshot, self._phase.snapshot_wanted = None, True
-            self._requests[:0] = snapshot.requests
+            self._snapshot, self._queues.members = None, set()
+            self._schedule.abandoned(snapshot)
             self._metrics.snapshot_running.set(0)
-            log.info(
-                "snapshot abandoned: queue overflow",
-                extra={"stream": self.spec.id, "snapshot": snapshot.id},
-            )
+            extra = {"stream": self.spec.id, "snapshot": snapshot.id}
+            log.info("snapshot abandoned: queue overflow", extra=extra)
 
-    def _render(self, queue: PartitionQueue) -> RenderedBatch:
+    def _render(self, queue: PartitionQueue, *, limit_records: int | None = None) -> RenderedBatch:
         assert self._encoder is not None
         return queue.render(
-            self._encoder, self._state.unpack, limit_bytes=self._batch_bytes, seen_ms=self._seen_ms
+            self._encoder,
+            self._state.unpack,
+            limit_bytes=self._batch_bytes,
+            seen_ms=self._seen_ms,
+            limit_records=limit_records,
         )
 
     async def _deliver(self, queue: PartitionQueue) -> None:
@@ -444,166 +432,152 @@ class StreamRelay:
                     Batch(self.spec.topic, queue.partition, batch.records, self.spec.id)
                 )
             except RecordTooLarge as error:
-                if error.acked:
-                    self._acked(queue, queue.split(len(error.acked)), Receipt(list(error.acked)))
-                if self._oversize.refused(self._queues, queue, error):
-                    queue.outstanding = self._render(queue) if queue.waiting else None
-                    self._backpressure.progressed()
-                else:
-                    await self._oversize.wait(self._queues, queue.partition, error)
+                await self._refused(queue, error)
             else:
-                self._acked(queue, batch, receipt)
+                self._acked(queue, batch, receipt.offsets)
                 self._oversize.taken(queue.partition)
-            if self._control.outclaimed(self.spec.id, self._epoch):
-                raise Fenced(f"stream {self.spec.id}: a newer claim was read")
+            self._check_ownership()
         if queue.waiting or self._snapshot is not None or queue.dirty is not None:
             self._wake()
 
-    def _acked(self, queue: PartitionQueue, batch: RenderedBatch, receipt: Receipt) -> None:
-        self._queues.settled(queue, batch, receipt.offsets)
+    def _check_ownership(self) -> None:
+        if self._control.outclaimed(self.spec.id, self._epoch):
+            raise Fenced(f"stream {self.spec.id}: a newer claim was read")
+
+    async def _refused(self, queue: PartitionQueue, error: RecordTooLarge) -> None:
+        """Render again what was not appended, with less of the refused object or without it."""
+        queue.put_back()
+        if appended := len(error.acked):
+            queue.outstanding = self._render(queue, limit_records=appended)
+            self._acked(queue, queue.outstanding, error.acked)
+        adjusted = self._oversize.refused(self._queues, queue, error.index - appended)
+        queue.outstanding = self._render(queue) if queue.waiting else None
+        if adjusted:
+            self._backpressure.progressed()
+        else:
+            await self._oversize.wait(self._queues, queue.partition, error)
+
+    def _acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
+        self._queues.settled(queue, batch, offsets)
         if self._repair is not None:
-            self._repair.acked(queue.partition, receipt.offsets, batch.before[0] + 1)
+            self._repair.acked(queue.partition, offsets, batch.before[0] + 1)
         self._reporter.acked(batch, self._queues, self._now_s())
         for rendered in batch.markers:
-            self._marker_acked(queue, rendered, receipt.offsets[rendered.index])
+            self._marker_acked(queue, rendered, offsets[rendered.index])
         self._backpressure.progressed()
 
     # ---- markers and snapshots -------------------------------------------------------------------
 
     async def _heartbeat_forever(self) -> None:
-        place, heartbeat_interval = (
-            zlib.crc32(self.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS,
-            self._heartbeat_interval,
-        )
+        place = zlib.crc32(self.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS
+        interval = self._heartbeat_interval
         while True:
             now_s = self._now_s()
-            beat_s = heartbeat_interval.next_s(now_s, place)
+            beat_s = interval.next_s(now_s, place)
             wait_s = beat_s - now_s
             if self._may_snapshot() and (snapshot_s := self._schedule.wait_s(now_s)) is not None:
                 wait_s = min(wait_s, max(snapshot_s, 0.01))
-            await heartbeat_interval.sleep(wait_s)
-            if self._control.outclaimed(self.spec.id, self._epoch):
-                raise Fenced(f"stream {self.spec.id}: a newer claim was read")
-            if not self._closed:
-                if self._now_s() >= beat_s:
-                    self._heartbeat()
-                await self._snapshot_if_due()
+            await interval.sleep(wait_s)
+            self._check_ownership()
+            if self._now_s() >= beat_s:
+                self._heartbeat()
+            await self._snapshot_if_due()
 
     def _heartbeat(self) -> None:
         """Queue a heartbeat on each partition."""
         self._reporter.queued(self._queues, self._now_s())
-        if self._phase.quiet:
-            return
-        self._queues.heartbeat(frontier=self._phase.frontier, time_ms=self._wall_ms())
-        self._wake()
+        if machine.may_beat(self._phase):
+            frontier = machine.frontier(self._phase)
+            self._queues.heartbeat(frontier=frontier, time_ms=self._wall_ms())
+            self._wake()
 
     def _may_snapshot(self) -> bool:
-        return (
-            self._snapshot is None
-            and self._phase.may_snapshot
-            and not self._queues.conflating
-            and not self._closed
-        )
+        idle = self._snapshot is None and not self._queues.conflating
+        return idle and machine.may_snapshot(self._phase)
 
     async def _snapshot_if_due(self) -> None:
-        due = self._schedule.due(
-            self._now_s(), records=self._queues.object_records, live=len(self._state)
-        )
-        if self._may_snapshot() and (due or self._requests or self._phase.snapshot_wanted):
+        records, live = self._queues.object_records, len(self._state)
+        due = self._schedule.due(self._now_s(), records=records, live=live)
+        if due and self._may_snapshot():
             await self._oversize.before_snapshot(self._queues)
             if self._may_snapshot():
                 self._begin_snapshot()
 
-    def _begin_snapshot(self) -> None:
+    def _begin_snapshot(self, *, first: bool = False) -> None:
         """Queue begin on every partition; its frontier is the old one, "0" for the first."""
         assert self._encoder is not None, "a snapshot before the claim"
-        phase = self._phase
-        first, phase.first, phase.snapshot_wanted = phase.first, False, False
-        self._snapshots += 1
-        keys = self._state.keys()
-        self._oversize.forget_gone()
+        queues, keys, now_s = self._queues, self._state.keys(), self._now_s()
         if first:
-            self._queues.unpublished = {*keys, *self._queues.unverified}
-        snapshot = Snapshot(
+            queues.unpublished = {*keys, *queues.unverified}
+        # the first snapshot reaches the keys that are not published, so one set serves both
+        queues.members = queues.unpublished if first else set(keys)
+        self._snapshots += 1
+        requests = self._schedule.begun(now_s, queues.object_records)
+        self._snapshot = snapshot = Snapshot(
             f"{self._epoch}-{self._snapshots}",
             keys=keys,
-            begun_at=self._queues.number,
             partitions=self.spec.partitions,
-            first=first,
-            requests=tuple(self._requests[:REQUESTS_MAX]),
+            begun_s=now_s,
+            requests=requests,
         )
-        del self._requests[:REQUESTS_MAX]
-        self._snapshot, self._snapshot_began_s = snapshot, self._now_s()
-        self._schedule.restarted(self._snapshot_began_s, self._queues.object_records)
-        self._queues.mark(
-            "begin", frontier=self._phase.frontier, time_ms=self._wall_ms(), snapshot=snapshot.id
-        )
+        frontier, now_ms = machine.frontier(self._phase), self._wall_ms()
+        queues.mark("begin", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
         self._metrics.snapshot_running.set(1)
-        log.info(
-            "snapshot started",
-            extra={"stream": self.spec.id, "snapshot": snapshot.id, "objects": len(keys)},
-        )
+        extra = {"stream": self.spec.id, "snapshot": snapshot.id, "objects": len(keys)}
+        log.info("snapshot started", extra=extra)
         self._wake()
 
     def _step_snapshot(self) -> None:
         """Queue the next members of the running snapshot as far as there is room, or its end."""
-        snapshot = self._snapshot
-        if snapshot is None or self._closed:
+        snapshot, queues = self._snapshot, self._queues
+        if snapshot is None or isinstance(self._phase, Draining):
             return
-        partitions, now_ms, queues, place = (
-            self._queues.partitions,
-            self._wall_ms(),
-            self._queues,
-            snapshot.place,
-        )
+        now_ms, partitions, place = self._wall_ms(), queues.partitions, snapshot.place
         # the rest is for live events, which would void the snapshot over the bound
         room_bytes = self._queue_bytes // 2
         if snapshot.unfinished and queues.held_bytes <= room_bytes:
             ahead = snapshot.ahead_bytes(self._now_s(), queues.object_records)
-            left = snapshot.chunk(
+            snapshot.chunk(
+                queues.members,
                 self._state.get,
                 lambda partition: (
                     partitions[partition].takes_reads(ahead) and queues.held_bytes <= room_bytes
                 ),
                 lambda key, entry: queues.read(key, entry, time_ms=now_ms),
             )
-            if left and all(
-                not queue.waiting and queue.outstanding is None for queue in partitions
-            ):
-                # a step that only skipped keys: no receipt will wake us
+            if not any(queue.waiting or queue.outstanding for queue in partitions):
+                # a step that only passed keys over: no receipt will wake us
                 self._flush_trigger.now()
         self._backpressure.snapshot_stepped(
             unfinished=snapshot.unfinished, moved=snapshot.place != place
         )
-        if (
-            self._repair is None
-            or self._repair.may_end(snapshot.id, all_queued=snapshot.all_queued)
-        ) and snapshot.ready_to_end():
-            self._phase.published = True
-            queues.mark("end", frontier=self._phase.frontier, time_ms=now_ms, snapshot=snapshot.id)
+        repaired = self._repair is None or self._repair.may_end(
+            snapshot.id, all_queued=snapshot.all_queued
+        )
+        if repaired and snapshot.ready_to_end():
+            self._handle(machine.EndQueued())
+            frontier = machine.frontier(self._phase)
+            queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
 
     def _marker_acked(self, queue: PartitionQueue, rendered: RenderedMarker, offset: int) -> None:
         marker, snapshot = rendered.marker, self._snapshot
         if marker.kind == "claim":
             return
         self._status.frontier = self._queues.frontier
-        if (
-            marker.kind == "heartbeat"
-            and not self._status.list_due
-            and self._phase.confirmed(queue.partition, rendered.behind)
-        ):
-            self._status.complete = True
-        if snapshot is None or marker.snapshot != snapshot.id:
+        if marker.kind == "heartbeat":
+            if not self._status.list_due:
+                self._handle(machine.HeartbeatAcked(queue.partition, rendered.behind))
+        elif snapshot is None or marker.snapshot != snapshot.id:
             return
-        if marker.kind == "begin":
+        elif marker.kind == "begin":
             snapshot.begin_acked(queue.partition, offset)
-        elif marker.kind == "end":
+        else:
             snapshot.end_acked(
                 queue.partition, offset=offset, count=marker.count, digest=marker.digest
             )
             if snapshot.complete:
                 assert self._tasks is not None
-                self._status.complete = True
+                self._handle(machine.SnapshotAcked())
                 self._queues.unverified = frozenset()
                 self._tasks.create_task(
                     self._conclude(snapshot, marker.frontier), name=f"snapshot {self.spec.id}"
@@ -611,11 +585,9 @@ class StreamRelay:
 
     async def _conclude(self, snapshot: Snapshot, frontier: str) -> None:
         now_ms = self._wall_ms()
-        await self._control.write(
-            "snapshot",
-            self.spec.id,
-            snapshot.index_value(epoch=self._epoch, frontier=frontier, time_ms=now_ms),
-        )
-        self._snapshot, took_s = None, self._now_s() - self._snapshot_began_s
+        value = snapshot.index_value(epoch=self._epoch, frontier=frontier, time_ms=now_ms)
+        await self._control.write("snapshot", self.spec.id, value)
+        self._snapshot = None
         self._concluded()
+        took_s = self._now_s() - snapshot.begun_s
         self._reporter.concluded(snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms)

@@ -22,7 +22,6 @@ GUARD_OBJECTS: Final = 100
 """From this many held objects on, a list that has lost more than half of them is confirmed by a
 second list. See docs/watch-facts.md 5.8."""
 
-_STAGE_AT_ONCE: Final = 512
 _PLACE_BYTES: Final = 4
 _NOWHERE: Final = 0xFFFFFFFF
 _VERSION_KEY: Final = b'"resourceVersion":"'
@@ -30,11 +29,9 @@ _VERSION_KEY: Final = b'"resourceVersion":"'
 
 @dataclass(slots=True)
 class ApplyResult:
-    """The effect of a batch of watch frames.
-
-    `changes` are in the server's order. Counted: `suppressed`, no published field changed;
-    `repeated`, the held state or an older one; `elsewhere`, a namespace outside of the stream.
-    """
+    """The effect of a batch of watch frames: `changes` in the server's order. Counted:
+    `suppressed`, no published field changed; `repeated`, the held state or an older one;
+    `elsewhere`, a namespace outside of the stream."""
 
     changes: list[ObjectChange] = field(default_factory=list)
     suppressed: int = 0
@@ -44,12 +41,9 @@ class ApplyResult:
 
 @dataclass(slots=True)
 class ReplaceResult:
-    """The effect of a complete list.
-
-    `changes` are removals first, then upserts in list order; `missed` is the number of keys that
-    differ; `kept` the number of keys missing in the list that stay, because some of its objects
-    could not be decoded.
-    """
+    """The effect of a complete list: `changes` are removals, then upserts in list order. `missed`
+    keys differ; `kept` keys are missing in the list but stay, because some of its objects could not
+    be decoded."""
 
     changes: list[ObjectChange] = field(default_factory=list)
     missed: int = 0
@@ -109,23 +103,22 @@ class Store:
         """The entry under `key`."""
         return self._entries.get(key)
 
-    def key_of(self, frame: ObjectFrame) -> bytes:
-        """The record key of the frame's object."""
-        return f"{self._prefix}{frame.namespace}/{frame.name}".encode()
+    def key_of(self, namespace: str, name: str) -> bytes:
+        """The record key of an object."""
+        return f"{self._prefix}{namespace}/{name}".encode()
 
     def unpack(self, entry: Entry) -> bytes:
         """The published bytes of `entry`, a present or former one."""
         packed = entry.packed
         at = int.from_bytes(packed[:_PLACE_BYTES], "little")
         body = self._packer.unpack(memoryview(packed)[_PLACE_BYTES:])
-        return (
-            body
-            if at == _NOWHERE
-            else b"%b%b%b" % (body[:at], entry.resource_version.encode(), body[at:])
-        )
+        if at == _NOWHERE:
+            return body
+        return b"%b%b%b" % (body[:at], entry.resource_version.encode(), body[at:])
 
-    def _pack(self, value: bytes, version: str) -> bytes:
-        """`value` without its resourceVersion, compressed, after the position of that.
+    def pack(self, value: bytes, version: str) -> bytes:
+        """The packed value of an entry: the published bytes without their resourceVersion,
+        compressed, after the position of that.
 
         The entry holds the version, so two states differ only in their versions exactly when their
         packed bytes are equal: `suppress_unchanged` compares them without a second hash. Should the
@@ -137,37 +130,25 @@ class Store:
         if at < 0:
             return _NOWHERE.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(value)
         at += len(_VERSION_KEY)
-        return at.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(
-            value[:at] + value[at + len(text) :]
-        )
+        body = value[:at] + value[at + len(text) :]
+        return at.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(body)
 
     def _upsert(
         self, key: bytes, frame: ObjectFrame, held: Entry | None
     ) -> tuple[Entry, bytes | None]:
         """The entry of `frame`, with its published bytes; `held` itself where the content is equal
         (the uid is part of it)."""
-        value = self._transform(frame)
-        version = frame.resource_version
-        packed = self._pack(value, version)
+        value, version = self._transform(frame), frame.resource_version
+        packed = self.pack(value, version)
         if held is None:
-            return Entry(
-                frame.uid,
-                version,
-                content_hash(key, value),
-                partition_of(key, self._partitions),
-                packed,
-            ), value
-        if packed == held.packed and (self._suppress or version == held.resource_version):
+            partition = partition_of(key, self._partitions)
+        elif packed == held.packed and (self._suppress or version == held.resource_version):
             return held, None
-        return Entry(
-            frame.uid, version, content_hash(key, value), held.partition, packed, held.queued
-        ), value
+        else:
+            partition = held.partition
+        return Entry(frame.uid, version, content_hash(key, value), partition, packed), value
 
     # ---- the log ----
-
-    def pack(self, value: bytes, version: str) -> bytes:
-        """The packed value of an entry, for rebuilding entries from published bytes."""
-        return self._pack(value, version)
 
     def loading(self, states: Sequence[Mapping[bytes, Entry]]) -> None:
         """Note the entries being rebuilt in `states`; a dictionary is trained once there are
@@ -211,13 +192,8 @@ class Store:
         """
         self._staged = None
         applied = ApplyResult()
-        entries, namespaces, prefix, changes, skip = (
-            self._entries,
-            self._namespaces,
-            self._prefix,
-            applied.changes,
-            self._skip,
-        )
+        entries, changes, skip = self._entries, applied.changes, self._skip
+        namespaces, prefix = self._namespaces, self._prefix
         for frame in frames:
             if namespaces and frame.namespace not in namespaces:
                 applied.elsewhere += 1
@@ -232,9 +208,8 @@ class Store:
                     applied.repeated += 1
                 else:
                     del entries[key]
-                    changes.append(
-                        Removed(key, held, frame.resource_version, frame.uid == held.uid)
-                    )
+                    observed = frame.uid == held.uid
+                    changes.append(Removed(key, held, frame.resource_version, observed))
                 continue
             if held is not None and _repeats(frame, held):
                 applied.repeated += 1
@@ -251,16 +226,11 @@ class Store:
                     changes.append(Removed(key, held, entry.resource_version, observed=False))
             entries[key] = entry
             changes.append(Upserted(key, entry, before, value))
-        self._confirm(changes)
+        for change in changes if self._unconfirmed else ():
+            self._unconfirmed.pop(change.key, None)
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
-
-    def _confirm(self, changes: Sequence[ObjectChange]) -> None:
-        """Drop objects from `_unconfirmed` that the watch shows."""
-        if self._unconfirmed:
-            for change in changes:
-                self._unconfirmed.pop(change.key, None)
 
     def clear(self, resource_version: str) -> list[ObjectChange]:
         """Remove every object, as of `resource_version`; returns one removal each."""
@@ -307,56 +277,35 @@ class Store:
 
         Returns: The number of objects in namespaces outside of the stream.
         """
-        assert self._staged is not None, "objects of a list before begin_list"
+        staged = self._staged
+        assert staged is not None, "objects of a list before begin_list"
         self._unreadable += unreadable
-        self._damaged.update(
-            f"{self._prefix}{namespace}/{name}".encode() for namespace, name in damaged
-        )
-        elsewhere = 0
-        for start in range(0, len(frames), _STAGE_AT_ONCE):
-            elsewhere += self._stage_some(frames[start : start + _STAGE_AT_ONCE], self._staged)
-            if len(self._staged) >= self._train_at and not self._packer.trained:
-                self._train(self._staged)
-        return elsewhere
-
-    def _stage_some(self, frames: Sequence[ObjectFrame], staged: dict[bytes, Entry]) -> int:
+        self._damaged.update(self.key_of(*named) for named in damaged)
         entries, namespaces, prefix = self._entries, self._namespaces, self._prefix
         elsewhere = 0
         for frame in frames:
             if namespaces and frame.namespace not in namespaces:
                 elsewhere += 1
                 continue
+            if len(staged) >= self._train_at and not self._packer.trained:
+                self._train(staged)
             key = f"{prefix}{frame.namespace}/{frame.name}".encode()
+            held, version = entries.get(key), frame.resource_version
             if frame.type == "DELETED":
                 if (listed := staged.get(key)) is not None and _ends(frame, listed):
                     del staged[key]
                 continue
-            held = entries.get(key)
-            if held is None:
-                staged[key], _ = self._upsert(key, frame, None)
-            elif (
-                held.resource_version == frame.resource_version != ""
-                and held.uid == frame.uid
-                and not self._by_content
-            ):
-                staged[key] = held
-            elif _older(frame.resource_version, held.resource_version):
-                staged[key] = self._earlier(key, frame, held)
-            else:
-                staged[key], _ = self._upsert(key, frame, held)
+            known = None if held is None else held.resource_version
+            if held is not None and not self._by_content and version == known:
+                if _repeats(frame, held):
+                    staged[key] = held
+                    continue
+            elif known is not None and _older(version, known):
+                # The API server was restored. Never `held` itself, even where only the version
+                # differs: with its version, all changes up to there would be taken for replays.
+                held = None
+            staged[key], _ = self._upsert(key, frame, held)
         return elsewhere
-
-    def _earlier(self, key: bytes, frame: ObjectFrame, held: Entry) -> Entry:
-        """The entry of a listed object that is older than the held one: the API server was
-        restored.
-
-        Never `held` itself, even where only the version differs: with its version, all changes up
-        to there would be taken for replays.
-        """
-        entry, _ = self._upsert(key, frame, None)
-        return Entry(
-            entry.uid, entry.resource_version, entry.hash, held.partition, entry.packed, held.queued
-        )
 
     def suspicious(self) -> bool:
         """Whether the running list lost more than half of the held objects, so that a second list
@@ -380,21 +329,15 @@ class Store:
         replaced = ReplaceResult()
         self._forget_log()
         unconfirmed, self._unconfirmed = self._unconfirmed, {}
-        if self._unreadable or self._damaged:
-            absent = {key: entry for key, entry in held.items() if key not in listed}
-            if self._unreadable:
-                self._unconfirmed = {
-                    key: entry
-                    for key, entry in absent.items()
-                    if key not in self._damaged and unconfirmed.get(key) is not entry
-                }
-            kept = {
-                key: entry
-                for key, entry in absent.items()
-                if key in self._damaged or key in self._unconfirmed
-            }
-            listed.update(kept)
-            replaced.kept = len(kept)
+        for key in held if self._unreadable or self._damaged else ():
+            if key in listed:
+                continue
+            if key not in self._damaged:
+                if not self._unreadable or unconfirmed.get(key) is held[key]:
+                    continue
+                self._unconfirmed[key] = held[key]
+            listed[key] = held[key]
+            replaced.kept += 1
         self._entries, self._staged = listed, None
         if not self.listed:
             self.listed = True
@@ -411,11 +354,8 @@ class Store:
         for key, new in listed.items():
             old = held.get(key)
             if new is not old:
-                changes.append(
-                    Upserted(
-                        key, new, old.hash if old is not None and old.uid == new.uid else None, None
-                    )
-                )
+                before = old.hash if old is not None and old.uid == new.uid else None
+                changes.append(Upserted(key, new, before, None))
                 replaced.missed += 1
         return replaced
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from watchrelay.contract.wire import Reason
@@ -33,37 +32,16 @@ GAUGE_EVERY_MS = 250
 
 
 class ChangePublisher(Protocol):
-    """Publishes the changes of one store. Implemented by publish/writer.py."""
+    """Publishes the changes of one store. Implemented and described by publish/writer.py.
+    `received_s` is monotonic, 0.0 for changes of a list; `at_ms` is wall time."""
 
-    async def room(self) -> None:
-        """Return when more changes are accepted."""
-        ...
-
-    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
-        """Queue `changes`, in the step that changed the store. `received_s` is monotonic, 0.0 for
-        those of a list."""
-        ...
-
-    def synced(self, resource_version: str) -> None:
-        """The store is complete at this version; the first call begins the first snapshot."""
-        ...
-
-    def progressed(self, resource_version: str) -> None:
-        """Every change up to this version was pushed or suppressed."""
-        ...
-
-    def server_seen(self, at_ms: int) -> None:
-        """The API server answered. Wall milliseconds."""
-        ...
-
-
-@dataclass(slots=True)
-class _Unconfirmed:
-    """Changes found by a list (`keys`) that the watch, which continues from before the list, has
-    not shown yet; it has passed them at version `until`."""
-
-    until: str
-    keys: set[bytes]
+    async def room(self) -> None: ...
+    def push(
+        self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float
+    ) -> None: ...
+    def synced(self, resource_version: str) -> None: ...
+    def progressed(self, resource_version: str) -> None: ...
+    def server_seen(self, at_ms: int) -> None: ...
 
 
 class Reflector:
@@ -82,19 +60,18 @@ class Reflector:
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         """`resumed`: the store was recovered from a log whose newest version is `version`."""
-        self._store = store
-        self._resumed = resumed
-        self._publisher = publisher
-        self._metrics = metrics
-        self._status = status
-        self._wall_ms = wall_ms
+        self._store, self._publisher, self._resumed = store, publisher, resumed
+        self._metrics, self._status, self._wall_ms = metrics, status, wall_ms
         self._version = version or "0"
         """The newest version of a list, a bookmark or a batch: that of removals without one."""
         self._gone = False
-        self._unconfirmed: _Unconfirmed | None = None
+        self._unconfirmed = set[bytes]()
+        """Changes found by a list that the watch, which continues from before the list, has not
+        shown yet."""
+        self._until: str | None = None
+        """The version at which the watch has passed that list; None: there is none."""
         self._counted = -1
-        self._event_shown_ms = 0
-        self._seen_shown_ms = 0
+        self._event_shown_ms = self._seen_shown_ms = 0
 
     async def take(self, event: Watched) -> bool:
         """Apply an event of the watch.
@@ -105,38 +82,40 @@ class Reflector:
         match event:
             case Observed():
                 await self._publisher.room()
-                if self._unconfirmed is not None:
-                    event = Observed(self._news(event.frames, self._unconfirmed), event.received_s)
-                if event.frames:
-                    self._observed(event)
-            case Progressed():
-                if (
-                    self._unconfirmed is not None
-                    and compare(event.resource_version, self._unconfirmed.until) == -1
-                ):
-                    self._server_seen()
-                    return True
-                self._conclude()
-                self._version = event.resource_version
-                self._resumed = False
+                frames = event.frames
+                if self._until is not None:
+                    frames = self._news(frames, self._until)
+                if frames:
+                    self._observed(frames, event.received_s)
+            case Progressed(resource_version=version):
                 self._server_seen()
-                self._store.passed(event.resource_version)
-                self._publisher.progressed(event.resource_version)
+                if self._until is None or compare(version, self._until) != -1:
+                    self._conclude()
+                    self._version, self._resumed = version, False
+                    self._store.passed(version)
+                    self._publisher.progressed(version)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
                 self._status.listed = 0
             case Listed():
                 self._server_seen()
-                self._filtered(
-                    self._store.stage(
-                        event.objects, unreadable=event.unreadable, damaged=event.damaged
-                    )
+                elsewhere = self._store.stage(
+                    event.objects, unreadable=event.unreadable, damaged=event.damaged
                 )
+                self._filtered(elsewhere)
                 self._status.listed = self._store.staged
             case ListDone():
                 self._server_seen()
                 if not event.confirmed and self._store.suspicious():
-                    self._reject_list()
+                    log.warning(
+                        "list lost more than half of the held objects: relisting",
+                        extra={
+                            "stream": self._status.stream,
+                            "held": len(self._store),
+                            "listed": self._store.staged,
+                        },
+                    )
+                    self._store.void_list()
                     return False
                 await self._publisher.room()
                 self._done(event)
@@ -149,13 +128,12 @@ class Reflector:
                 assert_never(event)
         return True
 
-    def _observed(self, event: Observed) -> None:
-        applied = self._store.apply(event.frames)
+    def _observed(self, frames: Sequence[ObjectFrame], received_s: float) -> None:
+        applied = self._store.apply(frames)
         if applied.changes:
-            self._publisher.push(applied.changes, reason="watch", received_s=event.received_s)
-        now_ms = self._server_seen()
+            self._publisher.push(applied.changes, reason="watch", received_s=received_s)
+        now_ms, metrics = self._server_seen(), self._metrics
         self._status.last_event_ms = now_ms
-        metrics = self._metrics
         if now_ms - self._event_shown_ms >= GAUGE_EVERY_MS:
             self._event_shown_ms = now_ms
             metrics.last_event_timestamp_seconds.set(now_ms / 1000)
@@ -183,10 +161,8 @@ class Reflector:
         if event.since:
             # Where the log was all that was known, and where an earlier such list is in unconfirmed
             # still: the watch shows it all the same.
-            earlier = self._unconfirmed.keys if self._unconfirmed is not None else set[bytes]()
-            self._unconfirmed = _Unconfirmed(
-                event.resource_version, earlier | {change.key for change in replaced.changes}
-            )
+            self._until = event.resource_version
+            self._unconfirmed.update(change.key for change in replaced.changes)
         else:
             self._conclude()
             if replaced.missed and not (resumed or self._gone):
@@ -199,12 +175,12 @@ class Reflector:
         self._gone = False
         self._count()
 
-    def _news(self, frames: Sequence[ObjectFrame], unconfirmed: _Unconfirmed) -> list[ObjectFrame]:
+    def _news(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
         """The frames newer than the list; older ones are part of it, and were not missed."""
         news: list[ObjectFrame] = []
         for frame in frames:
-            if compare(frame.resource_version, unconfirmed.until) in {-1, 0}:
-                unconfirmed.keys.discard(self._store.key_of(frame))
+            if compare(frame.resource_version, until) in {-1, 0}:
+                self._unconfirmed.discard(self._store.key_of(frame.namespace, frame.name))
             else:
                 news.append(frame)
         if len(news) < len(frames):
@@ -216,9 +192,10 @@ class Reflector:
 
     def _conclude(self) -> None:
         """Count the listed changes that the watch has not shown by now."""
-        unconfirmed, self._unconfirmed = self._unconfirmed, None
-        if unconfirmed is not None and unconfirmed.keys:
-            self._missed(len(unconfirmed.keys), logging.WARNING)
+        if self._unconfirmed:
+            self._missed(len(self._unconfirmed), logging.WARNING)
+            self._unconfirmed = set()
+        self._until = None
 
     def _missed(self, changes: int, level: int) -> None:
         self._metrics.missed_changes_total.inc(changes)
@@ -227,17 +204,6 @@ class Reflector:
             "list found changes missed by the watch",
             extra={"stream": self._status.stream, "missed": changes},
         )
-
-    def _reject_list(self) -> None:
-        log.warning(
-            "list lost more than half of the held objects: relisting",
-            extra={
-                "stream": self._status.stream,
-                "held": len(self._store),
-                "listed": self._store.staged,
-            },
-        )
-        self._store.void_list()
 
     def _cleared(self) -> None:
         """The resource is not served any more: remove all objects, at the last version seen."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, Union
+from typing import Final, Literal, Union
 
 import msgspec
 from msgspec import Raw
@@ -40,15 +39,7 @@ _WRITING = bytearray()
 """Shared output buffer, grown to the largest object already; a new one would grow for each."""
 
 
-class _Do(Enum):
-    ENTER = "enter"
-    KEEP = "keep"
-    REDACT = "redact"
-    DROP = "drop"
-
-
-# an attribute lookup on the enum costs as much as the rest of a visit
-_REDACT, _DROP, _KEPT = _Do.REDACT, _Do.DROP, _Do.KEEP
+_Do = Literal["enter", "keep", "redact", "drop"]
 
 
 @dataclass(slots=True)
@@ -57,14 +48,14 @@ class _Node:
     each item of a list. `sealed`: a map of secrets; any other value in its place is redacted whole.
     """
 
-    do: _Do = _Do.ENTER
+    do: _Do = "enter"
     keys: dict[str, _Node] = field(default_factory=dict)
     other: _Node | None = None
     items: _Node | None = None
     sealed: bool = False
 
 
-_KEEP: Final = _Node(_Do.KEEP)
+_KEEP: Final = _Node("keep")
 
 
 def _grow(steps: Path, do: _Do) -> _Node:
@@ -84,7 +75,8 @@ def _merge(left: _Node | None, right: _Node | None) -> _Node | None:
     """One tree that does what both do; drop takes precedence over redact, redact over enter."""
     if left is None or right is None:
         return left or right
-    for do in (_Do.KEEP, _Do.DROP, _Do.REDACT):
+    stronger: tuple[_Do, ...] = ("keep", "drop", "redact")
+    for do in stronger:
         if do in {left.do, right.do}:
             return _Node(do)
     keys: dict[str, _Node] = {}
@@ -106,11 +98,11 @@ def _tree(
     """All paths in one tree; None when there are none."""
     root: _Node | None = None
     for path in dropped:
-        root = _merge(root, _grow(path, _Do.DROP))
+        root = _merge(root, _grow(path, "drop"))
     for path in hidden:
-        root = _merge(root, _grow(path, _Do.REDACT))
+        root = _merge(root, _grow(path, "redact"))
     for key in sealed:
-        root = _merge(root, _Node(keys={key: _Node(other=_Node(_Do.REDACT), sealed=True)}))
+        root = _merge(root, _Node(keys={key: _Node(other=_Node("redact"), sealed=True)}))
     return None if root is None else _protect(root)
 
 
@@ -120,7 +112,7 @@ def _protect(root: _Node) -> _Node:
     metadata = root.keys.get("metadata", root.other)
     if metadata is None:
         return root
-    if metadata.do is not _Do.ENTER:
+    if metadata.do != "enter":
         metadata = _Node(other=_Node(metadata.do))
     if metadata.other is not None:
         metadata = _Node(keys=metadata.keys | dict.fromkeys(PROTECTED, _KEEP), other=metadata.other)
@@ -134,15 +126,15 @@ def _prune_map(values: dict[str, _Value], node: _Node) -> None:
     for key in [key for key in known if key in values] if other is None else list(values):
         child = known.get(key, other)
         assert child is not None, "a key that is unknown was looked at for `other`"
-        if child.do is _DROP:
+        if child.do == "drop":
             del values[key]
-        elif child.do is not _KEPT:
+        elif child.do != "keep":
             values[key] = _pruned(values[key], child)
 
 
 def _pruned(value: _Value, node: _Node) -> _Value:
     """What is left of `value`. A subtree that cannot be decoded is redacted whole."""
-    if node.do is _REDACT:
+    if node.do == "redact":
         return REDACTED
     if isinstance(value, dict):
         _prune_map(value, node)
@@ -156,7 +148,7 @@ def _pruned(value: _Value, node: _Node) -> _Value:
             return split
         if first == _LIST and node.items is not None and not node.sealed:
             items = _split_list(value)
-            return [] if node.items.do is _DROP else [_pruned(item, node.items) for item in items]
+            return [] if node.items.do == "drop" else [_pruned(item, node.items) for item in items]
     except BROKEN_JSON:
         return REDACTED
     return REDACTED if node.sealed and bytes(value) != _NULL else value

@@ -21,14 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class Admission:
-    """Shared by every stream of one API server.
-
-    Args:
-        list_slots: How many lists run at once; of those with more than `LARGE_LIST_OBJECTS` objects
-            only one does. Source: docs/watch-facts.md 6.5, 6.6.
-        rng: Source of jitter.
-        metrics: Where `endpoint_gate_closed` is set; None for nowhere.
-    """
+    """Shared by every stream of one API server. `list_slots` lists run at once; of those with more
+    than `LARGE_LIST_OBJECTS` objects only one does. Source: docs/watch-facts.md 6.5, 6.6."""
 
     def __init__(
         self,
@@ -39,8 +33,8 @@ class Admission:
     ) -> None:
         self._rng = rng or Random()
         self.breaker = CircuitBreaker(self._rng)
-        self._slots = asyncio.Semaphore(list_slots)
-        self._large_slots = asyncio.Semaphore(1)
+        self.slots = asyncio.Semaphore(list_slots)
+        self.large_slots = asyncio.Semaphore(1)
         self._changed = asyncio.Event()
         self._gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
         self._numbers = 0
@@ -53,9 +47,8 @@ class Admission:
     def register(self) -> Iterator[StreamAdmission]:
         """The admission of one stream for as long as it runs."""
         self._numbers += 1
-        stream = StreamAdmission(
-            self, self._numbers, first_wait_s=spread_s(self.streams, self._rng)
-        )
+        wait_s = spread_s(self.streams, self._rng)
+        stream = StreamAdmission(self, self._numbers, first_wait_s=wait_s)
         self.streams += 1
         try:
             yield stream
@@ -87,23 +80,6 @@ class Admission:
         while self.breaker.open_until_s is not None and now_s() < until_s:
             await self.wait_for_change(until_s)
 
-    async def acquire_list_slot(self, *, large: bool) -> list[asyncio.Semaphore]:
-        """Wait for a list slot. Returns the semaphores to release."""
-        acquired: list[asyncio.Semaphore] = []
-        try:
-            for semaphore in (self._large_slots, self._slots) if large else (self._slots,):
-                await semaphore.acquire()
-                acquired.append(semaphore)
-        except asyncio.CancelledError:
-            _release(acquired)
-            raise
-        return acquired
-
-
-def _release(acquired: list[asyncio.Semaphore]) -> None:
-    while acquired:
-        acquired.pop().release()
-
 
 class StreamAdmission:
     """The admission of one stream. `first_wait_s` is how long to wait before the first request, so
@@ -119,21 +95,26 @@ class StreamAdmission:
     async def acquire_list_slot(self, *, large: bool) -> None:
         """Take a slot, once per list. Before `enter`, so that the prober never waits for a slot of
         a stream that waits for the probe."""
-        if not self._slots:
-            self._slots = await self._admission.acquire_list_slot(large=large)
+        if self._slots:
+            return
+        admission = self._admission
+        try:
+            for slots in (admission.large_slots, admission.slots) if large else (admission.slots,):
+                await slots.acquire()
+                self._slots.append(slots)
+        except asyncio.CancelledError:
+            self.release_list_slot()
+            raise
 
     def release_list_slot(self) -> None:
         """Return the slot, if one is taken."""
-        _release(self._slots)
+        while self._slots:
+            self._slots.pop().release()
 
     async def enter(self, on_wait: Callable[[float], None]) -> None:
         """Return when a request may be sent. End it with `answered` or `failed`; `close` ends one
-        that was given up.
-
-        Args:
-            on_wait: Called each time the stream must wait, with the moment until when (infinity:
-                unknown).
-        """
+        that was given up. `on_wait` is called each time the stream must wait, with the moment until
+        when (infinity: unknown)."""
         breaker, now_s = self._admission.breaker, asyncio.get_running_loop().time
         while isinstance(answer := breaker.admit(self._number, now_s()), Denied):
             on_wait(answer.until_s)
@@ -163,23 +144,20 @@ class StreamAdmission:
         if not isinstance(error, Unavailable):
             self.answered()
             return
+        reached = not isinstance(error, Unreachable)
         if self._permit is not None and breaker.failed(
-            self._number,
-            self._permit,
-            now_s,
-            retry_after_s=error.retry_after_s,
-            reached=not isinstance(error, Unreachable),
+            self._number, self._permit, now_s, retry_after_s=error.retry_after_s, reached=reached
         ):
             until_s = breaker.open_until_s
+            extra = {
+                "error": str(error),
+                "reason": error.reason,
+                "wait_s": None if until_s is None else round(until_s - now_s, 3),
+                "level": breaker.level,
+            }
+            level = logging.WARNING if breaker.first_in_row else logging.DEBUG
             log.log(
-                logging.WARNING if breaker.first_in_row else logging.DEBUG,
-                "API server unavailable; requests of all streams are paused",
-                extra={
-                    "error": str(error),
-                    "reason": error.reason,
-                    "wait_s": None if until_s is None else round(until_s - now_s, 3),
-                    "level": breaker.level,
-                },
+                level, "API server unavailable; requests of all streams are paused", extra=extra
             )
             self._admission.logged_open = True
             self._admission.notify()

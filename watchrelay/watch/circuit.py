@@ -17,8 +17,7 @@ OPEN_RETRY_AFTER_MAX_S = 32.0
 than kube-apiserver asks for: an aggregated API server may send it for one resource alone. Source:
 docs/watch-facts.md 6.4, class B."""
 OPEN_LEAST_S = 1.0
-"""From a failed probe to the next one: an unavailable server gets at most one request a second from
-all streams together."""
+"""From a failed probe to the next one."""
 
 
 def spread_s(streams: int, rng: Random) -> float:
@@ -71,12 +70,8 @@ class CircuitBreaker:
     circuit for all of them, once however many streams see it. When the time is up, exactly one
     stream probes; any answer of a running server closes the circuit, and the waiting streams follow
     spread out. A stream that fails again although another one was answered in between has a failure
-    of its own (the server of an aggregated API that is down answers 503 for its resources), which
-    opens the circuit for no other stream. A probe that could not be sent, for lack of a credential,
-    leaves the circuit open until another stream probes. A watch that breaks after it was opened may
-    be the end of the server, or the idle timeout of a proxy: it makes the circuit half-open.
-    Source: docs/watch-facts.md 6.5 (client-go warns that a shared delay function advances once per
-    caller).
+    of its own (an aggregated API that is down answers 503 for its resources), which opens the
+    circuit for no other stream. Source: docs/watch-facts.md 6.5.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -139,11 +134,10 @@ class CircuitBreaker:
         for each in self._failing:
             self._failing[each] = True
         if self.state == HalfOpen(stream):
-            count = len(self._waiting)
+            waiting, self._waiting = sorted(self._waiting), set()
             self.state = Closed(
-                {each: now_s + spread_s(count, self._rng) for each in sorted(self._waiting)}
+                {each: now_s + spread_s(len(waiting), self._rng) for each in waiting}
             )
-            self._waiting.clear()
             self._answered = True
             return True
         if isinstance(self.state, Closed):
@@ -159,18 +153,12 @@ class CircuitBreaker:
         retry_after_s: float = 0.0,
         reached: bool = True,
     ) -> bool:
-        """The server failed the request of `stream`.
+        """The server failed the request of `stream`, which had `permit`. `reached`: False when no
+        connection could be made.
 
         A request that was admitted before the newest trip is no new information; only a longer
         Retry-After of it counts. A probe that fails by a failure of its stream alone leaves the
         next probe to another stream.
-
-        Args:
-            stream: Whose request it was.
-            permit: What `admit` returned for it.
-            now_s: Monotonic seconds.
-            retry_after_s: The server's Retry-After, 0 for none.
-            reached: False when no connection could be made.
 
         Returns:
             True when that opened the circuit, or moved the moment of the next probe.
@@ -201,14 +189,9 @@ class CircuitBreaker:
         return True
 
     def not_sent(self, stream: int, now_s: float) -> bool:
-        """The request of `stream` ended before it was sent, by an error on this side.
-
-        That shows nothing about the server: it counts neither as a failure nor as an answer. After
-        a probe that ended so, the next one follows at the pace of probes that reach no server.
-
-        Returns:
-            True when that moved the moment of the next probe.
-        """
+        """The request of `stream` ended before it was sent, by an error on this side, which shows
+        nothing about the server. After a probe that ended so, the next one follows at the pace of
+        probes that reach no server. True when that moved the moment of the next probe."""
         if self.state != HalfOpen(stream):
             return False
         _, delay_s = self._backoff.after_absence(now_s, healthy=False, rng=self._rng)
@@ -216,12 +199,9 @@ class CircuitBreaker:
         return True
 
     def watch_broke(self, now_s: float) -> None:
-        """A watch that had been opened has broken: the circuit is half-open, and the next request
-        is the probe.
-
-        It counts as a failure of the row but adds no delay, so that streams whose watches a proxy
-        closes one by one do not delay each other.
-        """
+        """A watch that had been opened has broken, by the end of the server or by the idle timeout
+        of a proxy: the circuit is half-open. It counts as a failure of the row but adds no delay,
+        so that streams whose watches a proxy closes one by one do not delay each other."""
         if not isinstance(self.state, Closed):
             return
         self._keep_waiting(now_s)
@@ -233,9 +213,8 @@ class CircuitBreaker:
     def _keep_waiting(self, now_s: float) -> None:
         """Streams that wait for their turn after the last trip wait for the end of the next."""
         if isinstance(self.state, Closed):
-            self._waiting.update(
-                each for each, turn_s in self.state.turns.items() if turn_s > now_s
-            )
+            turns = self.state.turns.items()
+            self._waiting.update(each for each, turn_s in turns if turn_s > now_s)
 
     def remove(self, stream: int, now_s: float) -> bool:
         """`stream` has stopped, or gave up its request. True when that lets another stream

@@ -116,14 +116,10 @@ class StreamContext:
     """When the server last showed its current state."""
 
     def recovered(self, *, watched: bool = False) -> StreamContext:
-        """After a request succeeded: slow delays start again at their first, and a 403 is retried
-        quickly at first. `watched`: the request was a watch."""
+        """After a request succeeded, which was a watch if `watched`."""
+        watched = self.watched or watched
         return replace(
-            self,
-            slow_reason="",
-            absent_s=None,
-            watched=self.watched or watched,
-            grace_s=FORBIDDEN_GRACE_S,
+            self, slow_reason="", absent_s=None, watched=watched, grace_s=FORBIDDEN_GRACE_S
         )
 
     def retry(
@@ -153,8 +149,7 @@ class StreamContext:
         return replace(self, undecodable=count, undecodable_s=now_s)
 
     def skips_undecodable(self, now_s: float) -> bool:
-        """True when a reconnect and a relist did not help: undecodable objects are skipped, the
-        others are published."""
+        """True when a reconnect and a relist did not help."""
         return self.undecodable >= 2 and now_s - self.undecodable_s <= UNDECODABLE_WINDOW_S
 
     def streams_lists(self, rules: WatchRules, now_s: float) -> bool:
@@ -171,12 +166,8 @@ class StreamContext:
     def paging(self, rules: WatchRules, now_s: float) -> StreamContext:
         """Page lists for six hours, or until the server's version changes. Source:
         docs/watch-facts.md 3.6."""
-        return replace(
-            self,
-            stream_misses=0,
-            paged_until_s=now_s + NO_STREAMING_LISTS_S,
-            paged_version=rules.server_version,
-        )
+        until_s, version = now_s + NO_STREAMING_LISTS_S, rules.server_version
+        return replace(self, stream_misses=0, paged_until_s=until_s, paged_version=version)
 
     def idle_s(self, rules: WatchRules, timeout_s: int, *, bookmarked: bool) -> float:
         """How long a watch may be silent before it counts as dead: little more than the server's

@@ -25,22 +25,14 @@ from watchrelay.watch.reporting import WatchReporter
 
 
 class Source(Protocol):
-    """Where pages and frames come from: kube/client.py."""
+    """Where pages and frames come from: kube/client.py. Both raise KubeError; that of an open watch
+    without bytes for `idle_timeout_s` has the `reason` "inactive"."""
 
-    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
-        """One page of a list. Raises: KubeError."""
-        ...
+    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page: ...
 
     def watch(
         self, selection: Selection, query: WatchQuery, *, stream: str
-    ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
-        """A watch: each item holds the frames of one chunk, never none; it ends where the server
-        ended it cleanly.
-
-        Raises: KubeError, on entering and while iterating; one whose `reason` is "inactive" after
-        `idle_timeout_s` without bytes.
-        """
-        ...
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]: ...
 
 
 class Outlet(Protocol):
@@ -183,10 +175,8 @@ class Watcher:
                 return machine.LivenessChecked(await self._current_version(query, until_s))
             case machine.CommitList(event=done):
                 return machine.CommitResult(await self._outlet.take(done))
-            case machine.FetchPage(query=query):
-                return await self._fetch(query, admission)
-            case machine.OpenWatch(query=query):
-                return await self._open_watch(query, admission)
+            case machine.FetchPage(query=query) | machine.OpenWatch(query=query):
+                return await self._request(query, admission)
             case machine.Sleep(until_s=until_s, wakeable=wakeable):
                 await self._close()
                 return machine.SleepEnded(await self._sleep(until_s, wakeable=wakeable))
@@ -218,21 +208,37 @@ class Watcher:
         self._reporter.received(frames)
         return machine.FramesReceived(frames, asyncio.get_running_loop().time())
 
-    async def _fetch(self, query: ListQuery, admission: StreamAdmission) -> machine.Event:
+    async def _request(
+        self, query: ListQuery | WatchQuery, admission: StreamAdmission
+    ) -> machine.Event:
         await self._close()
         self._recheck.clear()
-        listing = not isinstance(self.state, machine.Probing)
-        await self._enter(admission, listing=listing)
-        self._reporter.requesting(streaming=False, listing=listing)
+        streaming = isinstance(query, WatchQuery) and query.send_initial_events
+        listing = streaming or isinstance(query, ListQuery)
+        if listing:
+            large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
+            await admission.acquire_list_slot(large=large)
+        await admission.enter(self._reporter.paused)
+        self._reporter.admitted()
+        self._reporter.requesting(streaming=streaming, listing=listing)
+        selection = self._rules.plan.selection
+        event: machine.Event = machine.WatchOpened()
         try:
-            page = await self._source.list_page(
-                self._rules.plan.selection, query, stream=self.stream
-            )
+            if isinstance(query, ListQuery):
+                page = await self._source.list_page(selection, query, stream=self.stream)
+                event = machine.PageReceived(page)
+            else:
+                opened = self._source.watch(selection, query, stream=self.stream)
+                self._frames = await self._open.enter_async_context(opened)
         except KubeError as error:
             admission.failed(error)
             return machine.RequestFailed(error)
         admission.answered()
-        return machine.PageReceived(page)
+        if self._frames is not None:
+            self._reporter.opened(streaming=streaming)
+            if not streaming:
+                self._followed()
+        return event
 
     async def _current_version(self, query: ListQuery, until_s: float) -> str:
         """The server's current version, "" when it does not answer in time; without admission, for
@@ -245,31 +251,6 @@ class Watcher:
         except (KubeError, TimeoutError):
             return ""
         return page.resource_version
-
-    async def _open_watch(self, query: WatchQuery, admission: StreamAdmission) -> machine.Event:
-        await self._close()
-        self._recheck.clear()
-        streaming = query.send_initial_events
-        await self._enter(admission, listing=streaming)
-        self._reporter.requesting(streaming=streaming, listing=streaming)
-        try:
-            opened = self._source.watch(self._rules.plan.selection, query, stream=self.stream)
-            self._frames = await self._open.enter_async_context(opened)
-        except KubeError as error:
-            admission.failed(error)
-            return machine.RequestFailed(error)
-        admission.answered()
-        self._reporter.opened(streaming=streaming)
-        if not streaming:
-            self._followed()
-        return machine.WatchOpened()
-
-    async def _enter(self, admission: StreamAdmission, *, listing: bool) -> None:
-        if listing:
-            large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
-            await admission.acquire_list_slot(large=large)
-        await admission.enter(self._reporter.paused)
-        self._reporter.admitted()
 
     async def _sleep(self, until_s: float, *, wakeable: bool) -> bool:
         """Sleep; True when `recheck` ended it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never
+from typing import Literal
 
 from watchrelay.core.backoff import Backoff, clamp_retry_after
 from watchrelay.core.errors import (
@@ -59,54 +59,47 @@ from watchrelay.watch.context import (
 )
 
 TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Waiting": {"SleepEnded": ("ListingPages OpeningList OpeningWatch Probing", "")},
+    "Waiting": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "")},
     "ListingPages": {
         "PageReceived": ("AwaitingCommit ListingPages", "OpeningList Waiting"),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
     },
     "OpeningList": {
         "WatchOpened": ("StreamingList", ""),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
     },
     "StreamingList": {
         "FramesReceived": (
             "AwaitingCommit StreamingList",
-            "ListingPages OpeningList OpeningWatch Waiting CheckingDiscovery",
+            "ListingPages OpeningList OpeningWatch Waiting NotServed",
         ),
         "WatchEnded": ("Waiting", "ListingPages"),
         "DeadlineReached": ("Waiting", "ListingPages"),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
     },
     "AwaitingCommit": {
         "CommitResult": (
             "OpeningWatch Watching",
-            "ListingPages OpeningList Probing Waiting CheckingDiscovery",
+            "ListingPages OpeningList Waiting NotServed",
         )
-    },
-    "Probing": {
-        "PageReceived": ("OpeningWatch", "ListingPages OpeningList"),
-        "RequestFailed": ("Waiting", "OpeningWatch CheckingDiscovery"),
     },
     "OpeningWatch": {
         "WatchOpened": ("Watching", ""),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
     },
     "Watching": {
         "FramesReceived": (
             "Watching",
-            "ListingPages OpeningList OpeningWatch Waiting CheckingDiscovery",
+            "ListingPages OpeningList OpeningWatch Waiting NotServed",
         ),
-        "WatchEnded": ("OpeningWatch Probing", "ListingPages OpeningList Waiting"),
-        "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch Probing"),
+        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Waiting"),
+        "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch"),
         "LivenessChecked": ("Watching", "ListingPages OpeningList"),
-        "RequestFailed": (
-            "Waiting CheckingDiscovery",
-            "ListingPages OpeningList OpeningWatch Probing",
-        ),
+        "RequestFailed": ("Waiting NotServed", "ListingPages OpeningList OpeningWatch"),
     },
-    "CheckingDiscovery": {"DiscoveryChecked": ("Absent", "ListingPages OpeningList")},
-    "Absent": {
-        "SleepEnded": ("CheckingDiscovery", "ListingPages OpeningList OpeningWatch Probing")
+    "NotServed": {
+        "DiscoveryChecked": ("NotServed", "ListingPages OpeningList"),
+        "SleepEnded": ("NotServed", "ListingPages OpeningList OpeningWatch"),
     },
 }
 """State, event, the states that usually follow, and the others; every other event is a bug. The
@@ -127,7 +120,9 @@ interval where that is shorter."""
 SETBACK_WINDOW_S = 60.0
 """A second loss of history within this time of the list that repaired the first backs off. Source:
 docs/watch-facts.md 6.4, class C."""
-PROBE_AFTER_S = 600.0
+SILENT_S = 600.0
+"""Ten minutes without a sign of the server's current state: the next watch begins with a liveness
+check. Source: docs/watch-facts.md 2.8."""
 LIVENESS_AFTER_S = 65.0
 LIVENESS_EARLY_S = 50.0
 """A watch that was opened at a version brings no bookmark before the server's cache has passed that
@@ -172,18 +167,8 @@ class ToList:
     by_content: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ToWatch:
-    """Open a watch at the cursor."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToProbe:
-    """Check that the server's current version is not behind the cursor, then watch. Source:
-    docs/watch-facts.md 2.8."""
-
-
-Next = ToList | ToWatch | ToProbe
+Next = ToList | None
+"""None: watch on from the cursor."""
 
 # ---- states --------------------------------------------------------------------------------------
 
@@ -251,13 +236,6 @@ class AwaitingCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Probing:
-    """A list of one object is in flight, only for the server's current version."""
-
-    context: StreamContext
-
-
-@dataclass(frozen=True, slots=True)
 class OpeningWatch:
     """The request for a watch from the cursor is in flight."""
 
@@ -273,10 +251,9 @@ class Watching:
     `cursor` is the version of everything delivered so far. `idle_s` is how long it may be silent,
     `source_idle_s` how long the source lets it be: where `idle_s` is not shorter, reads need no
     deadline of ours. `contact_s` is when the newest frame came, or when the watch was opened;
-    `objects` and `lines` count what came. `liveness`: before the first frame (of a streaming list:
-    the first after its initial events) of a watch that should bring bookmarks, the server's current
-    version is requested ("due"); after that it may be silent for `idle_s` and no longer
-    ("checked").
+    `objects` and `lines` count what came. `liveness`: before the first frame of a watch that should
+    bring bookmarks the server's current version is requested ("due"); after that it may be silent
+    for `idle_s` and no longer ("checked").
     """
 
     context: StreamContext
@@ -302,19 +279,9 @@ class Watching:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckingDiscovery:
-    """The collection answered 404, and discovery is asked whether it is served. `retry_s`: when the
-    request itself is retried."""
-
-    context: StreamContext
-    then: Next
-    retry_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """The collection answered 404; nothing is requested until discovery is asked again, or
-    `retry_s`."""
+class NotServed:
+    """The collection answered 404: discovery is asked now and then whether it is served. `retry_s`:
+    when the request itself is retried."""
 
     context: StreamContext
     then: Next
@@ -322,8 +289,8 @@ class Absent:
 
 
 State = (
-    Waiting | ListingPages | OpeningList | StreamingList | AwaitingCommit | Probing
-    | OpeningWatch | Watching | CheckingDiscovery | Absent
+    Waiting | ListingPages | OpeningList | StreamingList | AwaitingCommit | OpeningWatch | Watching
+    | NotServed
 )  # fmt: skip
 
 # ---- events --------------------------------------------------------------------------------------
@@ -486,8 +453,7 @@ def start(
     """The first step: a list, or with a cursor a watch from there.
 
     No list is made to learn whether the server was restored to a version before the cursor: its
-    watch would be silent, and after a minute without a bookmark the probe is made anyway
-    (docs/watch-facts.md 2.8).
+    watch would be silent, and its liveness is checked after a minute (docs/watch-facts.md 2.8).
 
     Args:
         rules: What the machine follows.
@@ -503,13 +469,13 @@ def start(
         floor=floor,
         complete=bool(cursor),
         bookmarked=bool(cursor) and rules.plan.bookmarks,
+        contact_s=now_s,
         relist_due_s=rules.relist_due_s(now_s) if cursor else math.inf,
         watched=resumed or bool(cursor),
         grace_s=FORBIDDEN_GRACE_S if resumed or cursor else 0.0,
     )
-    then: Next = (
-        ToWatch() if cursor else ToList("resumed", quorum=True) if resumed else ToList("first")
-    )
+    first = ToList("resumed", quorum=True) if resumed else ToList("first")
+    then = None if cursor else first
     if first_wait_s <= 0:
         return begin(rules, context, then, now_s)
     return Waiting(context, then, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
@@ -518,44 +484,70 @@ def start(
 def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
     """The state after `event`, and what to do. Raises: AssertionError when the event cannot happen
     in that state."""
-    match state:
-        case Watching():
-            return _watching(rules, state, event, now_s)
-        case OpeningWatch():
-            return _opening_watch(rules, state, event, now_s)
-        case ListingPages():
-            return _listing_pages(rules, state, event, now_s)
-        case OpeningList():
-            return _opening_list(rules, state, event, now_s)
-        case StreamingList():
-            return _streaming_list(rules, state, event, now_s)
-        case AwaitingCommit():
-            return _awaiting_commit(rules, state, event, now_s)
-        case Probing():
-            return _probing(rules, state, event, now_s)
-        case Waiting():
-            assert isinstance(event, SleepEnded), _impossible(state, event)
+    if isinstance(state, Watching) and isinstance(event, FramesReceived):  # the hot path
+        return _frames(rules, state, event, now_s)
+    match state, event:
+        case Watching() | OpeningWatch(), _:
+            return _watch_step(rules, state, event, now_s)
+        case Waiting(), SleepEnded():
             return begin(rules, state.context, state.then, now_s)
-        case CheckingDiscovery():
-            assert isinstance(event, DiscoveryChecked), _impossible(state, event)
-            return _checking_discovery(rules, state, event.served, now_s)
-        case Absent():
-            assert isinstance(event, SleepEnded), _impossible(state, event)
-            if event.rechecked or now_s >= state.retry_s:
+        case NotServed(), SleepEnded(rechecked=rechecked):
+            if rechecked or now_s >= state.retry_s:
                 return begin(rules, state.context, state.then, now_s)
-            checking = CheckingDiscovery(state.context, state.then, state.retry_s)
-            return checking, (CheckDiscovery(),)
+            return state, (CheckDiscovery(),)
+        case NotServed(), DiscoveryChecked(served=served):
+            return _discovered(rules, state, served, now_s)
         case _:
-            assert_never(state)
+            return _list_step(rules, state, event, now_s)
+
+
+def _list_step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
+    match state, event:
+        case ListingPages(), PageReceived(page=page):
+            return _page(rules, state, page, now_s)
+        case ListingPages(), RequestFailed(error=error):
+            return _page_failed(rules, state, error, now_s)
+        case OpeningList(), WatchOpened():
+            opened = StreamingList(
+                state.context.recovered(watched=True), state.goal, state.minimum, state.timeout_s,
+                state.idle_s, opened_s=now_s, added_s=now_s,
+            )  # fmt: skip
+            return opened, (ReadWatch(now_s + END_MARK_WITHIN_S),)
+        case OpeningList() | StreamingList(), RequestFailed(error=error):
+            return _stream_failed(rules, state, error, now_s)
+        case StreamingList(), FramesReceived():
+            return _initial_events(rules, state, event, now_s)
+        case StreamingList(), WatchEnded():
+            error = Interrupted("the streaming list ended before its initial-events-end bookmark")
+            return _stream_missed(rules, state, error, now_s)
+        case StreamingList(), DeadlineReached():
+            return _no_end_mark(rules, state, now_s)
+        case AwaitingCommit(), CommitResult(accepted=accepted):
+            return _committed(rules, state, now_s, accepted=accepted)
+    raise AssertionError(_impossible(state, event))
+
+
+def _watch_step(
+    rules: WatchRules, state: Watching | OpeningWatch, event: Event, now_s: float
+) -> Step:
+    match state, event:
+        case Watching(), WatchEnded():
+            return _watch_ended(rules, state, now_s)
+        case Watching(), DeadlineReached():
+            return _read_deadline(rules, state, now_s)
+        case Watching(), LivenessChecked(version=version):
+            return _liveness(rules, state, version, now_s)
+        case Watching(), RequestFailed(error=error):
+            return _watch_failed(rules, state, error, now_s)
+        case OpeningWatch(), WatchOpened():
+            return _watch_opened(rules, state, now_s)
+        case OpeningWatch(), RequestFailed(error=error):
+            return _after_error(rules, state.context, error, None, now_s, healthy=False)
+    raise AssertionError(_impossible(state, event))
 
 
 def _impossible(state: State, event: Event) -> str:
     return f"{type(event).__name__} in state {type(state).__name__}"
-
-
-def is_resuming(then: Next) -> bool:
-    """True for what continues from the cursor without a list."""
-    return isinstance(then, ToWatch | ToProbe)
 
 
 def needs_list_slot(state: State) -> bool:
@@ -565,25 +557,15 @@ def needs_list_slot(state: State) -> bool:
 
 def begin(rules: WatchRules, context: StreamContext, then: Next, now_s: float) -> Step:
     """The state for `then`, and its first request."""
-    match then:
-        case ToList():
-            return begin_list(rules, context, then, now_s)
-        case ToWatch():
-            return begin_watch(rules, context)
-        case ToProbe():
-            query = ListQuery(limit=1, plain=context.plain)
-            return Probing(replace(context, contact_s=now_s)), (FetchPage(query),)
-        case _:
-            assert_never(then)
+    if then is None:
+        return begin_watch(rules, context)
+    return begin_list(rules, context, then, now_s)
 
 
 def resume(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
-    """Watch on from the cursor; after ten silent minutes only when the server's current version is
-    not behind it (docs/watch-facts.md 2.8)."""
-    if context.relist_due_s <= now_s:
-        return begin_list(rules, context, ToList("consistency", quorum=True), now_s)
-    then = ToProbe() if now_s - context.contact_s >= PROBE_AFTER_S else ToWatch()
-    return begin(rules, context, then, now_s)
+    """Watch on from the cursor, unless a list is due."""
+    due = context.relist_due_s <= now_s
+    return begin(rules, context, ToList("consistency", quorum=True) if due else None, now_s)
 
 
 def wait(
@@ -643,39 +625,30 @@ def _newer(cursor: str, floor: str) -> str:
     return floor if cursor and floor and compare(cursor, floor) == -1 else cursor
 
 
-def _listing_pages(rules: WatchRules, state: ListingPages, event: Event, now_s: float) -> Step:
-    match event:
-        case PageReceived(page=page) if watchable(page.resource_version):
-            return _page(rules, state, page, now_s)
-        case PageReceived():
-            error: KubeError = NotWatchable(
-                f"the list of {rules.plan.selection.path} has no usable resourceVersion: it cannot "
-                "be watched; remove it from the config"
-            )
-            return _list_failed(rules, state.context, state.goal, error, now_s)
-        case RequestFailed(error=Expired() as error) if state.token and not state.goal.unbounded:
-            # The history expired between pages: one page cannot outlive it. Source: client-go
-            # tools/pager.
-            return _at_once(rules, state.context, replace(state.goal, unbounded=True), error, now_s)
-        case RequestFailed(error=Invalid(about="continue") as error) if (
-            state.token and state.goal.cause != "continue"
-        ):
-            goal = replace(state.goal, cause="continue")
-            return _at_once(rules, state.context, goal, error, now_s)
-        case RequestFailed(error=error):
-            healthy = bool(state.token)
-            return _list_failed(rules, state.context, state.goal, error, now_s, healthy=healthy)
-        case _:
-            raise AssertionError(_impossible(state, event))
+def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s: float) -> Step:
+    context, goal, later = state.context, state.goal, bool(state.token)
+    if later and isinstance(error, Expired) and not goal.unbounded:
+        # The history expired between pages: one page cannot outlive it. Source: client-go
+        # tools/pager.
+        return _at_once(rules, context, replace(goal, unbounded=True), error, now_s)
+    refused = isinstance(error, Invalid) and error.about == "continue"
+    if later and refused and goal.cause != "continue":
+        return _at_once(rules, context, replace(goal, cause="continue"), error, now_s)
+    return _list_failed(rules, context, goal, error, now_s, healthy=later)
 
 
 def _page(rules: WatchRules, state: ListingPages, page: Page, now_s: float) -> Step:
+    if not watchable(page.resource_version):
+        unusable = NotWatchable(
+            f"the list of {rules.plan.selection.path} has no usable resourceVersion: it cannot be "
+            "watched; remove it from the config"
+        )
+        return _list_failed(rules, state.context, state.goal, unusable, now_s)
     context, goal = state.context.recovered(), state.goal
     version = state.version or page.resource_version
-    if not state.token and (older := _older(state.minimum, version)) is not None:
-        return _refuse_older(rules, context, goal, older, now_s)
-    if _went_back(context, goal, version):
-        return begin_list(rules, context, _by_content(goal), now_s)
+    minimum = "" if state.token else state.minimum
+    if again := _went_back(rules, context, goal, minimum, version, now_s):
+        return again
     if page.failures and not _skips(context, goal, now_s):
         context = replace(context.with_undecodable(now_s), undecodable=2)
         return _list_failed(rules, context, goal, page.failures[0], now_s)
@@ -706,7 +679,7 @@ def _list_failed(
     continues, and the list is due again a little later."""
     then: Next = replace(goal, unbounded=False)
     if goal.cause == "consistency":
-        then = ToWatch()
+        then = None
         due_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
         context = replace(context, relist_due_s=due_s)
     return _after_error(rules, context, error, then, now_s, healthy=healthy)
@@ -720,11 +693,8 @@ def _skips(context: StreamContext, goal: ToList, now_s: float) -> bool:
 
 def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Command]:
     """Deliver what a list brought."""
-    damaged = tuple(
-        error.about
-        for error in errors
-        if isinstance(error, Undecodable) and error.about is not None
-    )
+    about = [error.about for error in errors if isinstance(error, Undecodable)]
+    damaged = tuple(each for each in about if each is not None)
     listed = Listed(objects, unreadable=len(errors) - len(damaged), damaged=damaged)
     if errors:
         return [ReportSkipped(tuple(errors)), Deliver(listed)]
@@ -743,69 +713,34 @@ def _since(context: StreamContext, goal: ToList, version: str) -> str:
     return context.cursor if behind else ""
 
 
-def _older(minimum: str, got: str) -> KubeError | None:
-    """A list that is older than requested is not accepted (docs/watch-facts.md 5.7)."""
-    if minimum and compare(got, minimum) == -1:
-        return Interrupted(
-            f"the server returned resourceVersion {got}, older than the requested minimum {minimum}"
+def _went_back(
+    rules: WatchRules, context: StreamContext, goal: ToList, minimum: str, version: str,
+    now_s: float,
+) -> Step | None:  # fmt: skip
+    """The step after a list that may not be used: one older than requested (docs/watch-facts.md
+    5.7), or the first to show that the server was restored: compared by version, it would hide
+    changes."""
+    again = ToList("restored", quorum=True, confirmed=goal.confirmed, by_content=True)
+    if minimum and compare(version, minimum) == -1:
+        error = Interrupted(
+            f"the server returned resourceVersion {version}, older than the requested minimum "
+            f"{minimum}"
         )
+        context, delay_s = context.retry(rules, error, now_s, healthy=False)
+        return wait(context, again, error, now_s + delay_s)
+    if context.complete and not goal.by_content and compare(version, context.cursor) == -1:
+        return begin_list(rules, context, again, now_s)
     return None
-
-
-def _went_back(context: StreamContext, goal: ToList, version: str) -> bool:
-    """Whether a list shows that the server was restored, which nothing showed before: compared by
-    version, it would hide changes."""
-    return context.complete and not goal.by_content and compare(version, context.cursor) == -1
-
-
-def _by_content(goal: ToList) -> ToList:
-    return ToList("restored", quorum=True, confirmed=goal.confirmed, by_content=True)
-
-
-def _refuse_older(
-    rules: WatchRules, context: StreamContext, goal: ToList, error: KubeError, now_s: float
-) -> Step:
-    context, delay_s = context.retry(rules, error, now_s, healthy=False)
-    return wait(context, _by_content(goal), error, now_s + delay_s)
 
 
 # ---- streaming lists -----------------------------------------------------------------------------
 
 
-def _opening_list(rules: WatchRules, state: OpeningList, event: Event, now_s: float) -> Step:
-    match event:
-        case WatchOpened():
-            opened = StreamingList(
-                state.context.recovered(watched=True), state.goal, state.minimum, state.timeout_s,
-                state.idle_s, opened_s=now_s, added_s=now_s,
-            )  # fmt: skip
-            return opened, (ReadWatch(now_s + END_MARK_WITHIN_S),)
-        case RequestFailed(error=error):
-            return _stream_failed(rules, state, error, now_s)
-        case _:
-            raise AssertionError(_impossible(state, event))
-
-
-def _streaming_list(rules: WatchRules, state: StreamingList, event: Event, now_s: float) -> Step:
-    match event:
-        case FramesReceived():
-            return _initial_events(rules, state, event, now_s)
-        case RequestFailed(error=error):
-            return _stream_failed(rules, state, error, now_s)
-        case WatchEnded():
-            error = Interrupted("the streaming list ended before its initial-events-end bookmark")
-            return _stream_missed(rules, state, error, now_s)
-        case DeadlineReached():
-            return _no_end_mark(rules, state, now_s)
-        case _:
-            raise AssertionError(_impossible(state, event))
-
-
 def _no_end_mark(rules: WatchRules, state: StreamingList, now_s: float) -> Step:
-    error = Interrupted(
-        f"no initial-events-end bookmark {END_MARK_WITHIN_S:.0f} s after the newest object"
+    within = f"{END_MARK_WITHIN_S:.0f} s after the newest object"
+    return _stream_missed(
+        rules, state, Interrupted(f"no initial-events-end bookmark {within}"), now_s
     )
-    return _stream_missed(rules, state, error, now_s)
 
 
 def _initial_events(
@@ -843,10 +778,8 @@ def _end_mark(
     if not watchable(version):
         error = Interrupted("the initial-events-end bookmark has no usable resourceVersion")
         return _stream_missed(rules, state, error, now_s)
-    if (older := _older(state.minimum, version)) is not None:
-        return _refuse_older(rules, state.context, goal, older, now_s)
-    if _went_back(state.context, goal, version):
-        return begin_list(rules, state.context, _by_content(goal), now_s)
+    if again := _went_back(rules, state.context, goal, state.minimum, version, now_s):
+        return again
     # Servers that stream lists serve consistent lists from their cache, so an early liveness check
     # helps from the first watch on.
     context = replace(state.context, stream_misses=0, bookmarked=True, late=True)
@@ -904,15 +837,14 @@ def _stream_missed(
     return wait(context, state.goal, error, now_s + delay_s)
 
 
-# ---- after a list, and the probe -----------------------------------------------------------------
+# ---- after a list -------------------------------------------------------------------------------
 
 
-def _awaiting_commit(rules: WatchRules, state: AwaitingCommit, event: Event, now_s: float) -> Step:
+def _committed(rules: WatchRules, state: AwaitingCommit, now_s: float, *, accepted: bool) -> Step:
     """An accepted list: watch on from its version. A suspicious one: once more, from a quorum, and
     then it is accepted (docs/watch-facts.md 5.8)."""
-    assert isinstance(event, CommitResult), _impossible(state, event)
     context, goal = state.context, state.goal
-    if not event.accepted:
+    if not accepted:
         again = ToList("suspicious", quorum=True, confirmed=True, by_content=goal.by_content)
         return begin_list(rules, context, again, now_s)
     since = _since(context, goal, state.version)
@@ -937,34 +869,6 @@ def _awaiting_commit(rules: WatchRules, state: AwaitingCommit, event: Event, now
     return watch, (ReadWatch(watch.due_s),)
 
 
-def _probing(rules: WatchRules, state: Probing, event: Event, now_s: float) -> Step:
-    """A server whose current version is behind the cursor was restored from a backup: the whole
-    state is in doubt (docs/watch-facts.md 2.8)."""
-    context = state.context
-    match event:
-        case PageReceived(page=page):
-            context = context.recovered()
-            if _is_behind(page.resource_version, context.cursor, context.floor):
-                return begin_list(rules, context, _RESTORED, now_s)
-            return begin_watch(rules, context)
-        case RequestFailed(
-            error=Unavailable() | Unauthorized() | Misconfigured() | NotFound() as error
-        ):
-            return _after_error(rules, context, error, ToProbe(), now_s, healthy=False)
-        case RequestFailed():
-            # a probe that is not allowed proves nothing: the watch decides
-            return begin_watch(rules, context)
-        case _:
-            raise AssertionError(_impossible(state, event))
-
-
-_RESTORED = ToList("restored", quorum=True, by_content=True)
-
-
-def _is_behind(version: str, cursor: str, floor: str) -> bool:
-    return compare(version, _newer(cursor, floor)) == -1
-
-
 # ---- watches -------------------------------------------------------------------------------------
 
 
@@ -984,36 +888,16 @@ def begin_watch(rules: WatchRules, context: StreamContext) -> Step:
     return OpeningWatch(context, timeout_s, idle_s), (OpenWatch(query),)
 
 
-def _opening_watch(rules: WatchRules, state: OpeningWatch, event: Event, now_s: float) -> Step:
+def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
     context = state.context
-    match event:
-        case WatchOpened():
-            watch = Watching(
-                context.recovered(watched=True), context.cursor, state.timeout_s, state.idle_s,
-                source_idle_s=state.idle_s, opened_s=now_s, contact_s=now_s,
-                liveness="due" if rules.plan.bookmarks and context.bookmarked else "",
-            )  # fmt: skip
-            return watch, (ReadWatch(watch.due_s),)
-        case RequestFailed(error=error):
-            return _after_error(rules, context, error, ToWatch(), now_s, healthy=False)
-        case _:
-            raise AssertionError(_impossible(state, event))
-
-
-def _watching(rules: WatchRules, state: Watching, event: Event, now_s: float) -> Step:
-    match event:
-        case FramesReceived():
-            return _frames(rules, state, event, now_s)
-        case WatchEnded():
-            return _watch_ended(rules, state, now_s)
-        case DeadlineReached():
-            return _read_deadline(rules, state, now_s)
-        case LivenessChecked(version=version):
-            return _liveness(rules, state, version, now_s)
-        case RequestFailed(error=error):
-            return _watch_failed(rules, state, error, now_s)
-        case _:
-            raise AssertionError(_impossible(state, event))
+    watch = Watching(
+        context.recovered(watched=True), context.cursor, state.timeout_s, state.idle_s,
+        source_idle_s=state.idle_s, opened_s=now_s, contact_s=now_s,
+        liveness="due" if rules.plan.bookmarks and context.bookmarked else "",
+    )  # fmt: skip
+    if now_s - context.contact_s >= SILENT_S:
+        return _check_liveness(watch)
+    return watch, (ReadWatch(watch.due_s),)
 
 
 _OBJECTS_ALONE: frozenset[type] = frozenset({ObjectFrame})
@@ -1115,11 +999,11 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
         # A line too long to read ends the watch here each time; where lines are skipped already,
         # only a list leads past it.
-        then = ToList("undecodable") if context.skips_undecodable(now_s) else ToWatch()
+        then = ToList("undecodable") if context.skips_undecodable(now_s) else None
         return wait(context, then, error, now_s + delay_s)
     if early:
         again_s = state.opened_s + VERY_SHORT_S
-        return Waiting(context, ToWatch(), again_s), (Sleep(again_s),)
+        return Waiting(context, None, again_s), (Sleep(again_s),)
     return resume(rules, context, now_s)
 
 
@@ -1127,9 +1011,13 @@ def _read_deadline(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if now_s - state.contact_s >= state.idle_s:
         return _stalled(rules, state, now_s)
     if state.liveness == "due" and now_s < state.context.relist_due_s:
-        query = ListQuery(limit=1, plain=state.context.plain)
-        return state, (CheckLiveness(query, state.contact_s + state.idle_s),)
+        return _check_liveness(state)
     return resume(rules, _kept(state), now_s)
+
+
+def _check_liveness(state: Watching) -> Step:
+    query = ListQuery(limit=1, plain=state.context.plain)
+    return state, (CheckLiveness(query, state.contact_s + state.idle_s),)
 
 
 def _liveness(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
@@ -1138,16 +1026,20 @@ def _liveness(rules: WatchRules, state: Watching, version: str, now_s: float) ->
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8). At the cursor: nothing has happened, so silence is no sign of a dead watch.
     """
-    if version and _is_behind(version, state.cursor, state.context.floor):
-        return begin_list(rules, _kept(state), _RESTORED, now_s)
+    context = state.context
+    if version and compare(version, _newer(state.cursor, context.floor)) == -1:
+        restored = ToList("restored", quorum=True, by_content=True)
+        return begin_list(rules, _kept(state), restored, now_s)
+    if version:
+        context = replace(context, contact_s=now_s)
     if version == state.cursor:
-        state = replace(state, contact_s=now_s)
-    elif version and not state.context.late:
-        context = replace(state.context, late=True)
+        state = replace(state, context=context, contact_s=now_s)
+    elif version and not context.late:
+        context = replace(context, late=True)
         idle_s = max(SECOND_BOOKMARK_S, state.idle_s)
         state = replace(state, context=context, idle_s=idle_s, liveness="checked")
     else:
-        state = replace(state, liveness="checked")
+        state = replace(state, context=context, liveness="checked")
     return state, (ReadWatch(state.due_s),)
 
 
@@ -1161,7 +1053,7 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
     if lived_s >= context.backoff.cap_s:
         context = replace(context, backoff=Backoff())
     healthy = state.lines > 0 or lived_s >= HEALTHY_AFTER_S
-    return _after_error(rules, context, error, ToWatch(), now_s, healthy=healthy)
+    return _after_error(rules, context, error, None, now_s, healthy=healthy)
 
 
 def _stalled(rules: WatchRules, state: Watching, now_s: float) -> Step:
@@ -1193,34 +1085,30 @@ def _after_error(
             return _history_lost(rules, context, error, again, now_s, healthy=healthy)
         case Undecodable():
             context = context.with_undecodable(now_s)
-            if isinstance(again, ToWatch) and context.undecodable >= 2:
+            if again is None and context.undecodable >= 2:
                 again = ToList("undecodable")
         case NotAcceptable() if rules.plan.selection.metadata_only and not context.plain:
             return _at_once(rules, replace(context, plain=True), again, error, now_s)
         case NotFound():
             context, delay_s = context.retry_slowly(rules, error, now_s)
             retry_s = now_s + delay_s
-            return CheckingDiscovery(context, again, retry_s), (
+            return NotServed(context, again, retry_s), (
                 Deliver(Troubled(error, retry_s)),
                 CheckDiscovery(),
             )
-        case Forbidden() if context.grace_s > 0 and (context.watched or isinstance(again, ToList)):
+        case Forbidden() if context.grace_s > 0 and (context.watched or again is not None):
             return _refused(rules, context, error, again, now_s)
         case Invalid(about="continue" | "streaming"):
             pass
-        case (
-            Unauthorized()
-            | Forbidden()
-            | NotWatchable()
-            | NotAcceptable()
-            | Misconfigured()
-            | Invalid()
-        ):
+        case _ if isinstance(error, NEEDS_OPERATOR):
             context, delay_s = context.retry_slowly(rules, error, now_s)
             delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
             return wait(context, again, error, now_s + delay_s, wakeable=True)
     context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
     return wait(context, again, error, now_s + delay_s)
+
+
+NEEDS_OPERATOR = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
 
 
 def _refused(
@@ -1244,19 +1132,18 @@ def _history_lost(
     failed, or too soon after the last time, one without a version."""
     repeated = now_s - context.setback_s <= SETBACK_WINDOW_S
     behind = isinstance(error, VersionTooLarge)
-    goal = again if isinstance(again, ToList) else None
-    had_minimum = goal is not None and context.complete and not goal.quorum
-    cause: ListCause = (
-        "behind" if behind else "refused" if isinstance(error, Invalid) else "expired"
-    )
+    had_minimum = again is not None and context.complete and not again.quorum
+    cause: ListCause = "behind" if behind else "expired"
+    if isinstance(error, Invalid):
+        cause = "refused"
     then = ToList(
         cause,
-        quorum=goal is not None or repeated or behind or isinstance(error, Invalid),
-        confirmed=goal is not None and goal.confirmed,
-        by_content=behind or (goal is not None and goal.by_content),
+        quorum=again is not None or repeated or cause != "expired",
+        confirmed=again is not None and again.confirmed,
+        by_content=behind or (again is not None and again.by_content),
     )
     context = replace(context, setback_s=now_s, setback_listed=True)
-    if (repeated or goal is not None) and not had_minimum:
+    if (repeated or again is not None) and not had_minimum:
         context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
         return wait(context, then, error, now_s + max(delay_s, 1.0 if behind else 0.0))
     if behind:
@@ -1268,9 +1155,7 @@ def _history_lost(
 # ---- resources that are not served ---------------------------------------------------------------
 
 
-def _checking_discovery(
-    rules: WatchRules, state: CheckingDiscovery, served: bool | None, now_s: float
-) -> Step:
+def _discovered(rules: WatchRules, state: NotServed, served: bool | None, now_s: float) -> Step:
     """Discovery answered about a resource whose collection is 404: a no counts when it was given
     twice, a yes at once after a no."""
     context, then = state.context, state.then
@@ -1286,4 +1171,4 @@ def _checking_discovery(
         returned = ToList("returned", quorum=True)
         return begin_list(rules, replace(context, absent_s=None), returned, now_s)
     sleep = Sleep(min(state.retry_s, now_s + CHECK_DISCOVERY_S), wakeable=True)
-    return Absent(context, then, state.retry_s), (*delivered, sleep)
+    return NotServed(context, then, state.retry_s), (*delivered, sleep)

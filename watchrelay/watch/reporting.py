@@ -13,11 +13,9 @@ from watchrelay.core.errors import (
     Forbidden,
     Invalid,
     KubeError,
-    Misconfigured,
     NotAcceptable,
     NotFound,
     NotWatchable,
-    Unauthorized,
     Undecodable,
 )
 from watchrelay.core.text import short
@@ -41,7 +39,6 @@ log = logging.getLogger(__name__)
 STAMP_EVERY_MS = 50
 """The two gauges of time are set at most this often: a set costs more than counting a batch."""
 
-_NEEDS_OPERATOR = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
 _WAITING_FOR = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
 """State `waiting`: the resource, the permission for it, or an entry of the config is missing."""
 
@@ -76,55 +73,38 @@ class WatchReporter:
     ) -> None:
         """A step that was not merely frames of a watch."""
         self._state, self._status.list_due = after, _wants_list(after)
+        expired = _has_expired(event)
         if machine.needs_list_slot(before) and not _continues_list(event, after):
-            self._list_broke(event)
-        match event:
-            case machine.RequestFailed(error=error):
-                self._failed(before, error)
-            case machine.CommitResult(accepted=True):
-                self._listed(now_s)
-            case machine.WatchEnded():
-                self._ended(before, now_s)
-            case machine.DeadlineReached() if _left(after):
-                self._metrics.watch_ends_total[
-                    "error" if isinstance(before, machine.StreamingList) else "timeout"
-                ].inc()
-            case machine.FramesReceived(frames=frames) if _left(after):
-                self._metrics.watch_ends_total["gone" if _has_expired(frames) else "error"].inc()
-            case _:
-                pass
-        if isinstance(
-            event, machine.PageReceived | machine.WatchOpened | machine.FramesReceived
-        ) and not isinstance(after, machine.Waiting | machine.CheckingDiscovery):
+            self._metrics.list_total["expired" if expired else "error"].inc()
+            self._list_began_s = None
+        if isinstance(before, machine.Watching | machine.StreamingList) and _left(after):
+            self._watch_ended(before, event, now_s, expired=expired)
+        if isinstance(event, machine.CommitResult) and event.accepted:
+            self._listed(now_s)
+        answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
+        if isinstance(event, answered) and not isinstance(
+            after, machine.Waiting | machine.NotServed
+        ):
             self._progressed(data=not isinstance(event, machine.WatchOpened))
         self._show(self._public(after))
 
-    def _failed(self, before: machine.State, error: KubeError) -> None:
-        if isinstance(before, machine.Watching | machine.StreamingList):
-            self._metrics.watch_ends_total["gone" if isinstance(error, Expired) else "error"].inc()
-            log.debug("watch ended", extra={"stream": self._stream, "reason": error.reason})
-
-    def _list_broke(self, event: machine.Event) -> None:
-        if isinstance(event, machine.RequestFailed):
-            expired = isinstance(event.error, Expired)
-        else:
-            expired = isinstance(event, machine.FramesReceived) and _has_expired(event.frames)
-        self._metrics.list_total["expired" if expired else "error"].inc()
-        self._list_began_s = None
-
-    def _ended(self, before: machine.State, now_s: float) -> None:
-        assert isinstance(before, machine.Watching | machine.StreamingList)
-        lived_s = now_s - before.opened_s
-        timely = isinstance(before, machine.Watching) and lived_s >= before.timeout_s - 1
-        self._metrics.watch_ends_total["timeout" if timely else "eof"].inc()
-        log.debug(
-            "watch ended",
-            extra={
-                "stream": self._stream,
-                "reason": "timeout" if timely else "eof",
-                "lived_s": round(lived_s, 3),
-            },
-        )
+    def _watch_ended(
+        self,
+        before: machine.Watching | machine.StreamingList,
+        event: machine.Event,
+        now_s: float,
+        *,
+        expired: bool,
+    ) -> None:
+        lived_s, watching = now_s - before.opened_s, isinstance(before, machine.Watching)
+        reason = "gone" if expired else "error"
+        if isinstance(event, machine.WatchEnded):
+            reason = "timeout" if watching and lived_s >= before.timeout_s - 1 else "eof"
+        elif isinstance(event, machine.DeadlineReached) and watching:
+            reason = "timeout"
+        self._metrics.watch_ends_total[reason].inc()
+        extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
+        log.debug("watch ended", extra=extra)
 
     def _listed(self, now_s: float) -> None:
         self.objects_listed = self._status.listed
@@ -141,13 +121,11 @@ class WatchReporter:
             case machine.Watching():
                 self._started = True
                 return "watching"
-            case machine.Probing() | machine.OpeningWatch():
-                return "watching" if self._started else "resuming"
-            case machine.Waiting(error=None, then=then) if machine.is_resuming(then):
+            case machine.OpeningWatch() | machine.Waiting(error=None, then=None):
                 return "watching" if self._started else "resuming"
             case machine.Waiting(error=error) if error is not None:
                 return "waiting" if isinstance(error, _WAITING_FOR) else "backoff"
-            case machine.CheckingDiscovery() | machine.Absent():
+            case machine.NotServed():
                 return "waiting"
             case _:
                 return "listing"
@@ -210,9 +188,8 @@ class WatchReporter:
             self._status.last_bookmark_ms = now_ms
         if len(counts) > 1 or "BOOKMARK" not in counts:
             self._status.last_event_ms = now_ms
-            self._status.event_rate.count(
-                now_ms, len(frames) - counts["BOOKMARK"] - counts["ERROR"]
-            )
+            objects = len(frames) - counts["BOOKMARK"] - counts["ERROR"]
+            self._status.event_rate.count(now_ms, objects)
         if now_ms - self._stamped_ms >= STAMP_EVERY_MS:
             self._stamped_ms = now_ms
             self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
@@ -231,12 +208,8 @@ class WatchReporter:
             case Troubled():
                 self._trouble(event)
             case Gone():
-                log.warning(
-                    "resource is no longer served; removing its objects",
-                    extra={"stream": self._stream},
-                )
-            case _:
-                pass
+                extra = {"stream": self._stream}
+                log.warning("resource is no longer served; removing its objects", extra=extra)
 
     def skipped(self, errors: tuple[KubeError, ...]) -> None:
         """Objects could not be decoded and were skipped; the others are published."""
@@ -255,45 +228,35 @@ class WatchReporter:
                 log.error("undecodable object skipped", extra=extra)
 
     def _trouble(self, event: Troubled) -> None:
-        error, status = event.error, self._status
-        at_once = event.retry_at_s is None
-        if at_once and isinstance(error, Expired):
+        error, status, at_s = event.error, self._status, event.retry_at_s
+        if at_s is None and isinstance(error, Expired):
             log.info(
                 "watch history expired; relisting",
                 extra={"stream": self._stream, "error": str(error)},
             )
             return
-        next_ms = None if event.retry_at_s is None else _wall_ms(event.retry_at_s)
-        status.failed(str(error), next_attempt_ms=next_ms, cause=error.cause)
+        status.failed(
+            "watch",
+            str(error),
+            cause=error.cause,
+            operator=isinstance(error, _WAITING_FOR) and at_s is not None,
+            next_attempt_ms=None if at_s is None else _wall_ms(at_s),
+        )
         self._troubled = True
-        if isinstance(error, _WAITING_FOR) and not at_once:
-            status.wait_for("watch", str(error), error.cause)
-        else:
-            status.end_wait("watch")
-        level = (
-            logging.ERROR if isinstance(error, _NEEDS_OPERATOR) and not at_once else logging.WARNING
-        )
-        if error.reason == self._last_reason:
-            level = logging.DEBUG
-        self._last_reason = error.reason
-        retry_in_s = (
-            0.0
-            if event.retry_at_s is None
-            else round(event.retry_at_s - asyncio.get_running_loop().time(), 3)
-        )
+        retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()
         extra = {
             "stream": self._stream,
             "error": str(error),
             "reason": error.reason,
-            "retry_in_s": retry_in_s,
+            "retry_in_s": round(retry_in_s, 3),
         }
-        log.log(
-            level,
-            "operator action required; retrying"
-            if level == logging.ERROR
-            else "stream error; retrying",
-            extra=extra,
-        )
+        if error.reason == self._last_reason:
+            log.debug("stream error; retrying", extra=extra)
+        elif isinstance(error, machine.NEEDS_OPERATOR) and at_s is not None:
+            log.error("operator action required; retrying", extra=extra)
+        else:
+            log.warning("stream error; retrying", extra=extra)
+        self._last_reason = error.reason
 
     def _progressed(self, *, data: bool) -> None:
         """A request succeeded. `data`: it brought data, so the same error later is logged again."""
@@ -301,8 +264,7 @@ class WatchReporter:
             self._last_reason = None
         if self._troubled:
             self._troubled = False
-            self._status.end_wait("watch")
-            self._status.progressed()
+            self._status.recovered("watch")
 
 
 def _continues_list(event: machine.Event, after: machine.State) -> bool:
@@ -316,19 +278,15 @@ def _continues_list(event: machine.Event, after: machine.State) -> bool:
 
 def _wants_list(state: machine.State) -> bool:
     """True until a list is complete, however often it fails."""
-    if isinstance(state, machine.Waiting | machine.CheckingDiscovery | machine.Absent):
-        return not machine.is_resuming(state.then)
-    return not isinstance(state, machine.Watching | machine.OpeningWatch | machine.Probing)
+    if isinstance(state, machine.Waiting | machine.NotServed):
+        return state.then is not None
+    return not isinstance(state, machine.Watching | machine.OpeningWatch)
 
 
 def _kind(frame: Frame) -> str:
-    return (
-        frame.type
-        if type(frame) is ObjectFrame
-        else "BOOKMARK"
-        if type(frame) is Bookmark
-        else "ERROR"
-    )
+    if type(frame) is ObjectFrame:
+        return frame.type
+    return "BOOKMARK" if type(frame) is Bookmark else "ERROR"
 
 
 def _left(after: machine.State) -> bool:
@@ -336,8 +294,16 @@ def _left(after: machine.State) -> bool:
     return not isinstance(after, machine.Watching | machine.StreamingList | machine.AwaitingCommit)
 
 
-def _has_expired(frames: list[Frame]) -> bool:
-    return any(isinstance(frame, Failure) and isinstance(frame.error, Expired) for frame in frames)
+def _has_expired(event: machine.Event) -> bool:
+    """Whether the server no longer has the history that was requested."""
+    match event:
+        case machine.RequestFailed(error=error):
+            return isinstance(error, Expired)
+        case machine.FramesReceived(frames=frames):
+            failures = (frame.error for frame in frames if isinstance(frame, Failure))
+            return any(isinstance(error, Expired) for error in failures)
+        case _:
+            return False
 
 
 def _wall_ms(at_s: float) -> int:

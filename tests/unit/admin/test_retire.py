@@ -97,7 +97,7 @@ def said(key: str, epoch: int, sequence: int, verb: str = "added") -> ObjectReco
 
 
 def keys(*records: ObjectRecord) -> set[str]:
-    remaining = RemainingObjects("pods")
+    remaining = RemainingObjects()
     for record in records:
         remaining.apply(record)
     return {key.decode() for key in remaining.objects}
@@ -116,17 +116,17 @@ def test_what_only_a_reader_of_the_contract_holds_is_left_too() -> None:
 
 
 def test_the_kind_is_that_of_an_object_that_is_left() -> None:
-    remaining = RemainingObjects("pods")
+    remaining = RemainingObjects()
     assert kind_of([remaining]) == ""
     remaining.apply(said("a", 1, 1))
-    assert kind_of([RemainingObjects("pods"), remaining]) == "Pod"
+    assert kind_of([RemainingObjects(), remaining]) == "Pod"
 
 
 @pytest.mark.parametrize(
     "value", [b'{"kind":5}', b"{}", b"[]", b"<html>", b"\xff", b'{"kind":%b}' % (b"9" * 5000)]
 )
 def test_an_object_that_says_no_kind_leaves_it_to_the_others(value: bytes) -> None:
-    remaining = RemainingObjects("pods")
+    remaining = RemainingObjects()
     remaining.apply(replace(said("a", 1, 1), value=value))
     assert kind_of([remaining]) == ""
     remaining.apply(said("b", 1, 2))

@@ -56,7 +56,7 @@ def command(config: Path) -> Callable[[Callable[[], int]], int]:
 
 
 def topics(body: Callable[[], int]) -> Command:
-    return COMMANDS["topics"]._replace(run=lambda _: body())
+    return COMMANDS["topics"]._replace(run=lambda **_: body())
 
 
 def raising(error: BaseException) -> Callable[[], int]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import io
 import json
 
-from watchrelay.cli.verify import Row, print_rows
+from watchrelay.cli.audits import Row, print_rows
 from watchrelay.consumer.audit import Audit, AuditProblem
-from watchrelay.consumer.origin import Origin
+from watchrelay.contract.control import Origin
 
 
 def row(stream: str, partition: int, *problems: AuditProblem, proven: bool = True) -> Row:
@@ -18,7 +18,6 @@ def row(stream: str, partition: int, *problems: AuditProblem, proven: bool = Tru
         partition,
         origin=Origin(),
         partitions=2,
-        home=lambda _key, _count: 0,
     )
     audit.state.proven, audit.state.digest, audit.state.epoch, audit.records = (
         proven,

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from watchrelay.config import Settings, load_settings
+from watchrelay.config.checks import LATER
 from watchrelay.config.keys import env_name, env_path, every_key
-from watchrelay.config.refusals import LATER
 from watchrelay.config.settings import with_defaults
 from watchrelay.config.tree import read_yaml
 from watchrelay.core.errors import ConfigError

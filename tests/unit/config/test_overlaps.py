@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchrelay.config.advice import warnings
+from watchrelay.config.checks import warnings
 from watchrelay.config.loading import load_settings
 from watchrelay.config.settings import ResourceEntry, Settings
 from watchrelay.config.streams import plan, reach_of

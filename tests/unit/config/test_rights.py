@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from watchrelay.config import Settings
-from watchrelay.config.advice import warnings
+from watchrelay.config.checks import warnings
 from watchrelay.config.rights import Rule, manifests, rights
 from watchrelay.config.settings import with_defaults
 from watchrelay.config.streams import plan

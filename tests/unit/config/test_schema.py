@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from watchrelay.config.keys import every_key
-from watchrelay.config.schema import json_schema
+from watchrelay.config.settings import json_schema
 
 
 def section(path: tuple[str | int, ...]) -> dict[str, Any]:

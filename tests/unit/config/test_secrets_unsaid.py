@@ -143,7 +143,7 @@ def test_an_argument_that_is_wrong_is_told_without_the_password(
 
 
 def test_an_empty_password_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As of a script's variable that was not set: the broker would be asked with it for ever."""
+    """As of a script's variable that was not set: the broker would be asked with it forever."""
     code, said = validate(tmp_path, capsys, config('password: ""'))
     assert code == 78
     assert "mechanism PLAIN needs password or passwordFile" in said

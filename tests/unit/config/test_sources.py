@@ -154,23 +154,22 @@ def test_a_wrong_value_names_its_source_instead_of_a_line(config: str) -> None:
         'WATCHRELAY_KAFKA__PARTITIONS: kafka.partitions: must be a whole number, not "many"'
     )
     assert said(config, WATCHRELAY_RESOURCES="pods") == (
-        "WATCHRELAY_RESOURCES: resources: is not JSON: a list or a section is written as JSON here"
+        "WATCHRELAY_RESOURCES: resources: must be a list, not a single value"
+        " (write a list, such as - resource: pods)"
     )
     assert (
         said(config, "kafka.partitons=1")
         == "--set: kafka.partitons: unknown key (did you mean partitions?)"
     )
     assert said(config, "resources[9].name=x") == (
-        "--set: resources[9].name: there is no [9]: the list has 2 entries (the first is 0)"
+        "--set: resources[9].name: there is no [9]: resources has 2 entries, the first is 0"
     )
     assert (
         said(config, "resources.name=x")
-        == "--set: resources.name: resources is a list: write resources[0]"
+        == "--set: resources.name: resources has no keys: write resources[0]"
     )
-    assert said(config, "kafka[0]=x") == "--set: kafka[0]: is no list"
-    assert (
-        said(config, "cluster.x=1") == "--set: cluster.x: cluster is a single value: it has no keys"
-    )
+    assert said(config, "kafka[0]=x") == "--set: kafka[0]: kafka has no items"
+    assert said(config, "cluster.x=1") == "--set: cluster.x: cluster has no keys"
 
 
 def test_bytes_that_are_no_text_are_refused_by_the_name_of_who_said_them(config: str) -> None:
@@ -229,19 +228,21 @@ def test_who_said_what_survives_the_overlay(config: str, tmp_path: Path) -> None
     assert said(config, "resources[0].labelSelector=a b", **environ).replace(
         f"{tmp_path}/", ""
     ).splitlines() == [
-        'w.yaml:4: kafka.security.caFile: must be text, and YAML reads 1 as a number (write "1")',
-        "w.yaml:5: observe: must be a mapping of keys, not text",
+        "w.yaml:4: kafka.security.caFile: must be text, not 1 (put it in quotes)",
+        "w.yaml:5: observe: must be a mapping of keys, not a single value",
         (
-            "WATCHRELAY_KAFKA__SECURITY: kafka.security.certFile: must be text, and YAML reads 2 "
-            'as a number (write "2")'
+            "WATCHRELAY_KAFKA__SECURITY: kafka.security.certFile: must be text, not 2 (put it in "
+            "quotes)"
         ),
+        "WATCHRELAY_OBSERVE__LOG_LEVEL: observe.logLevel: observe has no keys",
         (
             "WATCHRELAY_RESOURCES__1__PAGE_SIZE: resources[1].pageSize: must be a whole number, "
             'not "many"'
         ),
         (
-            '--set: resources[0].labelSelector: "a b" is none of: key, !key, key=value, '
-            "key!=value, key in (a,b), key notin (a,b)"
+            '--set: resources[0].labelSelector: "a b" is not a label selector: write terms such '
+            "as app=web, tier in (a,b) or !canary with commas between them, or leave the key out "
+            "to take all objects"
         ),
     ]
 
@@ -260,7 +261,7 @@ def test_the_form_of_set_is_checked_apart_from_its_value() -> None:
     assert parse_set("resources[0].labelSelector=a=b") == (("resources", 0, "labelSelector"), "a=b")
     assert parse_set("resources.0.name=") == (("resources", 0, "name"), "")
     for wrong in ("kafka.partitions", "=x", "kafka..x=1", "0=1", "a-b=1", "a[x]=1"):
-        with pytest.raises(ValueError, match=r"write path\.to\.key=VALUE"):
+        with pytest.raises(ValueError, match=r"is not path\.to\.key=VALUE"):
             parse_set(wrong)
 
 
@@ -269,7 +270,7 @@ def test_the_form_of_set_is_checked_apart_from_its_value() -> None:
     ["a" + ".a" * 3000, f"resources[{'9' * 5000}].id", "resources[٣].id", "a" + "[0]" * 3000],
 )
 def test_a_path_without_end_or_an_index_of_other_digits_is_no_path(name: str) -> None:
-    with pytest.raises(ValueError, match=r"write path\.to\.key=VALUE"):
+    with pytest.raises(ValueError, match=r"is not path\.to\.key=VALUE"):
         parse_set(f"{name}=1")
 
 
@@ -282,11 +283,11 @@ def test_an_index_of_a_variable_that_is_no_number_is_no_setting(config: str, ind
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("kafka.bootstrapServers", f"kafka:{'0' * 5000}", "is not a port"),
-        ("observe.listen", f":{'0' * 5000}", "is not a port"),
-        ("kafka.bootstrapServers", "kafka..svc:9092", "a part of the host between dots is empty"),
-        ("kafka.bootstrapServers", f"{'a' * 64}.svc:9092", "longer than 63"),
-        ("observe.listen", "a..b:8080", "a part of the host between dots is empty"),
+        ("kafka.bootstrapServers", f"kafka:{'0' * 5000}", "is not host:port"),
+        ("observe.listen", f":{'0' * 5000}", "is not host:port"),
+        ("kafka.bootstrapServers", "kafka..svc:9092", "is not host:port"),
+        ("kafka.bootstrapServers", f"{'a' * 64}.svc:9092", "is not host:port"),
+        ("observe.listen", "a..b:8080", "is not host:port"),
         ("heartbeatInterval", f"{'9' * 5000}d", "is not a duration"),
     ],
 )

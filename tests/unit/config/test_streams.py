@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from watchrelay.cli import main as cli
-from watchrelay.cli.tail import may_be_configured
-from watchrelay.cli.verify import never_published
+from watchrelay.cli.audits import never_published
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.advice import warnings
-from watchrelay.config.streams import plan
+from watchrelay.config.checks import warnings
+from watchrelay.config.streams import may_mean, plan
 
 GROUP = "cert-manager.io"
 BY_RESOURCE, BY_GROUP = "{prefix}.{cluster}.{group}.{resource}", "{prefix}.{cluster}.{group}"
@@ -77,44 +76,15 @@ def test_validate_calls_an_id_provisional_that_only_a_cluster_can_tell(
     ]
 
 
-@pytest.mark.parametrize("name", [f"Certificate.{GROUP}", f"certificate.{GROUP}", "Certificate"])
-@pytest.mark.parametrize("first", [True, False])
-def test_two_names_that_may_be_one_stream_are_warned_of(
-    tmp_path: Path, name: str, first: bool
-) -> None:
-    plural = f"certificates.{GROUP}"
-    names = [name, plural] if first else [plural, name]
-    said = [
-        (path, message)
-        for path, message, _ in warnings(settings_of(tmp_path, *names))
-        if "may mean" in message
-    ]
-    at, other = names.index(name), names.index(plural)
-    message = (
-        f"{name} may mean stream {plural} of resources[{other}]: of the two the later is left out"
-    )
-    assert said == [(("resources", at, "resource"), message)]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        f"issuers.{GROUP}",
-        "certificates.example.com",
-        f"{{resource: certificates.{GROUP}, id: mine}}",
-        "Certificate.example.com",
-    ],
-)
-def test_names_that_cannot_be_one_stream_are_not(tmp_path: Path, other: str) -> None:
-    settings = settings_of(tmp_path, f"Certificate.{GROUP}", other)
-    assert not [message for _, message, _ in warnings(settings) if "may mean" in message]
-
-
 def test_a_stream_is_awaited_and_missed_by_what_its_entry_may_mean(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, f"Certificate.{GROUP}", f"issuers.{GROUP}")
-    assert may_be_configured(settings, f"certificates.{GROUP}")
-    assert may_be_configured(settings, f"issuers.{GROUP}")
-    assert not may_be_configured(settings, "certificates.example.com")
+
+    def awaited(stream: str) -> bool:
+        return any(may_mean(each, stream) for each in plan(settings))
+
+    assert awaited(f"certificates.{GROUP}")
+    assert awaited(f"issuers.{GROUP}")
+    assert not awaited("certificates.example.com")
     assert never_published(settings, []) == [f"issuers.{GROUP}"], (
         "of a kind it is not certain what its stream is called"
     )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.story import NODES, Log, Writer, resend, stream
+from tests.support.stream_log import NODES, Log, Writer, resend, stream
 from watchrelay.consumer.audit import Audit, AuditProblem, Stale, bare_hash
-from watchrelay.consumer.origin import Origin
+from watchrelay.contract.control import Origin
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import decode
 from watchrelay.contract.wire import WireRecord
@@ -33,9 +33,7 @@ def audit(
     partition: int = 0,
     finish: bool = True,
 ) -> Audit:
-    found = Audit(
-        "pods", "t", partition, origin=origin, partitions=partitions, home=partition_of, bare=True
-    )
+    found = Audit("pods", "t", partition, origin=origin, partitions=partitions, bare=True)
     before = -1
     for offset, record in sorted(log.records.items()):
         if offset >= found.start:
@@ -93,7 +91,7 @@ def test_duplicates_resends_and_former_writers_are_right() -> None:
     old.put("shop/a", 9)
     old.beat()
     resend(log, *batch)
-    new.say_again("shop/a", reason="healed")
+    new.republish("shop/a", reason="healed")
     new.beat()
     assert complaints(log) == []
 
@@ -121,7 +119,7 @@ def test_a_former_writers_record_is_noted_until_its_key_is_said_again_and_is_no_
     found = audit(log)
     assert (found.state.proven, found.problems) == (True, [])
     assert found.stale == Stale(keys=3, first=first, last=first + 2, key="shop/a")
-    new.say_again("shop/a", reason="healed")
+    new.republish("shop/a", reason="healed")
     new.delete("shop/new", reason="healed")
     left = audit(log).stale
     assert left == Stale(keys=1, first=first + 1, last=first + 1, key="shop/b")

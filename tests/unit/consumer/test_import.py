@@ -44,14 +44,6 @@ def test_importing_the_consumer_pulls_in_nothing_of_the_daemon() -> None:
     assert "watchrelay.consumer.topic" in loaded
 
 
-def test_a_replica_alone_needs_no_kafka_client() -> None:
-    loaded = _loaded("from watchrelay.consumer import Replica, Held, decode, ReadAgain")
-    assert "aiokafka" not in loaded
-    assert "asyncio" not in loaded
-
-
-def test_every_public_name_is_there_and_an_unknown_one_is_an_attribute_error() -> None:
+def test_every_public_name_is_there() -> None:
     for name in watchrelay.consumer.__all__:
         assert getattr(watchrelay.consumer, name) is not None
-    assert dir(watchrelay.consumer) == sorted(watchrelay.consumer.__all__)
-    assert not hasattr(watchrelay.consumer, "Nonsense")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from watchrelay.consumer.merging import Merge
+from watchrelay.consumer.reader import Merge
 
 
 def test_what_was_read_comes_in_order_of_time_and_each_partition_in_its_own() -> None:

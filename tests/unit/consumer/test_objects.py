@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchrelay.consumer.objects import Objects
+from watchrelay.consumer.partitions import Objects
 
 
 @pytest.mark.parametrize("key", ["shop/web", "", "\ud800"])

@@ -6,11 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchrelay.consumer.changes import Saved, Why
-from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.outbox import FOLD_CHANGES, Cause, Item, Outbox
-from watchrelay.consumer.partitions import PartitionReplica, Pending
-from watchrelay.consumer.replica import Changed, Held
+from watchrelay.consumer.partitions import (
+    FOLD_CHANGES,
+    Cause,
+    Item,
+    Outbox,
+    PartitionReplica,
+    Pending,
+)
+from watchrelay.contract.control import Origin
 from watchrelay.contract.records import MarkerRecord
+from watchrelay.contract.state import Changed, Held
 from watchrelay.contract.wire import Position
 
 
@@ -181,17 +187,17 @@ def test_what_nobody_takes_never_outgrows_the_state() -> None:
 
 def test_many_partitions_share_the_bound() -> None:
     pending = Pending()
-    lanes = [PartitionReplica("pods", number, Origin()) for number in range(50)]
+    lanes = [PartitionReplica("pods", "t", number, Origin()) for number in range(50)]
     for lane in lanes:
         lane.replica.apply(
             MarkerRecord("pods", 1, 1, "heartbeat", lane.partition, "", "c", 50, "9")
         )
-        pending.begin("t", lane, 0)
+        pending.begin(lane, 0)
     for number in range(FOLD_CHANGES // 2):
         for lane in lanes:
             former = lane.replica.held.get(b"a")
             lane.replica.held[b"a"] = held(number)
-            pending.add("t", lane, Changed(b"a", former, held(number)), "watch", number)
+            pending.add(lane, Changed(b"a", former, held(number)), "watch", number)
     given = list(iter(pending.take, None))
     assert len(lanes) <= len(given) <= FOLD_CHANGES
 

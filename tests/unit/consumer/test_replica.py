@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from watchrelay.consumer.replica import (
-    Changed,
-    Ignored,
     Noted,
     ReadAgain,
     Replaced,
@@ -16,6 +14,7 @@ from watchrelay.consumer.replica import (
     Unproven,
 )
 from watchrelay.contract.records import MarkerRecord, ObjectRecord, content_hash
+from watchrelay.contract.state import Changed, Ignored
 from watchrelay.contract.wire import MarkerKind, Position, Verb
 
 
@@ -214,7 +213,7 @@ def test_a_log_made_anew_replaces_the_state_once_proven_whatever_its_epochs() ->
         former.mark("heartbeat"),
     ):
         replica.apply(record)
-    replica.begin_anew()
+    replica.restart()
     assert not replica.proven
     assert set(shown(replica)) == {b"a", b"b"}, "what was held is shown until the new log is proven"
     new = Writer(epoch=1)

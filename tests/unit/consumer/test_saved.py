@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from watchrelay.consumer import PositionsLost, TopicReader
-from watchrelay.consumer.origin import DescribedStream
 from watchrelay.consumer.saved import UnreachedPositions, saved_from
+from watchrelay.contract.control import DescribedStream
 
 PLACE: dict[str, Any] = {
     "stream": "pods",
@@ -134,7 +134,7 @@ def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
     owed.forget(
         "k8s.t.core.pods", 0, {"pods": DescribedStream("k8s.t.core.pods", 1)}, 0, wanted=True
     )
-    assert owed.holds("k8s.t.core.pods", 0, "pods")
+    assert owed.places() == {("k8s.t.core.pods", 0)}
 
 
 def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.support.relays import spec_of
-from watchrelay.cli.client_messages import ShortClientLog
-from watchrelay.cli.tail import (
+from watchrelay.cli.records import (
     RecordFilter,
+    ShortClientLog,
     as_json,
     as_name,
     as_text,

@@ -19,8 +19,8 @@ from aiokafka.errors import (
 
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.connecting import away, unreadable
-from watchrelay.consumer.origin import DescribedStream
-from watchrelay.consumer.topic_metadata import what_is_missing
+from watchrelay.consumer.locate import what_is_missing
+from watchrelay.contract.control import DescribedStream
 
 CONTROL = "k8s.t.control"
 DESCRIBED = {
@@ -131,4 +131,4 @@ def test_lines_of_the_client_reach_those_who_ask_for_them_alone(
     assert client.propagate
     assert client.level == logging.NOTSET
     logging.getLogger("aiokafka.cluster").error("Topic %s not found in cluster metadata", "x")
-    assert "Topic x not found" in caplog.text, "whoever configures logging gets them"
+    assert "Topic x not found" in caplog.text, "a process that configures logging gets them"

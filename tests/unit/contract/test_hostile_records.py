@@ -9,14 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from watchrelay.cli.tail import as_text
-from watchrelay.consumer.origin import ControlView, Origin
+from watchrelay.cli.records import as_text
 from watchrelay.consumer.reader import Seen
-from watchrelay.contract.control import COUNT_MAX, VALUE_BYTES_MAX, starting_point
+from watchrelay.contract.control import (
+    COUNT_MAX,
+    VALUE_BYTES_MAX,
+    ControlState,
+    Origin,
+)
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused
 from watchrelay.daemon.snapshot_requests import answered
-from watchrelay.kafka.control_state import ControlState
 from watchrelay.kafka.log_scan import epoch_of, other_cluster
 from watchrelay.kafka.signal_records import SIGNAL_BYTES_MAX, STREAMS_MAX, parse_signal
 
@@ -98,20 +101,17 @@ CONTROL = [
 def test_a_control_record_that_cannot_be_used_is_refused_and_changes_nothing(
     key: bytes | None, value: bytes
 ) -> None:
-    for reader in (ControlState(), ControlView()):
-        described = b'{"topic":"t","partitions":2,"epochBase":3}'
-        reader.read(0, b"stream/pods", described)
-        with pytest.raises(RecordRefused) as caught:
-            reader.read(1, key, value)
-        one_line(caught.value)
-        if isinstance(reader, ControlState):
-            assert (reader.of("pods").epoch_base, reader.of("pods").claimed) == (3, -1)
-        else:
-            assert reader.origins("pods") == [Origin(), Origin()]
+    state = ControlState()
+    state.read(0, b"stream/pods", b'{"topic":"t","partitions":2,"epochBase":3}')
+    with pytest.raises(RecordRefused) as caught:
+        state.read(1, key, value)
+    one_line(caught.value)
+    assert (state.of("pods").epoch_base, state.of("pods").claimed) == (3, -1)
+    assert state.origins("pods") == [Origin(), Origin()]
 
 
 def test_a_description_cannot_ask_a_reader_for_more_partitions_than_there_are() -> None:
-    view = ControlView()
+    view = ControlState()
     with pytest.raises(RecordRefused):
         view.read(0, b"stream/pods", b'{"topic":"t","partitions":4000000000,"epochBase":1}')
     assert view.origins("pods") == []
@@ -126,17 +126,16 @@ INDEXES: list[object] = [
 
 @pytest.mark.parametrize("partitions", INDEXES, ids=map(repr, INDEXES))
 def test_an_index_record_that_cannot_be_used_means_the_start(partitions: object) -> None:
-    index: dict[str, object] = {"epoch": 3, "snapshot": "s", "partitions": partitions}
-    assert starting_point(index, 1) is None
-    assert (
-        starting_point({**index, "snapshot": {}, "partitions": [{"partition": 0, "begin": 1}]}, 1)
-        is None
-    )
-    view = ControlView()
-    view.read(0, b"claim/pods", b'{"instance":"a","from":{"snapshot":"s","begin":[-4]}}')
-    view.read(1, b"stream/pods", b'{"topic":"t","partitions":1,"epochBase":3}')
-    view.read(2, b"snapshot/pods", json.dumps(index).encode())
-    assert view.origins("pods") == [Origin()]
+    first = {"partition": 0, "begin": 1}
+    for index in (
+        {"epoch": 3, "snapshot": "s", "partitions": partitions},
+        {"epoch": 3, "snapshot": {}, "partitions": [first]},
+    ):
+        view = ControlState()
+        view.read(0, b"claim/pods", b'{"instance":"a","from":{"snapshot":"s","begin":[-4]}}')
+        view.read(1, b"stream/pods", b'{"topic":"t","partitions":1,"epochBase":3}')
+        view.read(2, b"snapshot/pods", json.dumps(index).encode())
+        assert view.origins("pods") == [Origin()]
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,6 @@ def test_an_index_record_gives_the_starting_point_of_the_next_claim() -> None:
     read_back = control.parse_control_value(control.control_value(value))
     assert control.starting_point(read_back, 2) == {"snapshot": "3-1", "begin": [10, 11]}
     assert control.starting_point(read_back, 3) is None
-    assert control.starting_point({"partitions": "?"}, 2) is None
 
 
 def test_a_claim_says_who_when_and_where_from() -> None:

@@ -16,13 +16,13 @@ from aiokafka import AIOKafkaProducer
 
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
-from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.daemon import Daemon
+from watchrelay.daemon.stream_runner import DaemonContext
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Found, Resolution
 from watchrelay.model.resources import Resource
-from watchrelay.observe.verdicts import cards, judge
+from watchrelay.observe.overview import cards, judge
 
 TOPIC = "k8s.test.core.pods"
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -205,7 +205,7 @@ async def test_delays_between_restarts_grow_and_reach_the_status(world: World) -
         waits = list[float]()
         while len(waits) < 3:
             await until("it fails again", lambda: failures(relay, "pods") > len(waits))
-            waits.append(relay.row("pods").next_attempt_ms - relay.row("pods").last_error_ms)
+            waits.append(relay.row("pods").next_attempt_ms - relay.row("pods").trouble.at_ms)
         assert [round(wait / 1000) for wait in waits] == [1, 2, 4]
 
 

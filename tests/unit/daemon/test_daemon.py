@@ -18,7 +18,9 @@ from aiohttp import web
 from tests.unit.daemon.conftest import GROUP, NOBODY, World, running, settings_of, until
 from watchrelay.cli import main as cli
 from watchrelay.config import Settings
-from watchrelay.daemon.daemon import Daemon, split_address
+from watchrelay.daemon.daemon import split_address
+from watchrelay.daemon.reload import describe
+from watchrelay.observe.metrics import Metrics
 
 
 async def assert_waits(relay: Any, stream: str, *, problem: str, said: str) -> None:
@@ -288,14 +290,12 @@ def test_an_address_is_a_host_and_a_port(listen: str, address: tuple[str, int]) 
 
 def test_the_config_in_force_can_be_seen_and_its_secrets_cannot() -> None:
     def described(settings: Settings) -> tuple[str, float | None]:
-        daemon = Daemon(settings, environ={})
-        daemon._describe()
+        metrics = Metrics(settings.cluster)
+        describe(settings, metrics)
         (sample,) = [
-            sample
-            for metric in daemon.metrics.gauge("config_info").collect()
-            for sample in metric.samples
+            sample for metric in metrics.gauge("config_info").collect() for sample in metric.samples
         ]
-        return sample.labels["hash"], daemon.metrics.registry.get_sample_value(
+        return sample.labels["hash"], metrics.registry.get_sample_value(
             "watchrelay_config_last_reload_successful"
         )
 

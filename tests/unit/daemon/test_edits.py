@@ -108,7 +108,7 @@ async def test_a_change_that_leaves_the_content_alone_lists_nothing(
         await live(relay, "pods")
         asked, epoch = stage.asked("pods"), relay.row("pods").epoch
         relay.daemon.adopt(stage.settings({"resource": "pods", **keys}))
-        await until("the stream claimed anew", lambda: relay.row("pods").epoch > epoch)
+        await until("the stream claimed again", lambda: relay.row("pods").epoch > epoch)
         await live(relay, "pods")
         assert stage.asked("pods") == [*asked, "watch"]
 

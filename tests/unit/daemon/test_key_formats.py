@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.daemon.key_formats import KeyFormats
-from watchrelay.daemon.plan import pinned_conflict, plan_streams, topic_conflict
+from watchrelay.daemon.plan import KeyFormats, pinned_conflict, plan_streams, topic_conflict
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 

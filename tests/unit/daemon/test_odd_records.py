@@ -3,8 +3,10 @@ waits."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +14,8 @@ import pytest
 from tests.support.anyclient import write
 from tests.support.topicreader import read_control
 from tests.unit.daemon.conftest import World, running, until
-from watchrelay.admin.retire import retire_stream, spec_of
+from watchrelay.admin.retire import StillWritten, refuse_written, retire_stream, spec_of
 from watchrelay.admin.snapshot_request import ReadOnlySink, read_control_topic
-from watchrelay.admin.writer_check import StillWritten, refuse_written
 from watchrelay.consumer import TopicReader
 from watchrelay.contract.control import EPOCH_BASE_MAX
 from watchrelay.contract.records import EPOCH_MAX, Marker, encoder_for
@@ -264,42 +265,57 @@ async def test_a_reader_begins_at_the_start_where_the_claim_names_an_offset_beyo
     assert all("field " in problem.detail for problem in foreign), foreign
 
 
+def mark(world: World, marker: Marker, sequence: int, age_s: int) -> None:
+    """Write a marker of epoch 7 of the stream pods."""
+    spec = spec_of(world.settings("configmaps"), "pods", DESCRIBED)
+    sent = encoder_for(spec, 7).marker(0, sequence, 0, marker)
+    write(
+        world.kafka.bootstrap,
+        spec.topic,
+        sent.key,
+        None,
+        headers=dict(sent.headers),
+        partition=0,
+        at_ms=clock.wall_ms() - age_s * 1000,
+    )
+
+
+async def refuse(world: World, interval_s: float, watching: Callable[[str, float], None]) -> None:
+    settings = world.settings("configmaps")
+    connection = kafka_connection(settings, client_id="test")
+    control_topic = ControlTopic(connection, "k8s.test.control", ReadOnlySink())
+    async with read_control_topic(control_topic) as control:
+        await refuse_written(
+            spec_of(settings, "pods", DESCRIBED),
+            connection,
+            control,
+            interval_s=interval_s,
+            watching=watching,
+        )
+
+
 async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retired(
     world: World,
 ) -> None:
     world.make_topic("core.pods")
     put(world, "stream/pods", DESCRIBED)
-    settings = world.settings("configmaps")
-    spec = spec_of(settings, "pods", DESCRIBED)
+    heartbeat = Marker("heartbeat", "5")
+    mark(world, heartbeat, 1, age_s=3600)
+    with pytest.raises(StillWritten, match="epoch 7"):
+        await refuse(world, 10.0, lambda _topic, _s: mark(world, heartbeat, 2, age_s=3600))
+
+
+@pytest.mark.parametrize(("age_s", "watched"), [(-3600, 0), (590, 0), (610, 1)])
+async def test_a_relay_that_may_be_reading_its_log_back_keeps_its_stream(
+    world: World, age_s: int, watched: int
+) -> None:
+    world.make_topic("core.pods")
+    put(world, "stream/pods", DESCRIBED)
+    mark(world, Marker("claim"), 1, age_s)
     looked: list[str] = []
-
-    def beat(sequence: int = 1, behind_ms: int = 3_600_000) -> None:
-        sent = encoder_for(spec, 7).marker(0, sequence, 0, Marker("heartbeat", "5"))
-        at_ms = clock.wall_ms() - behind_ms
-        write(
-            world.kafka.bootstrap,
-            spec.topic,
-            sent.key,
-            None,
-            headers=dict(sent.headers),
-            partition=0,
-            at_ms=at_ms,
-        )
-
-    def watching(topic: str, _seconds: float) -> None:
-        looked.append(topic)
-        beat(2)
-
-    beat()
-    connection = kafka_connection(settings, client_id="test")
-    async with read_control_topic(
-        ControlTopic(connection, "k8s.test.control", ReadOnlySink())
-    ) as control:
-        with pytest.raises(StillWritten, match="epoch 7"):
-            await refuse_written(spec, connection, control, interval_s=10.0, watching=watching)
-        beat(3, behind_ms=25 * 3_600_000)
-        await refuse_written(spec, connection, control, interval_s=10.0, watching=watching)
-    assert looked == [spec.topic], "what is a day old needs no look"
+    with contextlib.nullcontext() if watched else pytest.raises(StillWritten, match="was claimed"):
+        await refuse(world, 0.1, lambda topic, _s: looked.append(topic))
+    assert looked == ["k8s.test.core.pods"] * watched
 
 
 async def test_a_record_that_takes_a_sequence_of_the_running_epoch_costs_an_epoch_and_readers_are_right_again(

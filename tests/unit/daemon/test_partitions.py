@@ -12,8 +12,13 @@ from tests.unit.daemon.conftest import World, running, settings_of, until
 from watchrelay.admin.preflight import CheckResult, check_everything, check_topics, resolve_streams
 from watchrelay.config.streams import plan
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.key_formats import KeyFormats
-from watchrelay.daemon.plan import control_topic, pinned_conflict, plan_streams, topic_spec
+from watchrelay.daemon.plan import (
+    KeyFormats,
+    control_topic,
+    pinned_conflict,
+    plan_streams,
+    topic_spec,
+)
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec

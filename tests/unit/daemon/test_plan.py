@@ -13,7 +13,6 @@ from watchrelay.daemon.plan import (
     control_spec,
     control_topic,
     deadlocked,
-    described_conflict,
     plan_streams,
     provisional_ids,
     topic_conflict,
@@ -124,7 +123,7 @@ def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(
         for name, entry in (("first", theirs), ("second", ours))
     )
     described = {first.id: first.description, second.id: second.description}
-    found = described_conflict(second, described)
+    found = topic_conflict(second, [], described)
     assert words in found
     assert bool(found) == bool(words)
     assert not found or f"`watchrelay retire {first.id}`" in found
@@ -137,7 +136,7 @@ def test_another_version_of_a_resource_has_the_same_objects() -> None:
         ).spec
         for name in ("v1", "v2")
     )
-    assert "takes objects that stream v1" in described_conflict(second, {"v1": first.description})
+    assert "takes objects that stream v1" in topic_conflict(second, [], {"v1": first.description})
 
 
 @pytest.mark.parametrize(
@@ -150,8 +149,8 @@ def test_selectors_that_no_relay_writes_limit_nothing(selectors: Any) -> None:
         one({"topic": "t", "id": "a", "labelSelector": "x"}).spec,
         one({"topic": "t", "id": "b"}).spec,
     )
-    assert "takes objects that stream b" in described_conflict(
-        ours, {"b": {**theirs.description, "selectors": selectors}}
+    assert "takes objects that stream b" in topic_conflict(
+        ours, [], {"b": {**theirs.description, "selectors": selectors}}
     )
 
 
@@ -168,7 +167,7 @@ def at(name: str, *namespaces: str) -> StreamSpec:
         ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "x", "c": "v"}, "ab"),
         ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}, ""),  # b lets go by itself
         ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "z", "c": "w"}, ""),
-        # b is not in the config: it must be retired, which `described_conflict` says
+        # b is not in the config: it must be retired, which `topic_conflict` says
         ({"a": "x", "b": "y"}, {"a": "y"}, ""),
         ({"a": "x", "b": "y"}, {"a": "xy", "b": "xy"}, ""),  # the config itself is wrong
         ({"a": "x", "b": "y"}, {"a": "x", "b": "y"}, ""),
@@ -183,7 +182,7 @@ def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found
     plans = [at(name, *wanted) for name, wanted in after.items()]
     found = deadlocked(plans, described)
     assert "".join(sorted(found)) == stuck
-    assert all(described_conflict(plan, described) for plan in plans if plan.id in found)
+    assert all(topic_conflict(plan, [], described) for plan in plans if plan.id in found)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +216,8 @@ def test_what_a_stream_waits_for_at_a_start_is_told_with_what_can_be_done(
 
 def test_streams_of_one_topic_have_one_form_of_keys() -> None:
     plain, prefixed = one({"topic": "t"}).spec, one({"topic": "t"}, DEPLOYMENTS, prefixed=True).spec
-    assert "writes prefixed keys, stream pods on the same topic t plain ones" in described_conflict(
-        prefixed, {plain.id: plain.description}
+    assert "writes prefixed keys, stream pods on the same topic t plain ones" in topic_conflict(
+        prefixed, [], {plain.id: plain.description}
     )
 
 

@@ -17,20 +17,18 @@ from tests.unit.daemon.conftest import settings_of
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkUnavailable
-from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.plan import plan_streams
-from watchrelay.daemon.recovery import AT_ONCE, LogReader
+from watchrelay.daemon.recovery import READS_AT_ONCE, LogReader
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
-from watchrelay.daemon.stream_runner import StreamRunner
+from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
-from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import RECOVERED, StatusRegistry, StreamStatus
+from watchrelay.observe.status import RECOVERED, Readiness, StatusRegistry, StreamStatus
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
@@ -170,7 +168,7 @@ class Process:
 
 @virtual
 async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_other() -> None:
-    refused, others = [f"refused-{number}" for number in range(AT_ONCE)], ["new-1", "new-2"]
+    refused, others = [f"refused-{number}" for number in range(READS_AT_ONCE)], ["new-1", "new-2"]
     process = Process([*refused, *others], refused, Refusing())
     async with process.running() as rows:
         await until(lambda: all(rows[name].complete for name in others))
@@ -186,7 +184,7 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
 async def test_no_stream_is_read_back_before_its_turn() -> None:
     connection = Refusing()
     process = Process(["pods"], ["pods"], connection)
-    for _ in range(AT_ONCE):
+    for _ in range(READS_AT_ONCE):
         await process.context.reading_back.acquire()
     async with process.running() as rows:
         await until(lambda: rows["pods"].state == "resuming")
@@ -250,11 +248,15 @@ async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(
     await _holding(kafka, topic, "a")
 
     def failed(error: SinkUnavailable, wait_s: float) -> None:
-        status.log_unreadable(str(error), next_attempt_ms=1, person=False)
+        status.failed("log", str(error), next_attempt_ms=1)
 
     connection = Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2)
     await LogReader(
-        spec_of(), connection, cast("Any", Sink()), failed=failed, succeeded=status.log_read
+        spec_of(),
+        connection,
+        cast("Any", Sink()),
+        failed=failed,
+        succeeded=lambda: status.recovered("log"),
     ).read(0, 0, 1)
     assert [each.message for each in status.history] == [NO_READ, RECOVERED]
     assert (status.last_error, status.next_attempt_ms) == (None, None)

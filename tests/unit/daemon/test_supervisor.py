@@ -18,14 +18,14 @@ from tests.support import virtualtime
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.daemon.conftest import GROUP, define, settings_of, until
 from watchrelay.core import clock
-from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.daemon import Daemon
+from watchrelay.daemon.stream_runner import DaemonContext
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.kube.auth.credentials import load_credentials
 from watchrelay.kube.client import KubeClient
+from watchrelay.observe.overview import cards, judge
 from watchrelay.observe.status import StreamStatus
-from watchrelay.observe.verdicts import cards, judge
 
 
 class Rig:
@@ -332,7 +332,7 @@ def test_a_server_that_was_upgraded_is_noticed(tmp_path: Path) -> None:
 def test_once_all_streams_are_stopped_neither_an_edit_nor_a_new_resource_starts_one(
     tmp_path: Path, *, abandoned: bool
 ) -> None:
-    """Nobody would stop it, and the process would wait for it for ever."""
+    """Nobody would stop it, and the process would wait for it forever."""
 
     async def body() -> None:
         async with supervised(tmp_path, "pods", f"widgets.{GROUP}") as rig:

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.virtualtime import run
-from watchrelay.contract.control import EPOCH_BASE_MAX, control_value, parse_control_value
+from watchrelay.contract.control import EPOCH_BASE_MAX, Value, control_value, parse_control_value
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.control_state import Value
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import no_epoch_left
 

@@ -7,10 +7,10 @@ class Losses(list[str]):
     """A stream that opens the topic `t`."""
 
     def open(self, writers: TopicWriters, stream: str, *, made: bool = False) -> bool:
-        anew, others = writers.open("t", stream, self.append, made=made)
+        own, others = writers.open("t", stream, self.append, made=made)
         for lost in others:
             lost("made")
-        return anew
+        return own
 
 
 def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothing_counts_until_it_opens_again() -> (
@@ -23,7 +23,7 @@ def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothin
         lost("deleted")
     assert (pods, nodes) == (["deleted"], ["deleted"])
     assert not writers.counts("t", "pods")
-    assert writers.counts("t", "jobs"), "whoever opened none is not concerned"
+    assert writers.counts("t", "jobs"), "who opened none is not concerned"
     assert writers.lose("other") == []
     assert pods.open(writers, "pods"), "another topic than it opened before"
     assert writers.counts("t", "pods")

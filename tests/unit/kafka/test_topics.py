@@ -13,7 +13,7 @@ ALREADY_EXISTS = 36
 
 
 class Admin:
-    """Creates a topic for whoever asks first."""
+    """Creates a topic for the first that asks."""
 
     def __init__(self) -> None:
         self.made = False

@@ -8,7 +8,8 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from watchrelay.kube.client import Endpoint, KubeClient
+from watchrelay.kube.auth.transport import Endpoint
+from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.observe.metrics import Metrics

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import ssl
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ from watchrelay.core.errors import (
     Unreachable,
     VersionTooLarge,
 )
-from watchrelay.kube.client import Endpoint, KubeClient
+from watchrelay.kube.auth.transport import Endpoint
 from watchrelay.model.frames import ListQuery, Page
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
@@ -343,16 +342,6 @@ async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_told_and_the_passwor
                 Unreachable, match=r"kubernetes\.invalid:6443: the proxy cannot be reached"
             ):
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
-
-
-async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "aiohttp_socks", None)
-    credentials = KnownCredentials("https://kubernetes.invalid")
-    credentials.endpoint = Endpoint("https://kubernetes.invalid", proxy="socks5://127.0.0.1:1080")
-    with pytest.raises(Misconfigured, match="socks"):
-        await KubeClient(credentials, Metrics()).__aenter__()
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ async def test_T16_a_broken_connection_is_unavailable_after_what_it_brought(end:
     ):
         with pytest.raises(Unavailable):
             await collect(batches, frames, got=got)
-        with pytest.raises(StopAsyncIteration):  # not the same error for ever
+        with pytest.raises(StopAsyncIteration):  # not the same error forever
             await anext(batches)
     assert [frame.name for frame in frames if isinstance(frame, ObjectFrame)] == ["a"]
 

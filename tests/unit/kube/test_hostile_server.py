@@ -1,4 +1,4 @@
-"""A server, or whoever stands before it, that answers without measure: bounded memory, one clear
+"""A server, or a proxy before it, that answers without measure: bounded memory, one clear
 line, and the client goes on."""
 
 from __future__ import annotations

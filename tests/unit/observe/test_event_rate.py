@@ -1,4 +1,4 @@
-from watchrelay.observe.event_rate import BIN_MS, BINS, EventRate
+from watchrelay.observe.status import BIN_MS, BINS, EventRate
 
 START = 1_700_000_000_000
 

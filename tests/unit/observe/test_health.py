@@ -1,8 +1,6 @@
 """Readiness: what `/readyz` promises."""
 
-from watchrelay.core.causes import MISSING_RIGHT
-from watchrelay.observe.health import Readiness
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.status import Readiness, StatusRegistry
 
 
 def test_a_process_that_has_not_resolved_its_config_is_not_ready() -> None:
@@ -27,7 +25,7 @@ def test_ready_once_every_stream_is_complete_and_not_before() -> None:
 def test_a_stream_that_waits_for_a_person_does_not_hold_readiness_back_and_is_named() -> None:
     statuses = StatusRegistry()
     statuses.open("pods").complete = True
-    statuses.open("secrets").wait_for("watch", "no right to list secrets", MISSING_RIGHT)
+    statuses.open("secrets").failed("watch", "no right to list secrets", operator=True)
     ready, body = Readiness(statuses, started=True).check()
     assert ready is True
     assert body["streams"] == {
@@ -43,7 +41,7 @@ def test_readiness_stays_through_a_later_outage_and_says_what_is_wrong() -> None
     readiness = Readiness(statuses, started=True)
     assert readiness.check()[0] is True
     pods.state = "backoff"
-    pods.failed("connection refused")
+    pods.failed("watch", "connection refused")
     statuses.problems["kafka"] = "no broker answers"
     ready, body = readiness.check()
     assert ready is True
@@ -53,14 +51,14 @@ def test_readiness_stays_through_a_later_outage_and_says_what_is_wrong() -> None
 
 def test_a_stream_whose_first_records_kafka_does_not_take_says_so() -> None:
     readiness = Readiness(StatusRegistry(), started=True)
-    readiness.statuses.open("pods").not_acknowledged("no acknowledgement for 12 s")
+    readiness.statuses.open("pods").failed("records", "no acknowledgement for 12 s")
     ready, body = readiness.check()
     assert not ready
     assert body["streams"] == {
         "pods": {"state": "waiting", "reason": "no acknowledgement for 12 s"}
     }
-    readiness.statuses.open("pods").not_acknowledged(
-        "topic t: grant WRITE on the topic", person=True
+    readiness.statuses.open("pods").failed(
+        "records", "topic t: grant WRITE on the topic", operator=True
     )
     assert readiness.check() == (
         True,

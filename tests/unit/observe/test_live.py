@@ -3,11 +3,10 @@ import json
 from contextlib import aclosing
 from typing import Any
 
-from tests.support.window import live
-from watchrelay.observe.health import Readiness
+from tests.support.admin_server import live
 from watchrelay.observe.live import VIEWERS_MAX, Live
 from watchrelay.observe.overview import About
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.status import Readiness, StatusRegistry
 
 
 def pictured(statuses: StatusRegistry) -> Live:
@@ -109,7 +108,7 @@ async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
 
 def test_a_stream_is_told_with_its_story_and_an_unknown_one_is_not() -> None:
     statuses = StatusRegistry()
-    live(statuses, "pods").failed("refused")
+    live(statuses, "pods").failed("watch", "refused")
     told = json.loads(pictured(statuses).transitions("pods") or b"")
     assert [each["said"] for each in told["transitions"]] == ["refused"]
     assert told["stream"] == "pods"

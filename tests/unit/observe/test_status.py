@@ -1,4 +1,3 @@
-from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe.status import HISTORY_MAX, RECOVERED, StatusRegistry, StreamStatus
 
 
@@ -11,25 +10,25 @@ def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
     status.state = "listing"
     status.state = "listing"
     status.state = "backoff"
-    status.failed("refused")
-    status.failed("refused")
-    status.failed("reset")
+    status.failed("watch", "refused")
+    status.failed("watch", "refused")
+    status.failed("watch", "reset")
     status.state = "watching"
-    status.progressed()
+    status.recovered("watch")
     assert history(status) == [
         ("listing", ""),
         ("backoff", "refused"),
         ("backoff", "reset"),
         ("watching", RECOVERED),
     ]
-    status.progressed()
+    status.recovered("watch")
     assert status.transitions_count == 6, "what is no news was told"
 
 
 def test_a_story_is_bounded_and_its_newest_moment_comes_first() -> None:
     status = StreamStatus("pods")
     for number in range(HISTORY_MAX * 2):
-        status.failed(f"error {number} " + "x" * 1000)
+        status.failed("watch", f"error {number} " + "x" * 1000)
     assert len(status.history) == HISTORY_MAX
     assert status.history_json()[0]["said"].startswith(f"error {HISTORY_MAX * 2 - 1} ")
     assert max(len(each.message) for each in status.history) <= 300
@@ -37,32 +36,34 @@ def test_a_story_is_bounded_and_its_newest_moment_comes_first() -> None:
 
 def test_trouble_began_with_the_first_failure_since_the_last_progress() -> None:
     status = StreamStatus("pods")
-    status.failed("refused")
-    began = status.trouble_ms
-    status.failed("reset")
-    assert status.trouble()[:2] == ("reset", began)
-    status.progressed()
-    assert status.trouble() == ("", 0, 0)
+    status.failed("watch", "refused")
+    assert status.trouble is not None
+    began = status.trouble.since_ms
+    status.failed("watch", "reset")
+    assert status.trouble is not None
+    assert (status.trouble.message, status.trouble.since_ms) == ("reset", began)
+    status.recovered("watch")
+    assert status.trouble is None
 
 
 def test_a_silence_of_kafka_is_told_once_and_its_end_too() -> None:
     status = StreamStatus("pods")
     for seconds in (10, 11, 12):
-        status.not_acknowledged(f"no acknowledgement for {seconds} s")
-    status.acknowledged()
-    status.acknowledged()
+        status.failed("records", f"no acknowledgement for {seconds} s")
+    status.recovered("records")
+    status.recovered("records")
     assert history(status) == [("waiting", "no acknowledgement for 10 s"), ("waiting", RECOVERED)]
 
 
 def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged() -> None:
     status = StreamStatus("pods")
-    status.not_acknowledged("grant WRITE on the topic", person=True)
+    status.failed("records", "grant WRITE on the topic", operator=True)
     assert status.waits_for == "grant WRITE on the topic"
-    status.acknowledged()
+    status.recovered("records")
     assert status.waits_for == ""
-    status.not_acknowledged("grant WRITE on the topic", person=True)
-    status.wait_for("watch", "no right to list", MISSING_RIGHT)
-    status.acknowledged()
+    status.failed("records", "grant WRITE on the topic", operator=True)
+    status.failed("watch", "no right to list", operator=True)
+    status.recovered("records")
     assert status.waits_for == "no right to list", (
         "what the API server does not allow is another matter"
     )
@@ -70,17 +71,17 @@ def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged(
 
 def test_what_is_said_of_a_log_that_cannot_be_read_is_over_once_it_was() -> None:
     status = StreamStatus("pods")
-    status.log_unreadable("grant READ", next_attempt_ms=1, person=True)
+    status.failed("log", "grant READ", next_attempt_ms=1, operator=True)
     assert (status.waits_for, status.last_error, status.next_attempt_ms) == (
         "grant READ",
         "grant READ",
         1,
     )
-    status.log_unreadable("no broker answers", next_attempt_ms=2, person=False)
+    status.failed("log", "no broker answers", next_attempt_ms=2)
     assert (status.waits_for, status.last_error) == ("", "no broker answers")
-    status.log_read()
+    status.recovered("log")
     assert (status.last_error, status.next_attempt_ms) == (None, None)
-    status.log_read()
+    status.recovered("log")
     assert history(status) == [
         ("waiting", "grant READ"),
         ("waiting", "no broker answers"),
@@ -90,13 +91,12 @@ def test_what_is_said_of_a_log_that_cannot_be_read_is_over_once_it_was() -> None
 
 def test_a_log_that_was_read_ends_no_other_trouble() -> None:
     status = StreamStatus("pods")
-    status.log_unreadable("grant READ", next_attempt_ms=1, person=True)
-    status.failed("403", next_attempt_ms=2)
-    status.wait_for("watch", "no right to list", MISSING_RIGHT)
-    status.log_read()
+    status.failed("log", "grant READ", next_attempt_ms=1, operator=True)
+    status.failed("watch", "403: no right to list", next_attempt_ms=2, operator=True)
+    status.recovered("log")
     assert (status.waits_for, status.last_error, status.next_attempt_ms) == (
-        "no right to list",
-        "403",
+        "403: no right to list",
+        "403: no right to list",
         2,
     )
 

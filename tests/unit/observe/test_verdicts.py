@@ -1,10 +1,9 @@
 import pytest
 
-from tests.support.window import live
+from tests.support.admin_server import live
 from watchrelay.core import causes, clock
 from watchrelay.core.causes import Cause, CauseKind
-from watchrelay.observe.status import State, StatusRegistry, StreamStatus
-from watchrelay.observe.verdicts import (
+from watchrelay.observe.overview import (
     ADVICE,
     BEHIND_AFTER_MS,
     LEVELS,
@@ -14,6 +13,7 @@ from watchrelay.observe.verdicts import (
     headline,
     judge,
 )
+from watchrelay.observe.status import State, StatusRegistry, StreamStatus
 
 NOW_MS = clock.wall_ms() + 1_000
 
@@ -38,10 +38,10 @@ def test_a_wait_for_an_operator_is_judged_by_its_cause_whatever_its_message(
     cause: Cause, kind: str, message: str
 ) -> None:
     status = StreamStatus("pods")
-    status.wait_for("stream", message, cause)
-    status.failed(message)
+    status.failed("stream", message, cause=cause, operator=True)
     verdict = judge(status, NOW_MS)
-    assert verdict == StreamVerdict("person", status.trouble_ms, cause, message)
+    assert status.trouble is not None
+    assert verdict == StreamVerdict("person", status.trouble.since_ms, cause, message)
     assert verdict.kind == kind
 
 
@@ -62,7 +62,7 @@ def test_what_is_retried_is_judged_by_its_cause(
     status = StreamStatus("pods")
     status.state = state
     if cause is not None:
-        status.failed("kafka: no topic 403 forbidden", cause=cause)
+        status.failed("watch", "kafka: no topic 403 forbidden", cause=cause)
     verdict = judge(status, NOW_MS)
     assert (verdict.level, verdict.kind) == ("retrying", kind)
     assert verdict.message
@@ -100,6 +100,7 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
         status = live(statuses, f"s{number}")
         status.state = "backoff"
         status.failed(
+            "watch",
             f"watch s{number} at 10.0.0.1:6443: connection refused",
             next_attempt_ms=NOW_MS + number,
             cause=causes.KUBERNETES,
@@ -118,18 +119,31 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
 def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
     statuses = StatusRegistry()
     status = live(statuses, "pods")
-    status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause=causes.CREDENTIALS)
+    status.failed(
+        "watch", "watch pods at 10.0.0.1:6443: 401 Unauthorized", cause=causes.CREDENTIALS
+    )
     statuses.problems.put(
         "kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause=causes.CREDENTIALS
     )
     _, (card,) = judged(statuses)
     assert (card.level, card.kind, card.streams) == ("person", "credentials", ["pods"])
-    status.failed("watch pods at 10.0.0.1:6443: connection refused", cause=causes.KUBERNETES)
+    status.failed(
+        "watch", "watch pods at 10.0.0.1:6443: connection refused", cause=causes.KUBERNETES
+    )
     statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
     _, (card,) = judged(statuses)
     assert (card.level, card.kind) == ("retrying", "kubernetes"), (
         "a later failure has a cause of its own"
     )
+
+
+def test_of_two_troubles_the_one_that_needs_a_person_is_judged() -> None:
+    status = StreamStatus("pods")
+    status.failed("discovery", "401 Unauthorized", cause=causes.CREDENTIALS)
+    status.failed("daemon", "no broker answers", cause=causes.KAFKA)
+    assert (judge(status, NOW_MS).level, judge(status, NOW_MS).kind) == ("person", "credentials")
+    status.recovered("discovery")
+    assert (judge(status, NOW_MS).level, judge(status, NOW_MS).kind) == ("retrying", "kafka")
 
 
 def test_the_worst_comes_first_then_what_began_first() -> None:

@@ -14,6 +14,7 @@ from tests.support.fakesink import FakeSink
 from tests.support.relays import Rig, run_virtually, until
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
 from watchrelay.contract.wire import Batch, Receipt
+from watchrelay.publish.machine import Live
 from watchrelay.publish.stream_queues import REFILL_KEYS_MAX
 
 KEYS = [b"shop/%d" % number for number in range(40)]
@@ -35,7 +36,7 @@ class HalfSink(FakeSink):
 
 async def away(rig: Rig) -> None:
     """The stream is whole; then Kafka takes nothing any more, and one batch of each partition is on
-    its way for ever."""
+    its way forever."""
     rig.sync()
     await until(lambda: bool(rig.control.indexes))
     rig.sink.up.clear()
@@ -207,7 +208,7 @@ def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference
             await away(rig)
             overflow(rig)
             # as after a list under another config
-            rig.status.complete, rig.relay._phase.snapshot_wanted = False, True
+            rig.relay._phase, rig.relay._schedule.wanted = Live(str(rig.store.version)), True
             rig.sync()
             assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
             rig.sink.up.set()
@@ -253,7 +254,8 @@ def test_a_heartbeat_within_an_overload_does_not_make_the_stream_whole() -> None
         async with rig.running():
             await away(rig)
             overflow(rig)
-            rig.status.complete = False  # as after a restart whose list found much
+            # as after a restart whose list found much
+            rig.status.complete, rig.relay._phase = False, Live(str(rig.store.version))
             for number in range(2000):
                 rig.say(rig.store.put(b"many/%d" % number, b"y" * 5000))
             rig.sync()

@@ -21,10 +21,10 @@ from watchrelay.publish.trim import trim
 ENCODER = CloudEvents(spec_of(partitions=1), 3)
 
 
-def fit(key: bytes, value: bytes | None, entry: Entry) -> tuple[bytes, Trimmed]:
-    part, trimmed = trim(value or zlib.decompress(entry.packed), 100)
-    entry.hash = content_hash(key, part)
-    return part, trimmed
+def fit(
+    _key: bytes, value: bytes | None, entry: Entry, _published: int | None
+) -> tuple[bytes, Trimmed]:
+    return trim(value or zlib.decompress(entry.packed), 100)
 
 
 def queues(*, raw_bytes: int = 1 << 20, packed_max: int = 1 << 20) -> StreamQueues:
@@ -35,9 +35,15 @@ def push(sequencer: StreamQueues, changes: list[ObjectChange]) -> None:
     sequencer.push(changes, reason="watch", time_ms=1000, received_s=1.0)
 
 
-def rendered(queue: PartitionQueue, limit_bytes: int = 1 << 20) -> RenderedBatch:
+def rendered(
+    queue: PartitionQueue, limit_bytes: int = 1 << 20, limit_records: int | None = None
+) -> RenderedBatch:
     queue.outstanding = queue.render(
-        ENCODER, lambda entry: zlib.decompress(entry.packed), limit_bytes=limit_bytes, seen_ms=None
+        ENCODER,
+        lambda entry: zlib.decompress(entry.packed),
+        limit_bytes=limit_bytes,
+        seen_ms=None,
+        limit_records=limit_records,
     )
     return queue.outstanding
 
@@ -151,7 +157,7 @@ def test_a_replaced_record_is_what_the_next_one_of_its_key_replaces() -> None:
     push(sequencer, store.put(b"a/a", b"small"))
     rendered(queue, limit_bytes=10)
     queue.put_back()
-    queue.replace(0, b"less", content_hash(b"a/a", b"less"), "stub")
+    sequencer.replace(queue, 0, b"less", "stub")
     records = said(rendered(queue))
     assert isinstance(records[0], ObjectRecord)
     assert (records[0].value, records[0].trimmed, records[0].value_hash) == (
@@ -162,7 +168,7 @@ def test_a_replaced_record_is_what_the_next_one_of_its_key_replaces() -> None:
     assert queue.digest == (content_hash(b"a/a", b"small") + content_hash(b"a/b", b"other")) % 2**64
 
 
-def test_a_split_batch_counts_as_the_whole_one() -> None:
+def test_a_batch_of_which_a_part_was_appended_counts_as_the_whole_one() -> None:
     sequencer, store = queues(), DictStore(1)
     queue = sequencer.partitions[0]
     push(sequencer, store.put(b"a/a", b"1"))
@@ -170,19 +176,15 @@ def test_a_split_batch_counts_as_the_whole_one() -> None:
     push(sequencer, store.put(b"a/a", b"2"))
     sequencer.mark("heartbeat", frontier="6", time_ms=1)
     whole = rendered(queue)
-    held, payload = whole.held_bytes, whole.payload_bytes
-    head = queue.split(2)
-    tail = queue.outstanding
-    assert tail is not None
-    assert (head.held_bytes + tail.held_bytes, head.payload_bytes + tail.payload_bytes) == (
-        held,
-        payload,
-    )
-    assert tail.before == (2, 1, content_hash(b"a/a", b"1"))
-    assert [rendered.index for rendered in tail.markers] == [1]
-    sequencer.settled(queue, head, [0, 1])
+    queue.put_back()
+    head = rendered(queue, limit_records=2)
+    ack(sequencer, queue)
     assert queue.frontier == "5"
-    assert queue.outstanding is tail
+    tail = rendered(queue)
+    assert head.records + tail.records == whole.records
+    assert head.held_bytes + tail.held_bytes == whole.held_bytes
+    assert tail.before == (2, 1, content_hash(b"a/a", b"1"))
+    assert [each.index for each in tail.markers] == [1]
 
 
 def test_everything_acknowledged_leaves_nothing_held() -> None:
@@ -217,7 +219,10 @@ def test_too_large_an_object_is_queued_in_part_with_the_hash_of_that_part() -> N
     record = said(rendered(sequencer.partitions[0]))[0]
     assert isinstance(record, ObjectRecord)
     assert record.value is not None
-    assert record.value_hash == content_hash(b"a/a", record.value) == store.entries[b"a/a"].hash
+    whole = store.entries[b"a/a"].hash
+    assert whole == content_hash(b"a/a", value), "the store alone writes its entries"
+    published = sequencer.published_hash(b"a/a", whole)
+    assert record.value_hash == content_hash(b"a/a", record.value) == published
 
 
 def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_the_hash_of_what_is_said() -> (
@@ -232,7 +237,7 @@ def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_th
             b'{"kind":"Pod","metadata":{"name":"a"},"spec":{"x":"%s"}}' % bytes(range(97, 123)),
         ),
     )
-    queue.replace(0, stub, content_hash(b"a/a", stub), "stub")
+    sequencer.replace(queue, 0, stub, "stub")
     rendered(queue)
     ack(sequencer, queue)
     sequencer.repair(b"a/a", store.entries[b"a/a"], 0, time_ms=1000)
@@ -243,5 +248,5 @@ def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_th
         record.value_hash
         == content_hash(b"a/a", record.value)
         == queue.digest
-        == store.entries[b"a/a"].hash
+        == sequencer.published_hash(b"a/a", store.entries[b"a/a"].hash)
     )

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchrelay.consumer.replica import Replica
 from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.state import ObjectState
 from watchrelay.contract.wire import MarkerKind, Reason, Verb
 from watchrelay.publish.recovery import (
     Decision,
@@ -130,7 +130,7 @@ def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
     (recovery,) = folded(log)
     result = recovered_state([recovery], WatchFrom("7"))
     assert {
-        key: (entry.resource_version, entry.packed, entry.queued)
+        key: (entry.resource_version, entry.packed, entry.position)
         for key, entry in result.states[0].items()
     } == {b"a": ("6", b"a@6", 0)}
     assert (result.skip, result.newest, result.pending_repairs) == ({b"b": "8"}, "8", {})
@@ -367,7 +367,7 @@ def test_an_end_removes_what_is_older_than_its_begin_and_so_proves_a_stale_state
         "end", "5", begin=2
     ).claim(3)
     (recovery,) = folded(log)
-    assert (set(recovery.entries), recovery.proven, recovery.digest) == (
+    assert (set(recovery.entries), recovery.proven, recovery.state.digest) == (
         {b"alive"},
         True,
         sum(log.live.values()) & DIGEST_MASK,
@@ -451,21 +451,16 @@ def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(
 ) -> None:
     log = written(steps)
     (recovery,) = folded(log)
-    replica = Replica()
-    shown = replica._shown
+    shown = ObjectState()
     for record in log.records:
-        ignored = shown.admit(record.epoch, record.sequence)
-        if ignored is not None:
+        if shown.admit(record.epoch, record.sequence) is not None:
             continue
         if isinstance(record, ObjectRecord):
             shown.put(record)
-        elif record.kind == "end" and not shown.agrees(record):
-            shown.sweep(record)
+        elif record.kind != "claim":
+            shown.judge(record)
     assert {key: (entry.hash, entry.packed) for key, entry in recovery.entries.items()} == {
         key: (held.value_hash, held.value) for key, held in shown.held.items()
     }
-    assert (recovery.digest & DIGEST_MASK, recovery.epoch, recovery.last) == (
-        shown.digest & DIGEST_MASK,
-        shown.epoch,
-        shown.last,
-    )
+    state = recovery.state
+    assert (state.digest, state.epoch, state.last) == (shown.digest, shown.epoch, shown.last)

@@ -16,40 +16,40 @@ from watchrelay.publish.snapshots import (
 )
 
 
-def entry(partition: int = 0, queued: int = 0) -> Entry:
-    return Entry("u", "1", 1, partition, b"", queued)
+def entry(partition: int = 0) -> Entry:
+    return Entry("u", "1", 1, partition, b"")
 
 
-def snapshot(keys: list[bytes], *, begun_at: int = 10, partitions: int = 1) -> Snapshot:
-    return Snapshot(
-        "1-1", keys=keys, begun_at=begun_at, partitions=partitions, first=False, requests=("r",)
-    )
+def snapshot(keys: list[bytes], *, partitions: int = 1) -> Snapshot:
+    return Snapshot("1-1", keys=keys, partitions=partitions, begun_s=0.0, requests=("r",))
 
 
 def test_a_key_that_is_gone_or_was_queued_since_begin_is_passed_over() -> None:
-    store = {b"old": entry(queued=10), b"new": entry(queued=11), b"never": entry()}
+    store = {b"old": entry(), b"new": entry(), b"never": entry()}
     said: list[bytes] = []
     snap = snapshot([b"old", b"gone", b"new", b"never"])
-    left = snap.chunk(store.get, lambda _: True, lambda key, _: said.append(key))
+    members = {b"old", b"gone", b"never"}
+    snap.chunk(members, store.get, lambda _: True, lambda key, _: said.append(key))
     assert said == [b"old", b"never"]
-    assert (left, snap.objects) == (False, 2)
+    assert (snap.unfinished, snap.objects) == (False, 2)
 
 
 def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() -> None:
     store = {b"a": entry(0), b"b": entry(1), b"c": entry(0)}
     said: list[bytes] = []
     snap = snapshot([b"a", b"b", b"c"], partitions=2)
-    assert snap.chunk(store.get, lambda partition: partition == 0, lambda key, _: said.append(key))
-    assert said == [b"a"]
-    assert not snap.chunk(store.get, lambda _: True, lambda key, _: said.append(key))
-    assert said == [b"a", b"b", b"c"]
+    for has_room in (lambda partition: partition == 0, lambda _: True):
+        assert snap.unfinished
+        snap.chunk(store, store.get, has_room, lambda key, _: said.append(key))
+        assert said in ([b"a"], [b"a", b"b", b"c"])
+    assert (snap.unfinished, said) == (False, [b"a", b"b", b"c"])
 
 
 def test_beside_live_events_it_takes_small_bites_and_large_ones_when_there_are_none() -> None:
     store = {b"a": entry(), b"b": entry()}
     snap = snapshot([b"a", b"b"])
     assert snap.ahead_bytes(10.0, 7) == AHEAD_BYTES, "what was queued before it is no live event"
-    snap.chunk(store.get, lambda _: True, lambda *_: None)
+    snap.chunk(store, store.get, lambda _: True, lambda *_: None)
     assert snap.ahead_bytes(10.1, 9) == AHEAD_BYTES, "its own members are none either"
     assert snap.ahead_bytes(10.2, 10) == BESIDE_BYTES
     assert snap.ahead_bytes(10.2 + QUIET_S / 2, 10) == BESIDE_BYTES
@@ -61,7 +61,7 @@ def test_end_comes_once_when_all_keys_are_done_and_every_begin_is_acknowledged()
     snap.begin_acked(0, 5)
     snap.begin_acked(1, 6)
     assert not snap.ready_to_end()
-    snap.chunk(lambda _: None, lambda _: True, lambda *_: None)
+    snap.chunk((), lambda _: None, lambda _: True, lambda *_: None)
     assert snap.ready_to_end()
     assert not snap.ready_to_end()
 
@@ -95,7 +95,7 @@ def test_snapshots_come_with_the_interval_give_or_take_a_tenth() -> None:
     assert schedule.wait_s(0.0) is None
     waits = set()
     for _ in range(50):
-        schedule.restarted(1000.0, 0)
+        schedule.begun(1000.0, 0)
         wait_s = schedule.wait_s(1000.0)
         assert wait_s is not None
         waits.add(wait_s)
@@ -106,7 +106,7 @@ def test_snapshots_come_with_the_interval_give_or_take_a_tenth() -> None:
 
 def test_interval_zero_means_never_by_time_but_still_on_growth() -> None:
     schedule = SnapshotSchedule(0.0, random.Random(1))
-    schedule.restarted(0.0, 500)
+    schedule.begun(0.0, 500)
     assert schedule.wait_s(1e9) is None
     assert not schedule.due(1e9, records=500 + 10_000 + 3 * 20, live=20)
     assert schedule.due(0.0, records=501 + 10_000 + 3 * 20, live=20)

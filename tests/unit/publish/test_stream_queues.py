@@ -34,7 +34,7 @@ def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> Str
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
         bound_bytes=2000,
     )
     if found is not None:
@@ -123,7 +123,7 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
         bound_bytes=2000,
     )
     queues.push(store.put(b"b/b", b"0"), reason="watch", time_ms=1, received_s=1.0)
@@ -150,7 +150,7 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
         encoder_for(dataclasses.replace(spec_of(partitions=1), format="structured"), 1),
     )
 
-    def fit(_key: bytes, value: bytes | None, _entry: object) -> tuple[bytes, Trimmed]:
+    def fit(_key: bytes, value: bytes | None, *_: object) -> tuple[bytes, Trimmed]:
         return value or b"", ""
 
     queues = StreamQueues(
@@ -188,7 +188,7 @@ def unverified(store: DictStore) -> StreamQueues:
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
         bound_bytes=2000,
     )
     for key in (b"b/one", b"b/two"):
@@ -249,7 +249,7 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
         bound_bytes=2000,
     )
     queues.push(store.put(b"b/alive", b"0"), reason="watch", time_ms=1, received_s=1.0)

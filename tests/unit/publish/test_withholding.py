@@ -257,7 +257,8 @@ def test_a_healed_null_that_does_not_fit_is_named_and_holds_up_nothing(
         async with rig.running():
             rig.sync()
             await until(lambda: rig.status.complete)
-            rig.relay._repair_keys({stale: 0}, only_unpublished=False)
+            rig.relay._pending_repairs[stale] = 0
+            rig.relay._repair_keys()
             rig.say(rig.store.put(b"shop/a", pod("a")))
             await asyncio.sleep(30)
         assert rig.rebuilt() == {b"shop/a": pod("a")}

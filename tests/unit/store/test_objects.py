@@ -312,17 +312,6 @@ def test_clearing_removes_every_object_as_of_the_version_given() -> None:
     assert len(store) == 0
 
 
-def test_the_number_of_the_newest_queued_record_follows_the_key() -> None:
-    store = listing(widgets(), [frame("a", 1)])
-    entry = store.get(b"n/a")
-    assert entry is not None
-    entry.queued = 17
-    (change,) = store.apply([frame("a", 2, body=1)]).changes
-    assert change.entry.queued == 17
-    (change,) = listing_changes(store, [frame("a", 3, body=2)])
-    assert change.entry.queued == 17
-
-
 def test_a_queued_entry_stays_what_it_was_when_its_object_changes() -> None:
     store = listing(widgets(), [frame("a", 1, body="one")])
     entry = store.get(b"n/a")

@@ -100,22 +100,22 @@ def test_behind_the_newest_version_of_the_log_nothing_is_a_replay() -> None:
 
 
 def test_a_list_is_compared_by_uid_and_content_not_by_version() -> None:
-    store = resumed(("same", 1), ("touched", 2), ("other", 3), ("gone", 4), ("anew", 5), newest=50)
+    store = resumed(("same", 1), ("touched", 2), ("other", 3), ("gone", 4), ("back", 5), newest=50)
     store.begin_list()
     store.stage(
         [
             frame("same", 1),
             frame("touched", 20),
             frame("other", 3, body="else"),
-            frame("anew", 5, uid="second"),
+            frame("back", 5, uid="second"),
             frame("new", 6),
         ]
     )
     assert told(store.replace("60").changes) == [
         ("deleted", "n/gone", "60"),
-        ("deleted", "n/anew", "5"),
+        ("deleted", "n/back", "5"),
         ("modified", "n/other", "3"),
-        ("added", "n/anew", "5"),
+        ("added", "n/back", "5"),
         ("added", "n/new", "6"),
     ]
 

@@ -143,7 +143,7 @@ def test_a_cancelled_watcher_leaves_no_slot_no_watch_and_no_cursor_ahead_of_what
         assert admission.streams == 0
         async with asyncio.timeout(1):
             for _ in range(3):
-                await admission.acquire_list_slot(large=False)
+                await admission.slots.acquire()
         if stream.cursor not in {"", "100", "110"}:
             assert stream.cursor <= outlet.newest
 

@@ -1,6 +1,5 @@
 """The steps of the watch machine, with states and events as plain values."""
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -21,7 +20,6 @@ from watchrelay.model.watch_events import Gone, ListBegun, Listed, Observed, Pro
 from watchrelay.watch.context import StreamContext, WatchRules
 from watchrelay.watch.machine import (
     CheckDiscovery,
-    CheckingDiscovery,
     CheckLiveness,
     CommitList,
     CommitResult,
@@ -32,16 +30,15 @@ from watchrelay.watch.machine import (
     FramesReceived,
     ListingPages,
     LivenessChecked,
+    NotServed,
     OpenWatch,
     PageReceived,
-    Probing,
     ReadWatch,
     ReportSkipped,
     RequestFailed,
     Sleep,
     SleepEnded,
     State,
-    ToWatch,
     Waiting,
     WatchEnded,
     Watching,
@@ -71,7 +68,7 @@ def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:
     return opened
 
 
-def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch_that_probes_after_silence() -> None:
+def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch() -> None:
     state, commands = start(rules(), now_s=0.0)
     assert commands == (Deliver(ListBegun()), FetchPage(ListQuery(limit=500)))
     by = rules()
@@ -79,18 +76,23 @@ def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch_that_probes_after_sil
     assert isinstance(commands[0], OpenWatch)
     assert commands[0].query.resource_version == "7"
     assert 60 < commands[0].query.idle_timeout_s < 75
-    state, _ = step(by, state, WatchOpened(), 1.0)
-    silence = Interrupted("silent")
-    silence.reason = "inactive"
-    state, commands = step(by, state, RequestFailed(silence), 73.0)
-    assert isinstance(state, Probing)
-    assert commands[-1] == FetchPage(ListQuery(limit=1))
-    state, commands = step(by, state, PageReceived(Page("8", None, [])), 73.1)
+    _, commands = step(by, state, WatchOpened(), 1.0)
+    assert isinstance(commands[-1], ReadWatch)
+
+
+def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() -> None:
+    by = rules()
+    state, commands = step(by, watching(by, cursor="7"), WatchEnded(), 600.0)
     assert isinstance(commands[-1], OpenWatch)
-    state, commands = step(
-        by, replace(watching(by, cursor="7"), context=state.context), WatchEnded(), 400.0
-    )
-    assert isinstance(commands[-1], OpenWatch), "the probe was made a moment ago"
+    opened, commands = step(by, state, WatchOpened(), 600.0)
+    assert isinstance(commands[-1], CheckLiveness)
+    state, commands = step(by, opened, LivenessChecked("8"), 600.1)
+    assert isinstance(commands[-1], ReadWatch)
+    state, _ = step(by, state, WatchEnded(), 900.0)
+    _, commands = step(by, state, WatchOpened(), 900.0)
+    assert isinstance(commands[-1], ReadWatch), "the check was made a moment ago"
+    _, commands = step(by, opened, LivenessChecked("6"), 600.1)
+    assert isinstance(commands[-1], FetchPage), "the server was restored"
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
@@ -142,7 +144,7 @@ def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
         Troubled,
     ]
     assert isinstance(state, Waiting)
-    assert (state.context.cursor, state.then) == ("105", ToWatch())
+    assert (state.context.cursor, state.then) == ("105", None)
 
 
 def test_a_bookmark_of_the_same_version_is_no_event() -> None:
@@ -233,8 +235,7 @@ def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() ->
     for _ in range(12):
         now_s += 100.0
         after, commands = step(by, state, RequestFailed(silent()), now_s)
-        while not isinstance(commands[-1], OpenWatch):
-            after, commands = step(by, after, PageReceived(Page("100", None, [])), now_s)
+        assert isinstance(commands[-1], OpenWatch)
         after, _ = step(by, after, WatchOpened(), now_s)
         assert isinstance(after, Watching)
         state = after
@@ -320,7 +321,7 @@ def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart
         if isinstance(commands[-1], FetchPage | OpenWatch):
             state, commands = step(by, state, RequestFailed(NotFound("404")), now_s)
     assert gone == 1
-    assert isinstance(state, CheckingDiscovery)
+    assert isinstance(state, NotServed)
 
 
 def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None:

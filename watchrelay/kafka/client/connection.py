@@ -190,6 +190,8 @@ def error_text(error: BaseException) -> str:
     """The error as one line, without class names."""
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
+    if isinstance(error, ConnectionError) and not str(error):
+        return "connection closed"  # in the middle of a TLS handshake
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__

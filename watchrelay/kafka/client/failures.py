@@ -103,7 +103,9 @@ def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> S
     Returns: SinkMisconfigured where only a change of the configuration helps, SinkForbidden where a
     right is missing, else SinkUnavailable.
     """
-    reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(error)))
+    # a connection that is closed during a request has the reason behind it
+    why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(why)))
     if reason.endswith(":"):
         reason += " no answer in time"
     message = f"kafka at {connection.servers} is not usable: {reason}"

@@ -104,7 +104,7 @@ class _MetadataRequest(RequestStruct):
     )
 
 
-class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _MetadataRequest]):
+class TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _MetadataRequest]):
     """Asks about topics, in the newest way that the broker knows, and never makes one by asking."""
 
     API_KEY = 3
@@ -127,7 +127,11 @@ async def topic_ids(client: Any, topics: Iterable[str]) -> dict[str, bytes | Non
 
     Raises: KafkaError, OSError when nobody answers.
     """
-    answer = await _ask(client, _TopicsRequest(topics))
+    return ids_in(await _ask(client, TopicsRequest(topics)))
+
+
+def ids_in(answer: Any) -> dict[str, bytes | None]:
+    """The same from the answer to a TopicsRequest. Raises: KafkaError."""
     if not answer.brokers:
         raise KafkaError("the broker asked knows no broker: it has only just started")
     with_ids = answer.API_VERSION >= _MetadataResponse.API_VERSION
@@ -139,6 +143,12 @@ async def topic_ids(client: Any, topics: Iterable[str]) -> dict[str, bytes | Non
         elif error is NoError:
             found[topic[1]] = topic[2] if with_ids and any(topic[2]) else NO_ID
     return found
+
+
+def topics_in(answer: Any) -> list[tuple[int, str, list[Any]]]:
+    """Error code, name and partitions of each topic: (error, number, leader, ...)."""
+    at = 4 if answer.API_VERSION >= _MetadataResponse.API_VERSION else 3
+    return [(topic[0], topic[1], topic[at] or []) for topic in answer.topics]
 
 
 _CODES: Final = {"READ": 3, "WRITE": 4, "CREATE": 5, "DESCRIBE_CONFIGS": 10}
@@ -154,7 +164,7 @@ async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozense
     cluster (KIP-430).
     Raises: KafkaError, OSError when nobody answers.
     """
-    answer = await _ask(client, _TopicsRequest(topics, rights=True))
+    answer = await _ask(client, TopicsRequest(topics, rights=True))
     if answer.API_VERSION < _MetadataResponse.API_VERSION:
         return {}
     masks = {topic[1]: topic[5] for topic in answer.topics}
@@ -165,7 +175,7 @@ async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozense
     }
 
 
-async def _ask(client: Any, request: _TopicsRequest) -> Any:
+async def _ask(client: Any, request: TopicsRequest) -> Any:
     node = client.get_random_node()
     if node is None:
         raise KafkaError("no broker is known")

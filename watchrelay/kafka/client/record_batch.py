@@ -12,7 +12,6 @@ import struct
 from collections.abc import Sequence
 
 import zstandard
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from watchrelay.contract.headers import HeaderBlock, varint
@@ -87,12 +86,14 @@ def _spans(
     return spans
 
 
-class PackedBatch(BatchBuilder):
-    """A finished batch, as aiokafka's producer takes it; the producer adds its id and sequence.
+class PackedBatch:
+    """A finished batch that lacks only the producer's id, epoch and sequence.
 
     Records are `[start, stop)` of the batch that was packed; `raw_bytes` is their size
     before compression, `size()` the size that Kafka compares with `max.message.bytes`.
     """
+
+    __slots__ = ("_attributes", "_body", "_packed_ms", "raw_bytes", "start", "stop")
 
     def __init__(
         self,
@@ -104,12 +105,10 @@ class PackedBatch(BatchBuilder):
         packed_ms: int,
         compressed: bool,
     ) -> None:
-        # Not the base's own start: it would make a builder that is never used.
         self.start, self.stop, self.raw_bytes = start, stop, raw_bytes
         self._body = body
         self._packed_ms = packed_ms
         self._attributes = _ZSTD if compressed else 0
-        self._producer = (-1, -1, -1)
 
     def record_count(self) -> int:
         """Number of records."""
@@ -119,26 +118,12 @@ class PackedBatch(BatchBuilder):
         """Bytes of the whole batch as it is sent."""
         return OVERHEAD_BYTES + len(self._body)
 
-    def closed(self) -> bool:
-        """Always: nothing can be added, so the producer does not wait for more."""
-        return True
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-    def append(self, **_: object) -> None:
-        """Takes nothing: the batch is full."""
-
-    def _set_producer_state(
-        self, producer_id: int, producer_epoch: int, base_sequence: int
-    ) -> None:
-        self._producer = (producer_id, producer_epoch, base_sequence)
-
-    def _build(self) -> bytes:
-        """The batch as bytes, for the producer that set its state last."""
+    def stamped(self, producer_id: int, epoch: int, sequence: int) -> bytes:
+        """The batch as it is sent; `sequence` is that of its first record."""
         count, at = self.stop - self.start, self._packed_ms
         checked = (
-            _CHECKED.pack(self._attributes, count - 1, at, at, *self._producer, count) + self._body
+            _CHECKED.pack(self._attributes, count - 1, at, at, producer_id, epoch, sequence, count)
+            + self._body
         )
         length = len(checked) + _BEFORE_CHECKED.size - 12
         return (

@@ -72,11 +72,8 @@ class ExecCredentials:
         self._failure: Misconfigured | None = None
 
     async def current(self) -> ExecCredential:
-        """A credential that has not expired.
-
-        Raises: Misconfigured when the plugin does not give one; while the former one is still good,
-        that is used instead.
-        """
+        """A credential that has not expired. Raises: Misconfigured when the plugin gives none, and
+        the former one has expired."""
         if self._fresh(LEEWAY_MS):
             assert self._held is not None
             return self._held
@@ -88,9 +85,8 @@ class ExecCredentials:
                 await self._run()
             if self._held is not None and self._fresh(0):
                 return self._held
-            raise self._failure or self._refuse(
-                "gave a credential that has expired already", "check this machine's clock"
-            )
+            how = "gave a credential that has expired already"
+            raise self._failure or _refusal(self._plugin, how, "check this machine's clock")
 
     def rejected(self) -> None:
         """The server refused the credential: the next `current` runs the plugin. Refusals within 5
@@ -125,39 +121,29 @@ class ExecCredentials:
         program = shutil.which(plugin.command, path=env.get("PATH", ""))
         if program is None:
             if shutil.which(plugin.command, mode=os.F_OK, path=env.get("PATH", "")):
-                raise self._refuse("may not be executed, or is no program", plugin.install_hint)
-            raise self._refuse(
-                "was not found" + ("" if Path(plugin.command).is_absolute() else " in $PATH"),
-                plugin.install_hint,
-            )
+                raise _refusal(plugin, "may not be executed, or is no program", plugin.install_hint)
+            where = "" if Path(plugin.command).is_absolute() else " in $PATH"
+            raise _refusal(plugin, f"was not found{where}", plugin.install_hint)
         env["KUBERNETES_EXEC_INFO"] = exec_info(plugin, self._cluster, self._authorities())
+        hint = plugin.install_hint
         try:
             code, output = await run_program(
                 [program, *plugin.args], env=env, timeout_s=self._timeout_s
             )
         except TimeoutError:
-            raise self._refuse(
-                f"gave no answer within {self._timeout_s:g} s and was killed", plugin.install_hint
-            ) from None
-        except TooMuchOutput:
-            raise self._refuse(
-                "wrote far more than a credential to stdout", plugin.install_hint
-            ) from None
+            how = f"gave no answer within {self._timeout_s:g} s and was killed"
         except OSError as error:
-            raise self._refuse(
-                f"cannot be started: {error.strerror}", plugin.install_hint
-            ) from None
+            how = f"cannot be started: {error.strerror}"
         except ValueError:  # its text may quote the environment
-            raise self._refuse(
-                "cannot be started: its args or env hold what no program can be given"
-            ) from None
-        if code != 0:
+            how, hint = "cannot be started: its args or env hold what no program can be given", ""
+        else:
+            if output is None:
+                raise _refusal(plugin, "wrote far more than a credential to stdout", hint)
+            if code == 0:
+                return output
             how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
-            raise self._refuse(how, plugin.install_hint or "run it by hand to see why")
-        return output
-
-    def _refuse(self, what: str, hint: str = "") -> Misconfigured:
-        return _refusal(self._plugin, what, hint)
+            hint = hint or "run it by hand to see why"
+        raise _refusal(plugin, how, hint)
 
 
 def exec_info(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -> str:
@@ -165,20 +151,16 @@ def exec_info(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
     asked for it."""
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
-        facts: dict[str, object] = {
+        facts = {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
             "insecure-skip-tls-verify": cluster.insecure,
-            "certificate-authority-data": base64.b64encode(authorities).decode("ascii")
-            if authorities
-            else None,
+            "certificate-authority-data": base64.b64encode(authorities or b"").decode(),
             "proxy-url": cluster.proxy_url,
             "disable-compression": cluster.disable_compression,
             "config": cluster.exec_config,
         }
-        spec["cluster"] = {
-            name: value for name, value in facts.items() if value is not None and value is not False
-        }
+        spec["cluster"] = {name: value for name, value in facts.items() if value}
     return json.dumps(
         {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}, default=str
     )
@@ -211,10 +193,15 @@ def parse_credential(output: bytes, plugin: ExecPlugin) -> ExecCredential:
         raise _refusal(plugin, "answered with only one of clientCertificateData and clientKeyData")
     if not token and not certificate:
         raise _refusal(plugin, "answered with neither a token nor a client certificate")
+    client = None
+    if certificate:
+        try:
+            client = check_client(ClientCertificate(certificate.encode(), key.encode()))
+        except ValueError as error:
+            how = f"answered with an unusable client certificate: {error}"
+            raise _refusal(plugin, how) from None
     return ExecCredential(
-        token,
-        _client(certificate, key, plugin),
-        _expiry(_text(status, "expirationTimestamp", plugin), plugin),
+        token, client, _expiry(_text(status, "expirationTimestamp", plugin), plugin)
     )
 
 
@@ -226,15 +213,6 @@ def _text(status: Mapping[str, object], name: str, plugin: ExecPlugin) -> str:
     if name == "token" and not (text.isascii() and text.isprintable()):
         raise _refusal(plugin, "answered with a status.token that no header can carry")
     return text
-
-
-def _client(certificate: str, key: str, plugin: ExecPlugin) -> ClientCertificate | None:
-    if not certificate:
-        return None
-    try:
-        return check_client(ClientCertificate(certificate.encode(), key.encode()))
-    except ValueError as error:
-        raise _refusal(plugin, f"answered with an unusable client certificate: {error}") from None
 
 
 def _expiry(text: str, plugin: ExecPlugin) -> int | None:
@@ -254,27 +232,19 @@ def _refusal(plugin: ExecPlugin, what: str, hint: str = "") -> Misconfigured:
     return Misconfigured(f'{plugin.where}: the plugin "{plugin.command}" {what}{cure}')
 
 
-class TooMuchOutput(Exception):
-    """The program wrote more to stdout than any credential is long."""
-
-
 class _Collector(asyncio.SubprocessProtocol):
-    """Keeps stdout up to a bound, drops stderr (it may hold secrets), and signals when the program
-    and its pipes are done."""
+    """Keeps stdout up to a bound, None past it, and signals when the program and its pipe are
+    done."""
 
     def __init__(self) -> None:
-        self.stdout = bytearray()
-        self.overflowed = False
+        self.stdout: bytes | None = b""
         self.exited = asyncio.Event()
         self.closed = asyncio.Event()
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd != 1:
-            return
-        if len(self.stdout) + len(data) > STDOUT_BYTES_MAX:
-            self.overflowed = True
-        else:
-            self.stdout += data
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002  # stdout alone
+        if self.stdout is not None:
+            fits = len(self.stdout) + len(data) <= STDOUT_BYTES_MAX
+            self.stdout = self.stdout + data if fits else None
 
     def process_exited(self) -> None:
         self.exited.set()
@@ -286,25 +256,25 @@ class _Collector(asyncio.SubprocessProtocol):
 
 async def run_program(
     command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
-) -> tuple[int, bytes]:
-    """Exit code (negative: the signal that ended it) and stdout. stdin is empty, stderr is drained
-    and dropped.
+) -> tuple[int, bytes | None]:
+    """Exit code (negative: the signal that ended it) and stdout, None if that was longer than any
+    credential. stdin is empty, stderr is dropped: it may hold secrets.
 
     Raises: OSError if it cannot be started; TimeoutError after `timeout_s`, its process group then
-    being dead; TooMuchOutput.
+    being dead.
     """
-    loop = asyncio.get_running_loop()
-    transport, collector = await loop.subprocess_exec(
+    transport, collector = await asyncio.get_running_loop().subprocess_exec(
         _Collector,
         *command,
         stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env=dict(env),
         start_new_session=True,
     )
     try:
         async with asyncio.timeout(timeout_s):
             await collector.exited.wait()
-        # A helper that the program left running may hold the pipes open; what the program itself
+        # A helper that the program left running may hold the pipe open; what the program itself
         # wrote is read within the grace.
         with suppress(TimeoutError):
             async with asyncio.timeout(_PIPES_GRACE_S):
@@ -313,9 +283,7 @@ async def run_program(
         if not collector.exited.is_set():
             await _kill_group(transport.get_pid(), collector)
         transport.close()
-    if collector.overflowed:
-        raise TooMuchOutput
-    return transport.get_returncode() or 0, bytes(collector.stdout)
+    return transport.get_returncode() or 0, collector.stdout
 
 
 async def _kill_group(pid: int, collector: _Collector) -> None:

@@ -9,15 +9,14 @@ Source: kubernetes.io "Organizing Cluster Access Using kubeconfig Files"; client
 from __future__ import annotations
 
 import base64
-import binascii
 import difflib
 import os
 import re
+import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar
 
 from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import read_yaml
@@ -25,6 +24,8 @@ from watchrelay.core.errors import ConfigError
 from watchrelay.core.files import read_bounded
 from watchrelay.kube.auth.proxy import check_host
 
+_HEADER_KEY = frozenset((string.ascii_letters + string.digits + "!#$&'*+-.^_`|~").encode())
+"""RFC 7230 token characters, less "%": it escapes the others."""
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 FILE_BYTES_MAX = 8 << 20
@@ -33,6 +34,8 @@ WRITER_S = 1.0
 """For a named pipe's writer to come: nothing else turns in the daemon while a file is read."""
 _INDEX = re.compile(r"[0-9]{1,9}")
 """Of a list, in the path of a key; a superscript is a digit, too, but no number."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +80,6 @@ class ExecPlugin:
 
 
 @dataclass(frozen=True, slots=True)
-class Impersonation:
-    """The user to impersonate. `extra` keeps the file's order; keys as written, not yet escaped."""
-
-    user: str
-    groups: tuple[str, ...] = ()
-    uid: str = ""
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class User:
     """The `user` part of a kubeconfig entry. At most one of token/token_file, basic, exec decides
     the Authorization header."""
@@ -98,27 +91,24 @@ class User:
     username: str = ""
     password: str = field(default="", repr=False)
     exec_plugin: ExecPlugin | None = None
-    impersonation: Impersonation | None = None
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """The Impersonate-* headers."""
     where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """One mapping of a kubeconfig file, with the place to name when something in it is wrong."""
+    """One mapping of a kubeconfig file, with the place to name when something in it is wrong: `at`
+    is a key of `lines`, `path` is the same for messages."""
 
     values: Mapping[str, object]
     file: Path
-    path: str
+    path: str = ""
     lines: Mapping[Place, int] = field(default_factory=dict)
     at: Place = ()
-    """The place of the mapping in the file, as a key of `lines`; `path` is the same for messages.
-    """
 
     def refuse(self, key: str, message: str, hint: str = "") -> NoReturn:
-        path = ".".join(part for part in (self.path, key) if part)
-        raise ConfigError.of(
-            message, path=path, source=str(self.file), line=self.line(key), hint=hint
-        )
+        raise ConfigError.of(message, self._inner(key), str(self.file), self.line(key), hint)
 
     @property
     def where(self) -> str:
@@ -128,74 +118,46 @@ class _Section:
 
     def line(self, key: str = "") -> int | None:
         """The line of `key`, else of the enclosing mapping."""
-        steps = key.replace("[", ".").replace("]", "").split(".")
-        at = (
-            *self.at,
-            *((int(part) if _INDEX.fullmatch(part) else part) for part in steps if part),
-        )
-        return next(
-            (
-                self.lines[at[:length]]
-                for length in range(len(at), -1, -1)
-                if at[:length] in self.lines
-            ),
-            None,
-        )
+        steps = [step for step in key.replace("[", ".").replace("]", "").split(".") if step]
+        at = (*self.at, *(int(step) if _INDEX.fullmatch(step) else step for step in steps))
+        while at and at not in self.lines:
+            at = at[:-1]
+        return self.lines.get(at)
 
-    def text(self, key: str) -> str:
+    def _value(self, key: str, kind: type[T], wanted: str, hint: str = "") -> T | None:
         value = self.values.get(key)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            self.refuse(key, f"must be a string, not {_kind(value)}", "put it in quotes")
+        if value is not None and not isinstance(value, kind):
+            self.refuse(key, f"must be {wanted}, not {_kind(value)}", hint)
         return value
 
+    def text(self, key: str) -> str:
+        return self._value(key, str, "a string", "put it in quotes") or ""
+
     def flag(self, key: str) -> bool:
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, bool):
-            self.refuse(key, f"must be true or false, not {_kind(value)}")
-        return bool(value)
+        return self._value(key, bool, "true or false") or False
 
     def texts(self, key: str) -> tuple[str, ...]:
-        value = self.values.get(key)
-        if value is None:
-            return ()
+        value = [] if self.values.get(key) is None else self.values[key]
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             self.refuse(key, "must be a list of strings")
         return tuple(value)
 
     def section(self, key: str) -> _Section | None:
         value = self.values.get(key)
-        if value is None:
-            return None
-        return _Section(
-            self.mapping(key, value), self.file, self._inner(key), self.lines, (*self.at, key)
-        )
+        return None if value is None else self.within(key, value, key)
 
     def sections(self, key: str) -> list[_Section]:
-        value = self.values.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            self.refuse(key, f"must be a list, not {_kind(value)}")
-        return [
-            _Section(
-                self.mapping(f"{key}[{i}]", item),
-                self.file,
-                self._inner(f"{key}[{i}]"),
-                self.lines,
-                (*self.at, key, i),
-            )
-            for i, item in enumerate(value)
-        ]
+        listed = self._value(key, list, "a list") or []
+        return [self.within(f"{key}[{i}]", item, key, i) for i, item in enumerate(listed)]
 
-    def _inner(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def mapping(self, key: str, value: object) -> Mapping[str, object]:
+    def within(self, key: str, value: object, *at: str | int) -> _Section:
+        """The mapping `value` of `key`, `at` that place below this one."""
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             self.refuse(key, f"must be a mapping, not {_kind(value)}")
-        return cast("dict[str, object]", value)
+        return _Section(value, self.file, self._inner(key), self.lines, (*self.at, *at))
+
+    def _inner(self, key: str) -> str:
+        return ".".join(part for part in (self.path, key) if part)
 
     def local(self, key: str) -> Path | None:
         """A path as the file means it: relative to the directory of the kubeconfig file."""
@@ -208,85 +170,72 @@ class _Section:
             return CredentialData(file=self.local(key))
         try:
             return CredentialData(data=base64.b64decode("".join(text.split()), validate=True))
-        except (binascii.Error, ValueError):
+        except ValueError:
             self.refuse(f"{key}-data", "is not base64")
 
 
 def _kind(value: object) -> str:
-    names = {
-        dict: "a mapping",
-        list: "a list",
-        str: "a string",
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-    }
-    return "empty" if value is None else names.get(type(value), "a date")
+    names = {dict: "a mapping", list: "a list", str: "a string", bool: "true or false"}
+    numbers = {int: "a number", float: "a number", type(None): "empty"}
+    return (names | numbers).get(type(value), "a date")
 
 
-@dataclass(slots=True)
 class Kubeconfig:
     """Several files as one: of two entries with one name the first file's counts, whole; so does
-    the first current-context."""
+    the first current-context.
 
-    files: tuple[Path, ...]
-    current_context: str = ""
-    clusters: dict[str, _Section] = field(default_factory=dict)
-    users: dict[str, _Section] = field(default_factory=dict)
-    contexts: dict[str, _Section] = field(default_factory=dict)
+    Raises: ConfigError for a file that cannot be read or is not a kubeconfig.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files = tuple(files)
+        self._current_context = ""
+        self._entries: dict[str, dict[str, _Section]] = {
+            singular: {} for singular in ("cluster", "user", "context")
+        }
+        for file in self._files:
+            root = _read(file)
+            self._current_context = self._current_context or root.text("current-context")
+            for singular, entries in self._entries.items():
+                for name, section in _named_entries(root, singular).items():
+                    entries.setdefault(name, section)
 
     def resolve(self, context: str | None) -> tuple[Cluster, User]:
         """The cluster and the user of `context`, or of the current one. Raises: ConfigError, with
         the known names."""
-        name = context or self.current_context
-        where = ", ".join(str(file) for file in self.files)
+        name, contexts = context or self._current_context, self._entries["context"]
+        where = ", ".join(str(file) for file in self._files)
         if not name:
-            if not self.contexts:
+            if not contexts:
                 raise ConfigError.of(
                     "holds no context at all", source=where, hint="is this the kubeconfig?"
                 )
-            known = f"no context is selected; known: {', '.join(self.contexts)}"
+            known = f"no context is selected; known: {', '.join(contexts)}"
             raise ConfigError.of(known, "current-context", where, hint="set kubernetes.context")
-        chosen = _named(
-            self.contexts,
-            name,
-            what="context",
-            path="current-context" if not context else "contexts",
-            source=where,
-        )
-        cluster = self._member(chosen, "cluster", self.clusters)
-        user = self._member(chosen, "user", self.users) if chosen.text("user") else None
+        path = "contexts" if context else "current-context"
+        chosen = self._entry("context", name, path, where)
+        cluster = self._member(chosen, "cluster")
+        user = self._member(chosen, "user") if chosen.text("user") else None
         return _cluster(cluster), (_user(user) if user else User())
 
-    def _member(self, context: _Section, key: str, entries: Mapping[str, _Section]) -> _Section:
+    def _member(self, context: _Section, key: str) -> _Section:
         name = context.text(key)
         if not name:
             context.refuse(key, "is missing")
-        return _named(
-            entries,
-            name,
-            what=key,
-            path=f"{context.path}.{key}",
-            source=str(context.file),
-            line=context.line(key),
-        )
+        path = f"{context.path}.{key}"
+        return self._entry(key, name, path, str(context.file), context.line(key))
 
-
-def read_kubeconfig(files: Iterable[Path]) -> Kubeconfig:
-    """The files merged, in the order given. Raises: ConfigError for a file that cannot be read or
-    is not a kubeconfig."""
-    merged = Kubeconfig(tuple(files))
-    for file in merged.files:
-        root = _read(file)
-        merged.current_context = merged.current_context or root.text("current-context")
-        for plural, entries in (
-            ("clusters", merged.clusters),
-            ("users", merged.users),
-            ("contexts", merged.contexts),
-        ):
-            for name, section in _entries(root, plural).items():
-                entries.setdefault(name, section)
-    return merged
+    def _entry(
+        self, kind: str, name: str, path: str, source: str, line: int | None = None
+    ) -> _Section:
+        entries = self._entries[kind]
+        if found := entries.get(name):
+            return found
+        near = difflib.get_close_matches(name, entries, n=1)
+        hint = f"known: {', '.join(entries)}" if entries else f"there is no {kind} at all"
+        if near:
+            hint = f'did you mean "{near[0]}"?'
+        raise ConfigError.of(f'{kind} "{name}" does not exist', path, source, line, hint)
 
 
 def _read(file: Path) -> _Section:
@@ -309,65 +258,31 @@ def _read(file: Path) -> _Section:
         raise ConfigError(tree.problems)
     content = {} if tree.value is None else tree.value
     if not isinstance(content, dict):
-        raise ConfigError.of(
-            f"is not a kubeconfig: the file is {_kind(content)}, not a mapping",
-            source=str(file),
-        )
-    root = _Section({}, file, "")
-    return _Section(root.mapping("", content), file, "", tree.lines)
+        what = f"is not a kubeconfig: the file is {_kind(content)}, not a mapping"
+        raise ConfigError.of(what, source=str(file))
+    return _Section({}, file, lines=tree.lines).within("", content)
 
 
-def _entries(root: _Section, plural: str) -> dict[str, _Section]:
-    singular = plural.removesuffix("s")
+def _named_entries(root: _Section, singular: str) -> dict[str, _Section]:
     found: dict[str, _Section] = {}
-    for item in root.sections(plural):
+    for item in root.sections(f"{singular}s"):
         name = item.text("name")
         if not name:
             item.refuse("name", "is missing")
         if name in found:
             item.refuse("name", f'"{name}" is defined twice in this file')
-        path = f"{plural}[{name}].{singular}"
-        values = item.values.get(singular)
-        found[name] = _Section(
-            item.mapping(singular, values if values is not None else {}),
-            root.file,
-            path,
-            item.lines,
-            (*item.at, singular),
-        )
+        value = item.values.get(singular)
+        section = item.within(singular, {} if value is None else value, singular)
+        found[name] = replace(section, path=f"{singular}s[{name}].{singular}")
     return found
-
-
-def _named(
-    entries: Mapping[str, _Section],
-    name: str,
-    *,
-    what: str,
-    path: str,
-    source: str,
-    line: int | None = None,
-) -> _Section:
-    if found := entries.get(name):
-        return found
-    near = difflib.get_close_matches(name, entries, n=1)
-    hint = (
-        f'did you mean "{near[0]}"?'
-        if near
-        else f"known: {', '.join(entries)}"
-        if entries
-        else f"there is no {what} at all"
-    )
-    raise ConfigError.of(f'{what} "{name}" does not exist', path, source, line, hint)
 
 
 def _cluster(section: _Section) -> Cluster:
     server = section.text("server").rstrip("/")
     if not server:
         section.refuse("server", "is missing")
-    authority, insecure = (
-        section.secret("certificate-authority"),
-        section.flag("insecure-skip-tls-verify"),
-    )
+    authority = section.secret("certificate-authority")
+    insecure = section.flag("insecure-skip-tls-verify")
     if authority and insecure:
         section.refuse(
             "insecure-skip-tls-verify",
@@ -400,17 +315,13 @@ def _user(section: _Section) -> User:
     if section.values.get("auth-provider") is not None:
         provider = section.section("auth-provider")
         name = provider.text("name") if provider else ""
-        section.refuse(
-            "auth-provider",
-            f'"{name}" is a kind of login that Kubernetes 1.26 removed',
-            "use an exec plugin instead: gke-gcloud-auth-plugin, kubelogin",
-        )
+        what = f'"{name}" is a kind of login that Kubernetes 1.26 removed'
+        cure = "use an exec plugin instead: gke-gcloud-auth-plugin, kubelogin"
+        section.refuse("auth-provider", what, cure)
     certificate, key = section.secret("client-certificate"), section.secret("client-key")
     if bool(certificate) != bool(key):
-        section.refuse(
-            "client-key" if certificate else "client-certificate",
-            "is missing: a certificate and its key come together",
-        )
+        missing = "client-key" if certificate else "client-certificate"
+        section.refuse(missing, "is missing: a certificate and its key come together")
     token, token_file = section.text("token").strip(), section.local("tokenFile")
     if not token.isprintable():
         section.refuse(
@@ -437,40 +348,26 @@ def _exec(section: _Section) -> ExecPlugin:
     if not command:
         section.refuse("command", "is missing")
     if version not in EXEC_VERSIONS:
-        known = " or ".join(EXEC_VERSIONS)
-        section.refuse(
-            "apiVersion",
-            f'"{version}" is not supported' if version else "is missing",
-            f"use {known}",
-        )
+        what = f'"{version}" is not supported' if version else "is missing"
+        section.refuse("apiVersion", what, f"use {' or '.join(EXEC_VERSIONS)}")
     mode = section.text("interactiveMode")
     if not mode and version == EXEC_VERSIONS[0]:
-        section.refuse(
-            "interactiveMode", f"is missing; {version} requires it", "Never or IfAvailable"
-        )
+        what = f"is missing; {version} requires it"
+        section.refuse("interactiveMode", what, "Never or IfAvailable")
     if mode == "Always":
-        section.refuse(
-            "interactiveMode",
-            "is Always, but a daemon has no terminal",
-            "use a plugin that can do without",
-        )
+        what, cure = "is Always, but a daemon has no terminal", "use a plugin that can do without"
+        section.refuse("interactiveMode", what, cure)
     if mode not in {"", "Never", "IfAvailable"}:
         section.refuse("interactiveMode", f'"{mode}" is unknown', "Never, IfAvailable or Always")
-    args, env = (
-        section.texts("args"),
-        tuple((item.text("name"), item.text("value")) for item in section.sections("env")),
-    )
+    args = section.texts("args")
+    env = tuple((item.text("name"), item.text("value")) for item in section.sections("env"))
     if not all(name for name, _ in env):
         section.refuse("env", "has an entry without a name")
     if any("=" in name for name, _ in env):
-        section.refuse(
-            "env", "has an entry with a = in its name", "name and value are keys of their own"
-        )
-    for key, texts in (
-        ("command", (command,)),
-        ("args", args),
-        ("env", tuple(chain.from_iterable(env))),
-    ):
+        what, cure = "has an entry with a = in its name", "name and value are keys of their own"
+        section.refuse("env", what, cure)
+    pairs = tuple(name + value for name, value in env)
+    for key, texts in (("command", (command,)), ("args", args), ("env", pairs)):
         if any("\0" in text for text in texts):
             section.refuse(key, "holds a NUL character, which no program can be given")
     # A bare name is looked up in $PATH; anything with a separator is a path, relative to the
@@ -487,17 +384,27 @@ def _exec(section: _Section) -> ExecPlugin:
     )
 
 
-def _impersonation(section: _Section) -> Impersonation | None:
+def _impersonation(section: _Section) -> tuple[tuple[str, str], ...]:
     user, groups, uid = section.text("as"), section.texts("as-groups"), section.text("as-uid")
     extras = section.section("as-user-extra")
-    extra = tuple((key, extras.texts(key)) for key in extras.values) if extras else ()
+    extra = [(key, text) for key in extras.values for text in extras.texts(key)] if extras else []
     if not user:
-        if groups or uid or extra:
+        if groups or uid or (extras and extras.values):
             section.refuse("as", "is missing: groups, uid and extra need a user to act as")
-        return None
-    for value in (user, uid, *groups, *(value for _, values in extra for value in values)):
+        return ()
+    for value in (user, uid, *groups, *(text for _, text in extra)):
         if not value.isprintable():
             section.refuse(
                 "as", "or one of its groups, uid or extra values holds a control character"
             )
-    return Impersonation(user, groups, uid, extra)
+    return (
+        ("Impersonate-User", user),
+        *([("Impersonate-Uid", uid)] if uid else []),
+        *(("Impersonate-Group", group) for group in groups),
+        *((f"Impersonate-Extra-{_escaped(key)}", text) for key, text in extra),
+    )
+
+
+def _escaped(key: str) -> str:
+    """As client-go does (transport/round_trippers.go headerKeyEscape)."""
+    return "".join(chr(byte) if byte in _HEADER_KEY else f"%{byte:02X}" for byte in key.encode())

@@ -15,10 +15,10 @@ from yarl import URL
 
 from watchrelay.core.errors import ConfigError
 
-_SCHEMES = ("http", "https", "socks5", "socks5h")
 _FORM = "http://, https:// or socks5://host:port"
-_PORTS = {"http": 80, "https": 443}
-_PORT = re.compile(r"[0-9]{1,5}")
+_NAME_AND_PORT = re.compile(r"\[?(?P<name>[^]]*?)\]?(:(?P<port>[0-9]{1,5}))?")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def choose_proxy(
@@ -37,15 +37,15 @@ def choose_proxy(
     found = environ.get(name.upper()) or environ.get(name)
     if not found or _bypassed(target, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
         return None
-    return _usable(
-        found if "://" in found else f"http://{found}", path=f"${name.upper()}", where="environment"
-    )
+    url = found if "://" in found else f"http://{found}"
+    return _usable(url, path=f"${name.upper()}", where="environment")
 
 
 def _usable(url: str, *, path: str, where: str) -> str:
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+        schemes = {"http", "https", "socks5", "socks5h"}
+        usable = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
@@ -62,23 +62,16 @@ def _usable(url: str, *, path: str, where: str) -> str:
 
 
 def _bypassed(target: SplitResult, no_proxy: str) -> bool:
-    host, port = (target.hostname or "").rstrip("."), target.port or _PORTS.get(target.scheme)
+    host = (target.hostname or "").rstrip(".")
+    port = target.port or {"http": 80, "https": 443}.get(target.scheme)
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
-    return any(
-        _matches(rule, host, port, address)
-        for rule in (entry.strip().lower() for entry in no_proxy.split(","))
-        if rule
-    )
+    rules = (entry.strip().lower() for entry in no_proxy.split(","))
+    return any(_matches(rule, host, port, address) for rule in rules if rule)
 
 
-def _matches(
-    rule: str,
-    host: str,
-    port: int | None,
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address | None,
-) -> bool:
+def _matches(rule: str, host: str, port: int | None, address: Address | None) -> bool:
     if rule == "*":
         return True
     if "/" in rule:
@@ -86,9 +79,11 @@ def _matches(
             return address is not None and address in ipaddress.ip_network(rule, strict=False)
         except ValueError:
             return False
-    name, rule_port = _split_port(rule)
-    if rule_port is not None and rule_port != port:
-        return False
+    name = rule
+    if _address(rule) is None and (parts := _NAME_AND_PORT.fullmatch(rule)):
+        name = parts["name"]
+        if parts["port"] is not None and int(parts["port"]) != port:
+            return False
     if (listed := _address(name)) is not None:
         return listed == address
     name = name.removeprefix("*")
@@ -97,18 +92,7 @@ def _matches(
     return host == name or host.endswith(f".{name}")
 
 
-def _split_port(rule: str) -> tuple[str, int | None]:
-    if _address(rule) is not None:
-        return rule, None
-    name, colon, port = rule.rpartition(":")
-    return (
-        (name.strip("[]"), int(port))
-        if colon and _PORT.fullmatch(port)
-        else (rule.strip("[]"), None)
-    )
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(text: str) -> Address | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -124,18 +108,14 @@ def check_host(name: str) -> None:
     """
     if not name.isprintable() or " " in name:
         raise ValueError("names a host with a blank or a control character")
+    cannot = "names a host that cannot exist: a part of it"
     try:
         name.encode("idna")
     except UnicodeError:
-        raise ValueError(
-            "names a host that cannot exist: a part of it between dots is empty, or longer than "
-            "63 characters"
-        ) from None
+        raise ValueError(f"{cannot} between dots is empty, or longer than 63 characters") from None
     try:
         shown = URL(f"http://{name}").host if "xn--" in name.lower() else name
     except ValueError:
         shown = None
     if shown is None:
-        raise ValueError(
-            "names a host that cannot exist: a part of it begins with xn-- and encodes no name"
-        )
+        raise ValueError(f"{cannot} begins with xn-- and encodes no name")

@@ -1,16 +1,12 @@
-"""TLS contexts from certificates in memory. Private keys are never written to a file that other
-users can read: `ssl` is given a memory file, or a private file that is deleted at once."""
+"""TLS contexts from certificates in memory. `ssl` is given private keys in a file that is in memory
+too, and that no other user can read."""
 
 from __future__ import annotations
 
 import os
 import re
 import ssl
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
@@ -75,20 +71,22 @@ def _trust(context: ssl.SSLContext, pem: bytes) -> None:
     # Only the certificates themselves are handed on: bundles carry comments in any encoding, which
     # `cadata` would refuse.
     blocks = _CERTIFICATE.findall(pem)
-    if not blocks or len(blocks) != pem.count(b"-----BEGIN CERTIFICATE-----"):
-        raise ValueError(
-            "holds no PEM certificate" if not blocks else "holds a broken PEM certificate"
-        )
+    if not blocks:
+        raise ValueError("holds no PEM certificate")
     try:
         context.load_verify_locations(cadata=b"\n".join(blocks).decode("ascii"))
     except ssl.SSLError:
-        raise ValueError("holds a broken PEM certificate") from None
+        blocks = []
+    if len(blocks) != pem.count(b"-----BEGIN CERTIFICATE-----"):
+        raise ValueError("holds a broken PEM certificate")
 
 
 def _present(context: ssl.SSLContext, pair: ClientCertificate) -> None:
-    with _private_file(pair.certificate + b"\n" + pair.key) as path:
+    with os.fdopen(os.memfd_create("watchrelay", os.MFD_CLOEXEC), "wb") as file:
+        file.write(pair.certificate + b"\n" + pair.key)
+        file.flush()
         try:
-            context.load_cert_chain(path, password=_no_passphrase)
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=_no_passphrase)
         except _EncryptedKey:
             raise ValueError(
                 "the private key is encrypted; only keys without a passphrase can be used"
@@ -104,21 +102,3 @@ def _present(context: ssl.SSLContext, pair: ClientCertificate) -> None:
 
 def _no_passphrase() -> NoReturn:
     raise _EncryptedKey
-
-
-@contextmanager
-def _private_file(content: bytes) -> Iterator[str]:
-    """A path that only this process can read `content` from, and only inside the `with`."""
-    if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
-        descriptor = os.memfd_create("watchrelay", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(content)
-            yield f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.NamedTemporaryFile(prefix="watchrelay-") as file:  # created with mode 0600
-        file.write(content)
-        file.flush()
-        yield file.name

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import aiohttp
 
 from watchrelay import __version__
-from watchrelay.core.errors import Misconfigured
 from watchrelay.kube.translate import SocksFailed
 
 JSON = "application/json"
@@ -43,35 +42,19 @@ class Endpoint:
 
 
 class Credentials(Protocol):
-    """The credentials for the API server, kept fresh by their owner."""
+    """The credentials for the API server, kept fresh by their owner: auth/credentials.py, which
+    says what each method does. Each may raise Misconfigured."""
 
     @property
-    def endpoint(self) -> Endpoint:
-        """Where to go."""
-        ...
+    def endpoint(self) -> Endpoint: ...
 
-    async def headers(self) -> list[tuple[str, str]]:
-        """Authorization and Impersonate-* headers of the next request; names may repeat. Raises:
-        Misconfigured."""
-        ...
+    async def headers(self) -> list[tuple[str, str]]: ...
 
-    async def tls(self) -> ssl.SSLContext | None:
-        """The context of the next connection: a new object when CA or client certificate changed,
-        None for plain http."""
-        ...
+    async def tls(self) -> ssl.SSLContext | None: ...
 
-    async def rejected(self, asked_s: float) -> None:
-        """The server answered 401: read the files again, or run the plugin again, once for all
-        requests that were sent before that.
+    async def rejected(self, asked_s: float) -> None: ...
 
-        Units: `asked_s` is when the request got its credentials, monotonic.
-        """
-        ...
-
-    def distrusted(self, asked_s: float) -> None:
-        """The server's certificate did not verify: read the CA again before the next connection;
-        `asked_s` as above."""
-        ...
+    def distrusted(self, asked_s: float) -> None: ...
 
 
 def user_agent(stream: str) -> str:
@@ -83,9 +66,9 @@ def user_agent(stream: str) -> str:
     ).rstrip()
 
 
-def says_json(content_type: str) -> bool:
+def says_json(response: aiohttp.ClientResponse) -> bool:
     """True for JSON, and for an answer without a content type."""
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return kind in {"", JSON, "application/octet-stream"} or kind.endswith("+json")
 
 
@@ -118,22 +101,9 @@ def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
 
 
 def _socks_connector() -> Any:
-    """A connector through a SOCKS proxy that raises `SocksFailed`.
-
-    Source: aiohttp-socks 0.12, whose own errors have no common base.
-    """
-    try:
-        from aiohttp_socks import (
-            ProxyConnectionError,
-            ProxyConnector,
-            ProxyError,
-            ProxyTimeoutError,
-        )
-    except ImportError:
-        raise Misconfigured(
-            "proxy-url is a socks proxy, which needs the extra: pip install 'watchrelay[socks]'; "
-            "the image has it"
-        ) from None
+    """A connector through a SOCKS proxy that raises `SocksFailed`: the errors of aiohttp-socks have
+    no common base. That the package is there was checked when the proxy was chosen."""
+    from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError
 
     class SocksConnector(ProxyConnector):
         async def connect(self, *args: Any, **kwargs: Any) -> Any:

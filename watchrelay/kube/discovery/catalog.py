@@ -7,7 +7,6 @@ docs/watch-facts.md 8.1, 8.2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,13 +33,13 @@ class NotDiscovery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServedResource:
-    """One resource as one version serves it. All names but the resource's kind are lower-case."""
+    """One resource as one version serves it. All names but the resource's kind are lower-case;
+    `watchable`: its verbs include list and watch."""
 
     resource: Resource
     singular: str
     short_names: tuple[str, ...]
     watchable: bool
-    """Its verbs include list and watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,6 @@ class Group:
     name: str
     versions: tuple[Version, ...]
 
-    @property
-    def fresh(self) -> bool:
-        """True if all of it is known."""
-        return all(version.fresh for version in self.versions)
-
 
 @dataclass(frozen=True, slots=True)
 class ApiCatalog:
@@ -73,24 +67,18 @@ class ApiCatalog:
     groups: tuple[Group, ...] = ()
 
     def group(self, name: str) -> Group | None:
-        """The group called `name`."""
         return next((group for group in self.groups if group.name == name), None)
 
     def serves(self, resource: Resource) -> bool | None:
         """Whether this very version of the resource is served with the same scope; None when that
         is unknown now."""
         group = self.group(resource.group)
-        version = (
-            next((v for v in group.versions if v.name == resource.version), None) if group else None
-        )
-        if version is None:
-            return False
-        if not version.fresh:
-            return None
-        return any(
-            (s.resource.plural, s.resource.namespaced) == (resource.plural, resource.namespaced)
-            for s in version.served
-        )
+        versions = group.versions if group else ()
+        version = next((v for v in versions if v.name == resource.version), None)
+        if version is None or not version.fresh:
+            return None if version else False
+        wanted = (resource.plural, resource.namespaced)
+        return any((s.resource.plural, s.resource.namespaced) == wanted for s in version.served)
 
 
 def is_aggregated(content_type: str) -> bool:
@@ -135,39 +123,24 @@ class _GroupList(msgspec.Struct):
 
 def parse_aggregated(body: bytes) -> tuple[Group, ...]:
     """The groups of an APIGroupDiscoveryList, v2 or v2beta1. Raises: NotDiscovery."""
-    found = _decode(body, _GroupList)
-    named = [
-        ((item.metadata or _Name()).name or "", item.versions or ()) for item in found.items or ()
-    ]
-    return tuple(_group(name, versions) for name, versions in named if not name or _usable(name))
+    groups = []
+    for item in _decode(body, _GroupList).items or ():
+        name = (item.metadata or _Name()).name or ""
+        if not name or _usable(name):
+            versions = [_version(name, each) for each in item.versions or ()]
+            groups.append(Group(name, tuple(v for v in versions if _usable(v.name))))
+    return tuple(groups)
 
 
-def _group(name: str, versions: Iterable[_Version]) -> Group:
-    return Group(
-        name,
-        tuple(
-            Version(
-                v.version,
-                v.freshness != "Stale",
-                tuple(
-                    _served(name, v.version, r)
-                    for r in v.resources or ()
-                    if _usable(r.resource, _kind(r))
-                ),
-            )
-            for v in versions
-            if _usable(v.version)
-        ),
-    )
-
-
-def _served(group: str, version: str, found: _Resource) -> ServedResource:
-    resource = Resource(group, version, found.resource, _kind(found), found.scope == "Namespaced")
-    return _entry(resource, found.singular_resource, found.short_names, found.verbs)
-
-
-def _kind(found: _Resource) -> str:
-    return found.response_kind.kind if found.response_kind else ""
+def _version(group: str, version: _Version) -> Version:
+    served = []
+    for each in version.resources or ():
+        kind = each.response_kind.kind if each.response_kind else ""
+        if _usable(each.resource, kind):
+            namespaced = each.scope == "Namespaced"
+            resource = Resource(group, version.version, each.resource, kind, namespaced)
+            served.append(_entry(resource, each.singular_resource, each.short_names, each.verbs))
+    return Version(version.version, version.freshness != "Stale", tuple(served))
 
 
 def _usable(name: str, kind: str = "") -> bool:
@@ -222,9 +195,7 @@ class _CoreVersions(msgspec.Struct):
 
 def parse_core_versions(body: bytes) -> list[tuple[str, list[str]]]:
     """Of the legacy `/api`: the core group's name and versions. Raises: NotDiscovery."""
-    return [
-        ("", [version for version in _decode(body, _CoreVersions).versions if _usable(version)])
-    ]
+    return [("", [name for name in _decode(body, _CoreVersions).versions if _usable(name)])]
 
 
 def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
@@ -246,21 +217,17 @@ def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
 def parse_resources(group: str, version: str, body: bytes) -> Version:
     """Of the legacy `/apis/GROUP/VERSION`: what it serves, subresources left out. Raises:
     NotDiscovery."""
-    found = _decode(body, _LegacyResources)
-    return Version(
-        version,
-        fresh=True,
-        served=tuple(
-            _entry(
-                Resource(group, version, r.name, r.kind, r.namespaced),
-                r.singular_name,
-                r.short_names,
-                r.verbs,
-            )
-            for r in found.resources or ()
-            if _usable(r.name, r.kind)
-        ),
-    )
+    served = [
+        _entry(
+            Resource(group, version, r.name, r.kind, r.namespaced),
+            r.singular_name,
+            r.short_names,
+            r.verbs,
+        )
+        for r in _decode(body, _LegacyResources).resources or ()
+        if _usable(r.name, r.kind)
+    ]
+    return Version(version, fresh=True, served=tuple(served))
 
 
 def _decode(body: bytes, kind: type[T]) -> T:

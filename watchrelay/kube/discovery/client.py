@@ -2,98 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
-
 from watchrelay.core.errors import NotFound, Unavailable
-from watchrelay.kube.client import Document
+from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery import catalog as documents
 from watchrelay.kube.discovery.catalog import ApiCatalog, Group, NotDiscovery, Version
-from watchrelay.kube.discovery.resolve import (
-    Found,
-    Impossible,
-    Missing,
-    Resolution,
-    Unknown,
-    resolve,
-)
+from watchrelay.kube.discovery.resolve import Resolution, Unknown, resolve
 from watchrelay.kube.status import NOT_AN_API_SERVER
-
-__all__ = ["ApiCatalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
-
-
-class Fetch(Protocol):
-    """The part of `KubeClient` that discovery needs."""
-
-    async def get_json(self, path: str, headers: Mapping[str, str] | None = None) -> Document:
-        """The document at `path`. Raises: KubeError."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    etag: str
-    groups: tuple[Group, ...]
 
 
 class Discovery:
     """The newest catalog; `refresh` costs two small requests while nothing changed (ETag, WATCH
     8.1)."""
 
-    def __init__(self, client: Fetch) -> None:
+    def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._known: dict[str, _Known] = {}
-        self._catalog: ApiCatalog | None = None
-
-    @property
-    def catalog(self) -> ApiCatalog | None:
+        self._known: dict[str, tuple[str, tuple[Group, ...]]] = {}
+        """By path, an ETag and what came with it."""
+        self.catalog: ApiCatalog | None = None
         """What the server served at the last refresh; None before the first."""
-        return self._catalog
 
     async def refresh(self) -> bool:
         """Ask the server again; True if what it serves changed.
 
         Raises: KubeError; the former catalog is kept.
         """
-        groups = (*await self._root("/api"), *await self._root("/apis"))
-        fresh = ApiCatalog(groups)
-        changed = fresh != self._catalog
-        self._catalog = fresh
-        return changed
+        former = self.catalog
+        self.catalog = ApiCatalog((*await self._root("/api"), *await self._root("/apis")))
+        return self.catalog != former
 
     def resolve(self, written: str) -> Resolution:
         """What a resource of the config means now."""
-        if self._catalog is None:
+        if self.catalog is None:
             return Unknown("API discovery has not completed yet")
-        return resolve(written, self._catalog)
+        return resolve(written, self.catalog)
 
     async def _root(self, path: str) -> tuple[Group, ...]:
         """The groups below `/api` or `/apis`."""
-        known = self._known.get(path)
-        headers = {"Accept": documents.ACCEPT_AGGREGATED} | (
-            {"If-None-Match": known.etag} if known and known.etag else {}
-        )
+        etag, groups = self._known.get(path, ("", ()))
+        headers = {"Accept": documents.ACCEPT_AGGREGATED}
+        if etag:
+            headers["If-None-Match"] = etag
         document = await self._client.get_json(path, headers)
-        if document.unchanged and known is not None:
-            return known.groups
         try:
-            if documents.is_aggregated(document.content_type):
-                groups = documents.parse_aggregated(document.body)
-                self._known[path] = _Known(document.etag, groups)
-                return groups
-            listed = (
-                documents.parse_core_versions if path == "/api" else documents.parse_group_versions
-            )(document.body)
+            if not document.unchanged:
+                if not documents.is_aggregated(document.content_type):
+                    self._known.pop(path, None)
+                    return await self._walk(path, document.body)
+                etag, groups = document.etag, documents.parse_aggregated(document.body)
         except NotDiscovery as error:
-            raise Unavailable(
-                f"discovery: the answer to {path} cannot be used: {error}; {NOT_AN_API_SERVER}"
-            ) from error
-        self._known.pop(path, None)
-        return tuple([await self._walk(name, versions) for name, versions in listed])
+            raise _unusable(path, error) from error
+        self._known[path] = etag, groups
+        return groups
 
-    async def _walk(self, name: str, versions: list[str]) -> Group:
-        return Group(name, tuple([await self._version(name, version) for version in versions]))
+    async def _walk(self, path: str, body: bytes) -> tuple[Group, ...]:
+        """The groups that `body` names, each version fetched by itself."""
+        core = path == "/api"
+        listed = (documents.parse_core_versions if core else documents.parse_group_versions)(body)
+        return tuple(
+            [
+                Group(name, tuple([await self._version(name, version) for version in versions]))
+                for name, versions in listed
+            ]
+        )
 
     async def _version(self, name: str, version: str) -> Version:
         """One version the old way. If only its own server is in trouble, it is unknown, and the
@@ -104,10 +74,14 @@ class Discovery:
             return documents.parse_resources(name, version, document.body)
         except NotDiscovery as error:
             if not name:
-                raise Unavailable(
-                    f"discovery: the answer to {path} cannot be used: {error}; {NOT_AN_API_SERVER}"
-                ) from error
+                raise _unusable(path, error) from error
         except (Unavailable, NotFound) as error:
             if not name or error.status == 0:
                 raise  # it is the API server itself that is in trouble
         return Version(version, fresh=False)
+
+
+def _unusable(path: str, error: NotDiscovery) -> Unavailable:
+    return Unavailable(
+        f"discovery: the answer to {path} cannot be used: {error}; {NOT_AN_API_SERVER}"
+    )

@@ -37,8 +37,7 @@ def pack(
 
 
 def built(batch: PackedBatch, producer: tuple[int, int, int] = (1, 2, 3)) -> bytes:
-    batch._set_producer_state(*producer)
-    return bytes(batch._build())
+    return batch.stamped(*producer)
 
 
 def read(data: bytes) -> list[WireRecord]:

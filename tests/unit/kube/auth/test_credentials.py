@@ -474,7 +474,13 @@ def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (None, "the kubeconfig cannot be read: No such file or directory"),
-        ("a: [", ":1: not YAML: did not find expected node content, at column 1"),
+        (
+            "a: [",
+            (
+                ":1: not YAML: did not find expected node content, at column 1 (check the quotes, "
+                "brackets, colons and indentation here)"
+            ),
+        ),
         ("\x00", ":1: not YAML: a control character (is this a text file?)"),
         ("", "holds no context at all (is this the kubeconfig?)"),
         (

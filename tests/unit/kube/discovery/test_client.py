@@ -8,7 +8,8 @@ from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.served import client_of
 from watchrelay.core.errors import Forbidden, KubeError, Throttled, Unavailable
 from watchrelay.kube.client import ServerVersion
-from watchrelay.kube.discovery.client import Discovery, Found, Missing, Unknown
+from watchrelay.kube.discovery.client import Discovery
+from watchrelay.kube.discovery.resolve import Found, Missing, Unknown
 
 VERBS = ["get", "list", "watch", "create"]
 

@@ -1,0 +1,245 @@
+"""The produce path on Apache Kafka 3.9 and 4.1, with requests torn, answers lost or withheld, and
+brokers killed: within one life no record is lost, out of order, or in the log twice."""
+
+import asyncio
+import itertools
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from tests.support.kafkabroker import Version
+from tests.support.produceproxy import Fate, ProduceProxy, produce_proxy
+from tests.support.realparts import KafkaBroker, KafkaCluster
+from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
+from watchrelay.contract.wire import Receipt
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.producer import ProducerSettings
+
+pytestmark = pytest.mark.real
+
+PARTITIONS = 6
+HASTY = ProducerSettings(request_timeout_s=2.0, stalled_after_s=1.0)
+DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_RECORD = 46, 45, 59, 87
+
+
+class Load:
+    """Batches on every partition, one after the other; what was acknowledged, and where."""
+
+    def __init__(self, running: Running, topic: str) -> None:
+        self.acked: list[list[tuple[int, bytes]]] = [[] for _ in range(PARTITIONS)]
+        self._running, self._topic = running, topic
+        self._enough = False
+
+    async def write(self, partition: int) -> None:
+        for index in itertools.count():
+            names = [f"{index}-{place}" for place in range(index % 4 + 1)]
+            receipt = await self._running.sink.deliver(
+                batch(self._topic, partition, *names, padding=50)
+            )
+            self.acked[partition] += zip(receipt.offsets, map(str.encode, names), strict=True)
+            if self._enough:
+                return
+
+    def __len__(self) -> int:
+        return sum(map(len, self.acked))
+
+    async def during(self, trouble: Callable[["Load"], object]) -> None:
+        """Write while `trouble`, a coroutine function, goes on, and a while longer."""
+        async with asyncio.TaskGroup() as writers:
+            for partition in range(PARTITIONS):
+                writers.create_task(self.write(partition), name="writer")
+            await cast("Callable[[Load], asyncio.Future[None]]", trouble)(self)
+            reached = [len(each) for each in self.acked]
+            await until(
+                lambda: all(
+                    len(now) > then + 20 for now, then in zip(self.acked, reached, strict=True)
+                ),
+                deadline_s=60.0,
+            )
+            self._enough = True
+
+    async def assert_once_and_in_order(self, bootstrap: str) -> None:
+        for partition, keys in enumerate(await keys_on(bootstrap, self._topic, PARTITIONS)):
+            acked = self.acked[partition]
+            assert keys == [key for _, key in acked], "lost, out of order, or twice"
+            assert [offset for offset, _ in acked] == list(range(len(acked)))
+
+
+def known_producers(port: int, topic: str) -> int:
+    """How many producers the broker remembers for partition 0: DescribeProducers, version 0."""
+    name = topic.encode()
+    request = struct.pack(">hhih", 61, 0, 1, -1) + b"\0\x02" + bytes([len(name) + 1]) + name
+    request += b"\x02" + struct.pack(">i", 0) + b"\0\0"
+    with socket.create_connection(("127.0.0.1", port), timeout=10.0) as broker:
+        broker.sendall(struct.pack(">i", len(request)) + request)
+        answer = b""
+        while len(answer) < 4 or len(answer) - 4 < struct.unpack_from(">i", answer)[0]:
+            answer += broker.recv(4096)
+    # size, correlation, tags, throttle time, one topic, its name, one partition, its index, error,
+    # no message
+    return answer[4 + 4 + 1 + 4 + 1 + 1 + len(name) + 1 + 4 + 2 + 1] - 1
+
+
+class Way:
+    """A broker whose clients come by a proxy."""
+
+    def __init__(self, version: Version) -> None:
+        self.proxy = ProduceProxy()
+        self.broker = KafkaBroker(version, via=self.proxy.port)
+
+    @property
+    def connection(self) -> KafkaConnection:
+        return KafkaConnection(bootstrap_servers=(f"127.0.0.1:{self.proxy.port}",))
+
+    async def make_topic(self, name: str) -> None:
+        await asyncio.to_thread(self.broker.create_topic, name, partitions=PARTITIONS)
+
+
+@pytest.fixture(scope="module", params=["3.9", "4.1"])
+def way(real_parts: None, request: pytest.FixtureRequest) -> Iterator[Way]:
+    way = Way(request.param)
+    with way.broker:
+        yield way
+
+
+async def test_cut_a_hundred_times_under_load_and_killed_no_record_is_there_twice(
+    way: Way,
+) -> None:
+    chance = random.Random(1)
+    cuts: list[Fate] = ["unsent", "torn", "unanswered"]
+
+    def cut() -> int:
+        return sum(proxy.seen[each] for each in ("unsent", "torn", "unanswered"))
+
+    def fate() -> Fate:
+        drawn = chance.random()
+        return chance.choice(cuts) if drawn < 0.03 else "silent" if drawn < 0.0305 else "pass"
+
+    async with (
+        produce_proxy(way.proxy, way.broker.ports["VIA"]) as proxy,
+        running_sink(way.connection, HASTY) as running,
+    ):
+        await way.make_topic("cut")
+        load = Load(running, "cut")
+
+        async def trouble(load: Load) -> None:
+            proxy.fate = fate
+            await until(lambda: cut() >= 60, deadline_s=90.0)
+            await asyncio.to_thread(way.broker.kill)
+            await asyncio.to_thread(way.broker.restart)
+            await until(lambda: cut() >= 120, deadline_s=90.0)
+            proxy.fate = lambda: "silent"
+            await until(lambda: running.rebuilds("watchdog") >= 1)
+            proxy.fate = lambda: "pass"
+
+        try:
+            await load.during(trouble)
+        finally:
+            proxy.fate = lambda: "pass"
+        assert proxy.seen["unanswered"] > 20
+        await until(lambda: not running.problem)
+    await load.assert_once_and_in_order(way.broker.bootstrap)
+
+
+@pytest.mark.parametrize("code", [DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_RECORD])
+async def test_what_a_lost_answer_left_in_the_log_is_found_there(way: Way, code: int) -> None:
+    name = f"found-{code}"
+    async with (
+        produce_proxy(way.proxy, way.broker.ports["VIA"]) as proxy,
+        running_sink(way.connection, HASTY) as running,
+    ):
+        await way.make_topic(name)
+        assert await running.sink.deliver(batch(name, 0, "a")) == Receipt([0])
+        fates: list[Fate] = ["unanswered", (code, -1)]
+        proxy.fate = lambda: fates.pop(0) if fates else "pass"
+        assert await running.sink.deliver(batch(name, 0, "b", "c")) == Receipt([1, 2])
+        assert await running.sink.deliver(batch(name, 0, "d")) == Receipt([3])
+        assert running.rebuilds("identity") == 0
+    assert (await keys_on(way.broker.bootstrap, name, 1))[0] == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("version", ["3.9", "4.1"])
+async def test_a_producer_id_that_expired_costs_no_record(
+    real_parts: None, version: Version
+) -> None:
+    soon = {
+        "producer.id.expiration.ms": "2000",
+        "producer.id.expiration.check.interval.ms": "500",
+    }
+    with KafkaBroker(version, properties=soon) as broker:
+        port = broker.ports["PLAINTEXT"]
+        await asyncio.to_thread(broker.create_topic, "t")
+        async with running_sink(broker.bootstrap, HASTY) as running:
+            for name in ("a", "b"):
+                await running.sink.deliver(batch("t", 0, name))
+            assert known_producers(port, "t") == 1
+            async with asyncio.timeout(20.0):
+                while await asyncio.to_thread(known_producers, port, "t"):
+                    pass
+            assert await running.sink.deliver(batch("t", 0, "c")) == Receipt([2])
+            assert await running.sink.deliver(batch("t", 0, "d")) == Receipt([3])
+            assert not running.problem
+        assert (await keys_on(broker.bootstrap, "t", 1))[0] == [b"a", b"b", b"c", b"d"]
+
+
+async def test_after_the_cut_nothing_more_is_sent(way: Way) -> None:
+    async with produce_proxy(way.proxy, way.broker.ports["VIA"]) as proxy:
+        async with running_sink(way.connection, HASTY) as running:
+            await way.make_topic("ended")
+            await running.sink.deliver(batch("ended", 0, "a"))
+            proxy.fate = lambda: "silent"
+            delivery = asyncio.get_running_loop().create_task(
+                running.sink.deliver(batch("ended", 0, "b")), name="delivery"
+            )
+            await until(lambda: proxy.seen["silent"] >= 1)
+            waiting = asyncio.get_running_loop().create_task(
+                running.sink.deliver(batch("ended", 0, "never")), name="delivery"
+            )
+            await asyncio.sleep(0)
+        proxy.fate = lambda: "pass"
+        assert not delivery.done()
+        assert not waiting.done()
+        delivery.cancel()
+        waiting.cancel()
+        await asyncio.wait([delivery, waiting])
+    assert (await keys_on(way.broker.bootstrap, "ended", 1))[0] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("version", ["3.9", "4.1"])
+async def test_leaders_that_are_killed_or_frozen_lose_double_and_reorder_nothing(
+    real_parts: None, version: Version
+) -> None:
+    with KafkaCluster(3, version=version) as cluster:
+        await asyncio.to_thread(
+            cluster.create_topic, "t", partitions=PARTITIONS, config={"min.insync.replicas": "2"}
+        )
+        async with running_sink(cluster.bootstrap, HASTY) as running:
+            load = Load(running, "t")
+
+            async def goes_on() -> None:
+                before = [len(each) for each in load.acked]
+                await until(
+                    lambda: all(
+                        len(now) > then for now, then in zip(load.acked, before, strict=True)
+                    ),
+                    deadline_s=60.0,
+                )
+
+            async def trouble(_: Load) -> None:
+                await goes_on()
+                leader = await asyncio.to_thread(cluster.leader, "t", 0)
+                await asyncio.to_thread(leader.kill)
+                await goes_on()
+                await asyncio.to_thread(leader.restart)
+                leader = await asyncio.to_thread(cluster.leader, "t", 0)
+                with leader.frozen():
+                    await goes_on()
+                await goes_on()
+
+            await load.during(trouble)
+            await until(lambda: not running.problem)
+        await load.assert_once_and_in_order(cluster.bootstrap)

@@ -1,0 +1,86 @@
+"""The contents of a testbed's topics: index records, replicas, and what is left after `retire`."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+from tests.support.testbed import Testbed
+from tests.support.topicreader import read_control
+from watchrelay.consumer.reader import Seen, TailReader
+from watchrelay.consumer.replica import Replica
+
+RESOURCES = ("configmaps", "namespaces")
+
+
+def fill(testbed: Testbed, count: int) -> list[str]:
+    """A namespace with so many config maps; their keys."""
+    (namespace,) = testbed.namespaces(1)
+    names = [f"c{number}" for number in range(count)]
+    testbed.make(
+        f"/api/v1/namespaces/{namespace}/configmaps",
+        [{"metadata": {"name": name}, "data": {"a": name}} for name in names],
+    )
+    return [f"{namespace}/{name}" for name in names]
+
+
+def index_of(testbed: Testbed, stream: str) -> dict[str, Any]:
+    """The newest index record of a stream, {} for none."""
+    newest: dict[str, Any] = {}
+    for _, key, value in read_control(testbed.broker.bootstrap, testbed.control_topic):
+        if key == f"snapshot/{stream}":
+            newest = value or {}
+    return newest
+
+
+def arguments(testbed: Testbed) -> dict[str, Any]:
+    return {"bootstrap_servers": [testbed.broker.bootstrap], "client_id": "test"}
+
+
+def seen(testbed: Testbed, *streams: str) -> list[Seen]:
+    """Everything on the topics of the streams."""
+
+    async def read() -> list[Seen]:
+        tail = TailReader(
+            arguments(testbed),
+            control_topic=testbed.control_topic,
+            streams=streams,
+            from_beginning=True,
+            until_end=True,
+        )
+        async with aclosing(tail.batches()) as batches:
+            return [one async for batch in batches for one in batch]
+
+    return asyncio.run(read())
+
+
+def replicas(records: list[Seen]) -> dict[tuple[str, int], Replica]:
+    """A reader of each partition that has read everything."""
+    held: dict[tuple[str, int], Replica] = {}
+    for one in records:
+        assert one.record is not None, one.refused
+        held.setdefault((one.record.stream, one.partition), Replica()).apply(one.record)
+    return held
+
+
+def assert_retired(testbed: Testbed, keys: list[str], *, format_: str = "cloudevents") -> None:
+    """Every reader of the topic ends with nothing, and the control topic knows the stream no
+    more."""
+    control = testbed.control_topic
+    left = {key: value for _, key, value in read_control(testbed.broker.bootstrap, control)}
+    assert [left[f"{kind}/configmaps"] for kind in ("claim", "stream", "snapshot")] == [None] * 3
+    assert left["stream/namespaces"], "the other stream was forgotten too"
+    with testbed.reader(testbed.topic("configmaps")) as reader:
+        reader.read()
+        assert reader.plain[testbed.topic("configmaps")] == {}
+        if format_ == "cloudevents":
+            assert reader.table("configmaps") == {}
+            assert reader.proven("configmaps")
+            assert {str(said.key.decode()) for said in reader.of("configmaps", "deleted")} >= set(
+                keys
+            )
+            newest = {said.raw.partition: said for said in reader.of("configmaps")}
+            assert {said.type for said in newest.values()} == {"end"}
+            assert {said.headers["ce_wrcount"] for said in newest.values()} == {"0"}
+            assert {said.headers["ce_wrrv"] for said in newest.values()} == {"0"}, (
+                "a stream that comes back would not list"
+            )

@@ -1,0 +1,186 @@
+"""Room: sink.  In: records of a control topic.  Out: claims about epochs, descriptions and what is
+passed over."""
+
+import pytest
+
+from watchrelay.contract.control import ControlState, control_value, remembered
+from watchrelay.core.errors import RecordRefused
+
+
+def read(*records: tuple[str, dict[str, object] | None]) -> ControlState:
+    state = ControlState()
+    for offset, (key, value) in enumerate(records):
+        state.read(offset, key.encode(), None if value is None else control_value(value))
+    return state
+
+
+def claim(instance: str, holder: str = "h") -> tuple[str, dict[str, object] | None]:
+    return "claim/pods", {"instance": instance, "holder": holder}
+
+
+def described(base: int) -> tuple[str, dict[str, object] | None]:
+    return "stream/pods", {"topic": "t", "partitions": 1, "epochBase": base}
+
+
+def test_the_epoch_is_the_base_and_the_offset_of_the_claim() -> None:
+    assert read(described(10), claim("a")).of("pods").epoch == 11
+    assert read(described(10), claim("a"), claim("b", "other")).of("pods").epoch == 12
+
+
+def test_a_repeated_instance_is_no_new_claim() -> None:
+    held = read(described(1), claim("a"), claim("a")).of("pods")
+    assert (held.epoch, held.instances) == (2, {"a": 1})
+    late = read(described(1), claim("a", "first"), claim("b", "second"), claim("a", "first")).of(
+        "pods"
+    )
+    assert (late.epoch, late.holder) == (3, "second")
+
+
+def test_a_claim_without_description_has_no_epoch_yet() -> None:
+    assert read(claim("a")).of("pods").epoch is None
+    assert read(claim("a"), described(5)).of("pods").epoch == 5
+
+
+def test_a_description_of_an_older_writer_does_not_lower_epochs() -> None:
+    held = read(described(50), claim("a"), described(1)).of("pods")
+    assert held.epoch == 51
+    assert held.description == {"topic": "t", "partitions": 1, "epochBase": 1}
+
+
+def test_null_forgets_index_and_description_but_no_claim() -> None:
+    held = read(
+        described(1),
+        claim("a"),
+        ("snapshot/pods", {"snapshot": "2-1"}),
+        ("snapshot/pods", None),
+        ("stream/pods", None),
+    ).of("pods")
+    assert (held.index, held.description, held.epoch) == (None, None, 2)
+
+
+def test_streams_do_not_mix() -> None:
+    state = read(described(1), claim("a"), ("snapshot/nodes", {"n": 1}))
+    assert state.of("nodes").index == {"n": 1}
+    assert state.of("nodes").epoch is None
+    assert state.of("jobs").index is None
+
+
+def test_reading_again_changes_nothing() -> None:
+    index: tuple[str, dict[str, object] | None] = ("snapshot/pods", {"n": 1})
+    records = [described(1), claim("a"), claim("b"), index]
+    state = read(*records)
+    before = state.of("pods").epoch
+    for offset, (key, value) in enumerate(records):
+        state.read(offset, key.encode(), None if value is None else control_value(value))
+    assert state.of("pods").epoch == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"{}"),
+        (b"junk", b"{}"),
+        (b"other/pods", b"{}"),
+        (b"claim/pods", b"{"),
+        (b"claim/pods", b"[]"),
+        (b"claim/pods", b"{}"),
+        (b"claim/pods", b'{"instance":7}'),
+        (b"stream/pods", b'{"epochBase":"1"}'),
+        (b"claim/pods", b'{"instance":"\xff"}'),
+        (b"claim/pods", b'{"instance":"a","from":' + b"[" * 100_000),
+    ],
+)
+def test_what_is_not_of_the_contract_is_refused_and_changes_nothing(
+    key: bytes | None, value: bytes
+) -> None:
+    state = read(described(1), claim("a"))
+    with pytest.raises(RecordRefused):
+        state.read(7, key, value)
+    assert state.of("pods").epoch == 2
+
+
+FROM = {"snapshot": "2-1", "begin": [4, 5]}
+
+
+def index(epoch: int) -> tuple[str, dict[str, object] | None]:
+    return "snapshot/pods", {
+        "snapshot": "9-9",
+        "epoch": epoch,
+        "partitions": [{"partition": at, "begin": at + 7} for at in range(2)],
+    }
+
+
+def claim_from(instance: str, origin: object) -> tuple[str, dict[str, object] | None]:
+    return "claim/pods", {"instance": instance, "holder": "h", "from": origin}
+
+
+def test_a_writer_starts_to_read_at_the_index_of_the_newest_claim_or_where_that_claim_started() -> (
+    None
+):
+    assert read(described(1)).of("pods").starting_point(2) is None
+    assert read(described(1), claim("a")).of("pods").starting_point(2) is None
+    assert read(described(1), claim_from("a", FROM)).of("pods").starting_point(2) == FROM
+    newest = read(described(1), claim_from("a", FROM), index(2)).of("pods")
+    assert newest.starting_point(2) == {"snapshot": "9-9", "begin": [7, 8]}
+
+
+def test_f3_the_index_of_a_former_writer_does_not_count() -> None:
+    held = read(described(1), claim_from("a", None), claim_from("b", FROM), index(2)).of("pods")
+    assert held.epoch == 3
+    assert held.starting_point(2) == FROM
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        [1, 2],
+        {"begin": "x"},
+        {"begin": [1]},
+        {"begin": [1, -1]},
+        {"begin": [1, "2"]},
+        {"begin": [1, True]},
+    ],
+)
+def test_a_starting_point_that_cannot_be_used_means_the_start(origin: object) -> None:
+    assert read(described(1), claim_from("a", origin)).of("pods").starting_point(2) is None
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    ["x", [7], [{"partition": [0], "begin": 1}], [{"partition": 0, "begin": "1"}], [{"begin": 1}]],
+)
+def test_an_index_that_cannot_be_used_means_the_start(partitions: object) -> None:
+    index_record: dict[str, object] = {"snapshot": "2-1", "epoch": 2, "partitions": partitions}
+    assert (
+        read(described(1), claim("a"), ("snapshot/pods", index_record)).of("pods").starting_point(1)
+        is None
+    )
+
+
+def test_a_new_control_topic_starts_above_every_epoch_of_the_lost_one() -> None:
+    assert read(described(10), claim("a"), claim("b")).of("pods").next_base == 13
+    assert read(described(10)).of("pods").next_base == 10, "nobody wrote under it"
+    assert read(claim("a")).of("pods").next_base == 1
+
+
+def test_of_two_lost_topics_the_newer_word_counts_where_it_names_a_claim() -> None:
+    first = read(described(10), claim_from("a", FROM))
+    restored = read(described(12))
+    assert remembered(first, restored).of("pods").starting_point(2) == FROM
+    assert remembered(first, restored).of("pods").next_base == 12
+    claimed = read(described(12), claim_from("b", None))
+    assert remembered(first, claimed).of("pods").next_base == 14
+    assert remembered(ControlState(), restored).of("pods").description is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "overwritten"),
+    [(b"stream/pods", True), (b"pods", False), (b"other/pods", False), (None, False)],
+)
+def test_only_a_record_under_the_key_of_the_description_overwrites_it(
+    key: bytes | None, overwritten: bool
+) -> None:
+    state = read(described(1), claim("a"))
+    with pytest.raises(RecordRefused):
+        state.read(2, key, b"{")
+    assert state.of("pods").overwritten == overwritten

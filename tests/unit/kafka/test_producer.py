@@ -1,0 +1,415 @@
+"""The producer, and the sink on it, with a cluster whose answers the test gives, byte by byte: what
+is sent again, by which connection, and what is not.
+
+Virtual time: pauses and silences are a matter of seconds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
+
+from tests.support.producefake import FakeTransport, answer_frame, batch_head, produce_request
+from tests.support.relays import until, virtual
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import RecordTooLarge
+from watchrelay.kafka.client.brokers import Brokers
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.link import IN_FLIGHT_MAX, Link
+from watchrelay.kafka.producer import ProducerSettings
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+
+TOO_LARGE, NOT_LEADER, NO_RIGHT, INVALID_RECORD, UNKNOWN_PRODUCER = 10, 6, 29, 87, 59
+_CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
+
+
+class Cluster(Brokers):
+    """One view of the cluster. Partition n is led by broker n % 2."""
+
+    def __init__(self, stage: "Stage", connection: KafkaConnection) -> None:
+        self._stage = stage
+        self._password = connection.arguments().get("sasl_plain_password", "")
+        self.leaders, self.errors = {}, {}
+        stage.reached += 1
+
+    async def _ask(self, _request: object = None) -> None:
+        await asyncio.sleep(self._stage.answer_s)
+        if self._password != self._stage.password:
+            raise SaslAuthenticationFailed("wrong password")
+        if self._stage.is_away:
+            raise KafkaConnectionError("no broker answers")
+
+    async def refresh(self, topics: Collection[str]) -> None:
+        await self._ask()
+        self.leaders = {(topic, each): each % 2 for topic in topics for each in range(8)}
+
+    async def producer_id(self) -> tuple[int, int]:
+        await self._ask()
+        self._stage.producer_ids += 1
+        return self._stage.producer_ids, 0
+
+    async def open(self, node: int, link: Link) -> None:
+        await self._ask()
+        transport = FakeTransport(link)
+        self._stage.links.setdefault(node, []).append(transport)
+        link.adopt(transport)
+
+    async def locate(
+        self, topic: str, partition: int, start: int, producer: tuple[int, int], sequence: int
+    ) -> int | None:
+        await self._ask()
+        return self._stage.found
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Stage:
+    """A sink, and the connections that its producer opened so far, by broker."""
+
+    def __init__(self, connection: KafkaConnection = _CONNECTION) -> None:
+        self.links: dict[int, list[FakeTransport]] = {}
+        self.connection, self.statuses, self.metrics = connection, StatusRegistry(), Metrics()
+        self.reached = self.producer_ids = 0
+        self.found: int | None = None
+        self.password, self.answer_s, self.is_away = "", 0.0, False
+        """The one that is accepted, and how long a question takes."""
+        self.sink = KafkaSink(
+            connection,
+            metrics=self.metrics,
+            statuses=self.statuses,
+            settings=ProducerSettings(request_timeout_s=4.0, request_bytes=1000),
+            reach=lambda connection: Cluster(self, connection),
+        )
+
+    def deliver(
+        self, tasks: asyncio.TaskGroup, partition: int, *, size: int = 1, stream: str = "pods"
+    ) -> asyncio.Task[Receipt]:
+        record = WireRecord(b"a", bytes(range(256)) * (size // 256) + b"1", [])
+        return tasks.create_task(
+            self.sink.deliver(Batch("t", partition, [record], stream)), name="delivery"
+        )
+
+    def sent(self, node: int = 0) -> list[tuple[int, list[tuple[int, bytes]]]]:
+        """What left by the newest link to a broker: correlation id, batches by partition."""
+        requests = [produce_request(each) for each in self.links[node][-1].written]
+        return [
+            (number, [(partition, data) for _, partition, data in batches])
+            for number, batches in requests
+        ]
+
+    def answer(self, code: int = 0, offset: int = 0, *, node: int = 0, at: int = -1) -> None:
+        """Answer a request of the newest link."""
+        number, batches = self.sent(node)[at]
+        self.links[node][-1].receive(
+            answer_frame(number, [("t", partition, code, offset) for partition, _ in batches])
+        )
+
+    def rebuilds(self, reason: str) -> float:
+        return (
+            self.metrics.registry.get_sample_value(
+                "watchrelay_producer_rebuilds_total", {"reason": reason}
+            )
+            or 0.0
+        )
+
+
+@asynccontextmanager
+async def staged(
+    connection: KafkaConnection = _CONNECTION, *, password: str = ""
+) -> AsyncIterator[tuple[Stage, asyncio.TaskGroup]]:
+    stage = Stage(connection)
+    stage.password = password
+    async with asyncio.TaskGroup() as tasks:
+        sink = tasks.create_task(stage.sink.run(), name="sink")
+        await asyncio.sleep(0.01)
+        yield stage, tasks
+        sink.cancel()
+        await asyncio.wait([sink])
+        for task in asyncio.all_tasks():
+            if task.get_name() == "delivery":
+                task.cancel()
+
+
+@virtual
+async def test_what_is_delivered_in_one_step_leaves_in_one_request_per_broker() -> None:
+    async with staged() as (stage, tasks):
+        receipts = [stage.deliver(tasks, partition) for partition in range(4)]
+        await asyncio.sleep(0.1)
+        stage.answer(offset=3)
+        stage.answer(offset=5, node=1)
+        for partition in range(4):
+            stage.deliver(tasks, partition)
+        await asyncio.sleep(0.1)
+        assert [[place for place, _ in each] for _, each in stage.sent()][-1] == [0, 2]
+        assert [[place for place, _ in each] for _, each in stage.sent(1)][-1] == [1, 3]
+        assert [(await each).offsets for each in receipts] == [[3], [5], [3], [5]]
+
+
+@virtual
+async def test_a_request_is_split_at_its_bound_and_at_most_five_wait_for_answers() -> None:
+    async with staged() as (stage, tasks):
+        warm = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer()
+        await warm
+        for stream in range(2):
+            for partition in (0, 2, 4, 6):
+                stage.deliver(tasks, partition, size=900, stream=f"s{stream}")
+        await asyncio.sleep(0.1)
+        carried = [[place for place, _ in each] for _, each in stage.sent()[1:]]
+        assert sorted(place for each in carried for place in each) == [0, 2, 4, 6], (
+            "one batch of a partition is in flight"
+        )
+        assert len(carried) <= IN_FLIGHT_MAX
+
+
+@virtual
+async def test_the_same_bytes_leave_again_after_a_lost_link() -> None:
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        ((_, first),) = stage.sent()
+        stage.links[0][-1].lose()
+        await asyncio.sleep(1.0)
+        assert len(stage.links[0]) == 2
+        ((_, again),) = stage.sent()
+        assert again == first
+        stage.answer(offset=7)
+        assert await delivery == Receipt([7])
+
+
+@virtual
+async def test_a_stream_that_starts_again_writes_under_an_identity_without_sequences() -> None:
+    async with staged() as (stage, tasks):
+        heads = []
+        for _ in range(2):
+            stage.sink.open("t", "pods", lambda _why: None, made=False)
+            delivery = stage.deliver(tasks, 0)
+            await asyncio.sleep(1.0)
+            ((_, data),) = stage.sent()[-1][1]
+            heads.append(batch_head(data))
+            stage.answer(offset=len(heads))
+            await delivery
+            stage.sink.close("t", "pods")
+        (first, _, *sequences), (second, _, *again) = heads
+        assert sequences == again, "the broker would take it for a repetition"
+        assert first != second
+        assert stage.rebuilds("identity") == 0, "nothing can be in the log twice"
+
+
+@virtual
+async def test_a_broker_that_is_silent_is_left_after_the_request_timeout() -> None:
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(4.9)
+        assert not stage.links[0][0].is_closing()
+        await asyncio.sleep(2.5)
+        assert stage.links[0][0].is_closing()
+        assert stage.rebuilds("watchdog") == 1
+        stage.answer(offset=1)
+        assert await delivery == Receipt([1])
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"\0\0\0\0", b"\0\0\0\x04what", b"\xff\xff\xff\xff", answer_frame(99, [("t", 0, 0, 0)])],
+)
+def test_an_answer_that_is_none_ends_the_link_and_nothing_is_lost(frame: bytes) -> None:
+    @virtual
+    async def nonsense() -> None:
+        async with staged() as (stage, tasks):
+            delivery = stage.deliver(tasks, 0)
+            await asyncio.sleep(0.1)
+            stage.links[0][-1].receive(frame)
+            assert stage.links[0][-1].is_closing()
+            await asyncio.sleep(1.0)
+            stage.answer(offset=2)
+            assert await delivery == Receipt([2])
+
+    nonsense()
+
+
+@virtual
+async def test_an_answer_in_pieces_is_put_together() -> None:
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        frame = answer_frame(stage.sent()[0][0], [("t", 0, 0, 9)])
+        for byte in frame:
+            stage.links[0][-1].receive(bytes([byte]))
+        assert await delivery == Receipt([9])
+
+
+@virtual
+async def test_a_broker_that_is_away_holds_up_no_partition_of_another() -> None:
+    async with staged() as (stage, tasks):
+        one, other = stage.deliver(tasks, 0), stage.deliver(tasks, 1)
+        await asyncio.sleep(0.1)
+        stage.links[0][-1].lose()
+        stage.answer(offset=1, node=1)
+        assert await other == Receipt([1])
+        more = stage.deliver(tasks, 1)
+        await asyncio.sleep(0.01)
+        stage.answer(offset=2, node=1)
+        assert await more == Receipt([2])
+        assert not one.done()
+
+
+@virtual
+async def test_an_identity_that_is_not_accepted_is_replaced_for_its_partition_alone() -> None:
+    async with staged() as (stage, tasks):
+        for partition in (0, 2):
+            stage.deliver(tasks, partition)
+        await asyncio.sleep(0.1)
+        number, _ = stage.sent()[-1]
+        stage.links[0][-1].receive(
+            answer_frame(number, [("t", 0, UNKNOWN_PRODUCER, -1), ("t", 2, 0, 4)])
+        )
+        await asyncio.sleep(1.0)
+        ((_, data),) = stage.sent()[-1][1]
+        assert batch_head(data)[:3] == (2, 0, 0)
+        stage.answer(offset=5)
+        stage.deliver(tasks, 2)
+        await asyncio.sleep(0.1)
+        ((_, data),) = stage.sent()[-1][1]
+        assert batch_head(data)[:3] == (1, 0, 1)
+        assert stage.rebuilds("identity") == 1
+
+
+@virtual
+async def test_after_the_cut_no_byte_leaves_and_nobody_is_answered() -> None:
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        link = stage.links[0][-1]
+        stage.sink._producer.cut()
+        late = stage.deliver(tasks, 2)
+        await asyncio.sleep(60.0)
+        assert link.is_closing(), "and it refuses what is written to it"
+        assert len(stage.links[0]) == 1
+        assert not delivery.done()
+        assert not late.done()
+
+
+@virtual
+async def test_nothing_on_its_way_to_a_topic_that_was_lost_is_waited_for() -> None:
+    lost = list[str]()
+    async with staged() as (stage, tasks):
+        stage.sink.open("t", "pods", lost.append, made=False)
+        first = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=5)
+        await first
+        stage.deliver(tasks, 0)
+        await asyncio.sleep(0.01)
+        stage.deliver(tasks, 2)
+        await asyncio.sleep(0.01)
+        former = stage.links[0][-1]
+        stage.answer(offset=0, at=-2)  # below the offset that this partition had
+        await asyncio.sleep(0.01)
+        assert len(lost) == 1
+        assert former.is_closing(), "a batch on it would come late into the topic that is made next"
+        await asyncio.sleep(30.0)
+        assert len(stage.links[0]) == 1, "nothing is sent again"
+
+
+@virtual
+async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_record_and_skips_none() -> (
+    None
+):
+    records = [WireRecord(b"a", value, []) for value in (b"1", b"2", bytes(range(256)) * 4, b"4")]
+    async with staged() as (stage, tasks):
+
+        async def delivered() -> RecordTooLarge:
+            with pytest.raises(RecordTooLarge) as caught:
+                await stage.sink.deliver(Batch("t", 0, records, "pods"))
+            return caught.value
+
+        delivery = tasks.create_task(delivered(), name="too large")
+        await asyncio.sleep(0.1)
+        stage.sink.limit("t", 200)  # another stream of the topic read it
+        stage.answer(TOO_LARGE, -1)
+        async with asyncio.timeout(1.0):
+            error = await delivery
+        assert (error.index, error.acked) == (2, ())
+
+
+# ---- secrets that are replaced -------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def with_a_password() -> AsyncIterator[tuple[Stage, asyncio.TaskGroup, Path]]:
+    """A sink that runs with the password in a file, which is the right one."""
+    with TemporaryDirectory() as directory:
+        file = Path(directory) / "password"
+        file.write_text("former")
+        connection = KafkaConnection(
+            bootstrap_servers=("nowhere:1",),
+            protocol="SASL_PLAINTEXT",
+            mechanism="PLAIN",
+            username="relay",
+            password_file=str(file),
+        )
+        async with staged(connection, password="former") as (stage, tasks):
+            await asyncio.sleep(1.0)
+            assert stage.reached == 1
+            yield stage, tasks, file
+
+
+@virtual
+async def test_new_secrets_are_proven_before_batches_leave_by_new_links_and_nothing_is_cut() -> (
+    None
+):
+    async with with_a_password() as (stage, tasks, file):
+        first = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=2)
+        await first
+        file.write_text("the next")
+        stage.password = "the next"
+        await asyncio.sleep(7.5)
+        held = stage.deliver(tasks, 0)
+        await asyncio.sleep(2.5)
+        assert stage.rebuilds("credentials") == 1
+        former = stage.links[0][0]
+        assert not former.is_closing(), "it is answered first"
+        number, _ = produce_request(former.written[1])
+        former.receive(answer_frame(number, [("t", 0, 0, 3)]))
+        assert await held == Receipt([3])
+        more = stage.deliver(tasks, 0)
+        await asyncio.sleep(3.0)
+        assert former.is_closing()
+        ((_, batches),) = stage.sent()
+        assert batch_head(batches[0][1])[:3] == (1, 0, 2), "the identity and its sequence go on"
+        stage.answer(offset=4)
+        assert await more == Receipt([4])
+        assert (stage.connection.rotation.proven, dict(stage.statuses.problems)) == (1, {})
+
+
+@virtual
+async def test_secrets_that_came_into_use_because_the_brokers_went_are_complained_of_no_more() -> (
+    None
+):
+    async with with_a_password() as (stage, tasks, file):
+        file.write_text("the next")
+        await asyncio.sleep(15.0)
+        assert (
+            "changed and are not usable; keeping the previous ones"
+            in stage.statuses.problems["kafka"]
+        )
+        stage.password = "the next"
+        delivery = stage.deliver(tasks, 0)
+        await until(lambda: bool(stage.links.get(0)) and bool(stage.links[0][-1].written))
+        stage.answer(offset=7)
+        assert await delivery == Receipt([7])
+        assert "kafka" not in stage.statuses.problems
+        assert stage.connection.rotation.proven == 1, "tails keep clients of the former password"
+        await asyncio.sleep(60.0)
+        assert stage.connection.rotation.proven == 1

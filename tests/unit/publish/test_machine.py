@@ -1,0 +1,134 @@
+"""What a writer may publish: the table holds each transition, and who asks gets the same answers."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from watchrelay.publish import machine
+from watchrelay.publish.machine import (
+    COMPLETE,
+    TRANSITIONS,
+    AwaitingDifference,
+    AwaitingList,
+    Confirmation,
+    Draining,
+    Effect,
+    Event,
+    FirstPublished,
+    Live,
+    Phase,
+    Replaying,
+    step,
+)
+from watchrelay.publish.recovery import FirstSnapshot, ListAndDiff, ReadAgainFromStart, WatchFrom
+
+AWAITED = Confirmation(frozenset({0, 1}), 7)
+LAST = Confirmation(frozenset({1}), 7)
+CONFIRMATIONS = (None, AWAITED, LAST, COMPLETE)
+PHASES: list[Phase] = [
+    AwaitingList(),
+    AwaitingList(unverified=True),
+    FirstPublished("5"),
+    AwaitingDifference("9"),
+    *(
+        Replaying("5", newest, followed, each)
+        for newest in ("", "9")
+        for followed in (False, True)
+        if newest or not followed
+        for each in CONFIRMATIONS
+    ),
+    *(Live("5", each) for each in CONFIRMATIONS),
+    Draining("5"),
+]
+EVENTS: list[Event] = [
+    machine.Changed(),
+    *(machine.Listed(version, each) for version in ("3", "7", "12") for each in (None, AWAITED)),
+    machine.Progressed("7"),
+    machine.Progressed("12"),
+    machine.Followed(),
+    machine.HeartbeatDue(None),
+    machine.HeartbeatDue(AWAITED),
+    machine.HeartbeatAcked(1, 6),
+    machine.HeartbeatAcked(1, 7),
+    machine.EndQueued(),
+    machine.SnapshotAcked(),
+    machine.DrainBegun(),
+]
+
+
+def test_the_table_holds_each_transition_and_no_other() -> None:
+    seen = set()
+    for phase in PHASES:
+        for event in EVENTS:
+            if phase == AwaitingList() and event == machine.Changed():
+                continue  # asserted not to happen
+            after, effects = step(phase, event)
+            if after is not phase or effects:
+                names = (type(phase).__name__, type(event).__name__, type(after).__name__)
+                seen.add(names)
+    table = {
+        (phase, event, after)
+        for phase, row in TRANSITIONS.items()
+        for events, afters in row.items()
+        for event in events.split()
+        for after in afters.split()
+    }
+    assert sorted(seen - table) == [], "the machine does what the table does not show"
+    assert sorted(table - seen) == [], "the table shows what the machine does not do"
+
+
+def test_the_table_names_every_phase_and_every_event() -> None:
+    assert set(TRANSITIONS) == {phase.__name__ for phase in get_args(Phase)}
+    events = {event for row in TRANSITIONS.values() for event in " ".join(row).split()}
+    assert events == {event.__name__ for event in get_args(Event)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "may_beat", "may_snapshot", "may_repair", "frontier"),
+    [
+        (AwaitingList(), True, False, False, "0"),
+        (AwaitingList(unverified=True), False, False, False, "0"),
+        (FirstPublished("5"), True, True, True, "0"),
+        (AwaitingDifference("9"), False, False, False, "0"),
+        (Replaying("5", "9"), False, False, True, "5"),
+        (Replaying("5", "9", followed=True), True, False, True, "5"),
+        (Replaying("5", ""), False, True, True, "5"),
+        (Live("5"), True, True, True, "5"),
+        (Draining("5"), False, False, False, "5"),
+        (Draining(None), False, False, False, "0"),
+    ],
+)
+def test_what_each_phase_permits(
+    phase: Phase, *, may_beat: bool, may_snapshot: bool, may_repair: bool, frontier: str
+) -> None:
+    assert machine.may_beat(phase) == may_beat
+    assert machine.may_snapshot(phase) == may_snapshot
+    assert machine.may_repair(phase) == may_repair
+    assert machine.frontier(phase) == frontier
+
+
+def test_a_recovered_log_decides_the_first_phase() -> None:
+    assert machine.start(FirstSnapshot("", unverified=True), "9") == AwaitingList(unverified=True)
+    assert machine.start(ListAndDiff(""), "9") == AwaitingDifference("9")
+    assert machine.start(WatchFrom("5"), "9") == Replaying("5", "9")
+    assert machine.start(WatchFrom("9"), "9") == Replaying("9", "")
+    with pytest.raises(AssertionError):
+        machine.start(ReadAgainFromStart((0,)), "9")
+
+
+def test_the_frontier_may_go_back_only_behind_a_list_older_than_what_is_known() -> None:
+    for phase in (Live("5", COMPLETE), Replaying("3", "5"), AwaitingDifference("5")):
+        assert Effect.LOWER_FRONTIER in step(phase, machine.Listed("4", None))[1]
+        assert Effect.LOWER_FRONTIER not in step(phase, machine.Listed("5", None))[1]
+
+
+def test_a_stream_is_complete_with_the_last_heartbeat_behind_its_state() -> None:
+    phase: Phase = Live("5", AWAITED)
+    for partition, behind, effects in ((0, 6, ()), (0, 7, ()), (0, 9, ())):
+        phase, found = step(phase, machine.HeartbeatAcked(partition, behind))
+        assert found == effects
+    assert phase == Live("5", LAST)
+    last = step(phase, machine.HeartbeatAcked(1, 8))
+    assert last == (Live("5", COMPLETE), (Effect.REPORT_COMPLETE,))

@@ -1,0 +1,240 @@
+"""What `watchrelay verify` checks, and how it prints each audit."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import groupby
+from typing import TextIO
+
+import msgspec
+
+from watchrelay.admin.compare import compare_with_cluster
+from watchrelay.admin.preflight import connected, worst_exit_code
+from watchrelay.config import Settings
+from watchrelay.config.streams import may_mean, plan
+from watchrelay.consumer.audit import Audit
+from watchrelay.consumer.audit_run import Auditor
+from watchrelay.contract.records import DIGEST_MASK
+from watchrelay.core.exit_codes import FAILED, OK
+from watchrelay.core.text import counted, printable
+from watchrelay.daemon.kafka_connection import kafka_connection
+from watchrelay.daemon.plan import KeyFormats, PlannedStream, control_topic
+from watchrelay.kafka.client.failures import explained_failures
+from watchrelay.kafka.log_scan import descriptions
+from watchrelay.kube.client import KubeClient
+
+_PROBLEMS_SHOWN = 10
+_MAYBE_UNSERVED = " (--cluster shows whether the cluster serves its resource at all)"
+
+Row = tuple[Audit, int, int]
+"""A partition, and the offsets where its audit began and ended."""
+
+
+def reduce_garbage_collection() -> None:
+    """Let the collector run rarely: it would visit every record again, and none is in a cycle."""
+    gc.set_threshold(200_000, 50, 1000)
+
+
+async def check_streams(
+    settings: Settings, streams: Sequence[str], *, cluster: bool, each: bool, as_json: bool
+) -> int:
+    """Check the streams, print the result; the exit code. Arguments as of `verify`."""
+    async with AsyncExitStack() as stack:
+        client: KubeClient | None = None
+        planned: list[PlannedStream] = []
+        if cluster:
+            client, planned, results = await connected(settings, stack)
+            for result in results:
+                if result.level != "ok":
+                    print(result, file=sys.stderr)
+            if client is None or worst_exit_code(results):
+                return worst_exit_code(results)
+        connection = kafka_connection(settings, client_id="watchrelay-verify")
+        auditor = Auditor(
+            connection.arguments(),
+            control_topic=control_topic(settings),
+            streams=streams,
+            bare=cluster,
+        )
+        stack.enter_context(explained_failures(connection))
+        await stack.enter_async_context(auditor)
+        await auditor.read_to_end()
+        for reason in auditor.missing.values():
+            print(f"error: {reason}", file=sys.stderr)
+        published = [*auditor.streams, *auditor.missing]
+        absent = never_published(settings, published) if client is None and not streams else []
+        if client is not None:
+            formats = KeyFormats(await descriptions(connection, control_topic(settings)))
+            written = [replace(one, spec=formats.kept(one.spec)) for one in planned]
+            absent = await _compare(auditor, client, written, streams)
+        for stream in absent:
+            print(
+                f"error: stream {stream}: in the config, but never "
+                f"published{_MAYBE_UNSERVED if client is None else ''}",
+                file=sys.stderr,
+            )
+        rows = await auditor.rows()
+    print_rows(
+        rows,
+        sys.stdout,
+        as_json=as_json,
+        absent=len(absent),
+        missing=len(auditor.missing),
+        each=each,
+    )
+    passed = not (absent or auditor.missing) and all(passes(audit) for audit, _, _ in rows)
+    return OK if passed else FAILED
+
+
+def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
+    """The streams of the config that are not among `published`, without those whose id only the
+    cluster knows: wildcards, and short names and kinds of resources that are not built in."""
+    certain = [each for each in plan(settings) if each.certain and not each.name.wildcard]
+    return sorted(
+        {each.id for each in certain if not any(may_mean(each, stream) for stream in published)}
+    )
+
+
+async def _compare(
+    auditor: Auditor, client: KubeClient, planned: list[PlannedStream], wanted: Sequence[str]
+) -> list[str]:
+    """Compare each published stream that the config has; the ids of those that are not
+    published."""
+    by_id = {each.spec.id: each for each in planned}
+    for stream in auditor.streams:
+        if stream in by_id:
+            await compare_with_cluster(auditor, client, by_id[stream])
+        else:
+            print(
+                f"warning: stream {stream}: not in this config, so not compared with the cluster",
+                file=sys.stderr,
+            )
+    return sorted(
+        stream
+        for stream in by_id.keys() - {*auditor.streams, *auditor.missing}
+        if not wanted or stream in wanted
+    )
+
+
+def passes(audit: Audit) -> bool:
+    """Whether the partition is proven, and without a problem."""
+    return audit.state.proven and not audit.problems
+
+
+def print_rows(
+    rows: list[Row],
+    out: TextIO,
+    *,
+    as_json: bool,
+    absent: int = 0,
+    missing: int = 0,
+    each: bool = False,
+) -> None:
+    """Print one JSON object a line for each partition; or a line for each stream, and below it
+    those of its partitions that have problems or notes, with these.
+
+    Args:
+        rows: the partitions, in the order of their streams.
+        out: gets the lines.
+        as_json: print JSON.
+        absent: how many streams of the config were never published.
+        missing: how many streams cannot be read as a whole.
+        each: print a line for each partition in place of one for each stream.
+    """
+    if as_json:
+        out.write("".join(f"{_row_json(row)}\n" for row in rows))
+        return
+    width = max([len(audit.stream) for audit, _, _ in rows] + [6])
+    for stream, group in groupby(rows, lambda row: row[0].stream):
+        of_stream, head = list(group), f"{stream:<{width}}"
+        if not each:
+            audits = [audit for audit, _, _ in of_stream]
+            topics = ", ".join(sorted({audit.topic for audit in audits}))
+            partitions = counted(len(audits), "partition")
+            _print(f"{head} {topics}: {partitions}, {_totals(audits)}", out)
+            head = " "
+        for audit, start, to in of_stream:
+            if each or not passes(audit) or audit.stale is not None:
+                where = f"{audit.topic}/{audit.partition} @{start}..{to}"
+                _print(f"{head} {where}: {_totals([audit])}", out)
+            _print_problems(audit, out)
+    _print(_verdict(rows, absent, missing), out)
+
+
+def _verdict(rows: list[Row], absent: int, missing: int) -> str:
+    bad = sum(not passes(audit) for audit, _, _ in rows)
+    read = sum(audit.records for audit, _, _ in rows)
+    partitions = counted(len(rows), "partition")
+    if bad:
+        verdict = f"{bad} of {partitions} {'does' if bad == 1 else 'do'} not hold"
+    else:
+        verdict = f"{partitions} holds" if len(rows) == 1 else f"all {partitions} hold"
+    if absent:
+        verdict += (
+            f"; {counted(absent, 'stream')} of the config {'was' if absent == 1 else 'were'} "
+            "never published"
+        )
+    if missing:
+        verdict += f"; {counted(missing, 'stream')} cannot be read as a whole"
+    return f"{verdict}, {counted(read, 'record')} read"
+
+
+def _print(text: str, out: TextIO) -> None:
+    out.write(printable(text) + "\n")
+
+
+def _print_problems(audit: Audit, out: TextIO) -> None:
+    for problem in audit.problems[:_PROBLEMS_SHOWN]:
+        where = "" if problem.offset is None else f" @{problem.offset}"
+        about = "" if problem.key is None else f" {problem.key}:"
+        _print(f"  {problem.kind}{where}:{about} {problem.detail}", out)
+    if (more := len(audit.problems) - _PROBLEMS_SHOWN) > 0:
+        _print(f"  and {more} more; --output json has them", out)
+    if (stale := audit.stale) is not None:
+        at = f"@{stale.first}" if stale.first == stale.last else f"@{stale.first}..{stale.last}"
+        which = f"{stale.key} first" if stale.keys > 1 else stale.key
+        _print(
+            f"  note {at}: the newest record of {counted(stale.keys, 'key')} ({which}) is stale, "
+            "of a former writer or sent late: consumers that follow the contract ignore it; a "
+            "plain table shows it until a running relay publishes the key again",
+            out,
+        )
+
+
+def _row_json(row: Row) -> str:
+    """One partition as a JSON object. `to` is the offset behind the last one read; `stale` is null,
+    or how many keys, at which offsets, and the first key."""
+    audit, start, to = row
+    fields = {
+        "stream": audit.stream,
+        "topic": audit.topic,
+        "partition": audit.partition,
+        "from": start,
+        "to": to,
+        "records": audit.records,
+        "objects": len(audit.state.held),
+        "epoch": audit.state.epoch,
+        "proven": audit.state.proven,
+        "problems": audit.problems,
+        "stale": audit.stale,
+    }
+    return msgspec.json.encode(fields).decode()
+
+
+def _totals(audits: Sequence[Audit]) -> str:
+    records = sum(audit.records for audit in audits)
+    objects = sum(len(audit.state.held) for audit in audits)
+    digest = sum(audit.state.digest for audit in audits) & DIGEST_MASK
+    epoch = max(audit.state.epoch for audit in audits)
+    proven = all(audit.state.proven for audit in audits)
+    verdict = (
+        "holds" if all(map(passes, audits)) else "proven, with problems" if proven else "NOT PROVEN"
+    )
+    return (
+        f"{counted(records, 'record')}, {counted(objects, 'object')}, digest {digest:016x}, "
+        f"epoch {epoch}: {verdict}"
+    )

@@ -1,0 +1,390 @@
+"""Checks of valid settings as a whole: refusals of combinations that cannot work and of keys of a
+later release, and warnings about what is legal and surprising."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from watchrelay.config.keys import field_name
+from watchrelay.config.settings import KafkaSecurity, ResourceEntry, Settings
+from watchrelay.config.streams import (
+    Planned,
+    is_secrets,
+    own_topics,
+    plan,
+    reach_of,
+    separate,
+)
+from watchrelay.config.tree import Path
+from watchrelay.config.values import TOPIC_MAX
+from watchrelay.model.builtin import GROUPS, known_names, resolve, served_in
+from watchrelay.model.names import parse_name
+from watchrelay.model.reach import Overlaps
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A combination that cannot work.
+
+    Attributes:
+        paths: the keys it is about; it is shown at the first of them that was given.
+        other: a second place, whose line is shown too.
+    """
+
+    paths: tuple[Path, ...]
+    message: str
+    hint: str = ""
+    other: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A key that this release supports only in part.
+
+    Attributes:
+        only: the values it accepts; none: it must not be given.
+        written: those values as a file has them.
+    """
+
+    path: tuple[str, ...]
+    only: tuple[object, ...] = ()
+    written: str = ""
+
+
+LATER: Final = (
+    Later(("kafka", "delivery"), only=("idempotent",), written="idempotent"),
+    Later(("sharding", "enabled"), only=(False,), written="false"),
+    Later(("sharding", "sessionTimeout")),
+)
+"""What comes with a later release; remove the row when the behaviour arrives."""
+
+
+def refusals(settings: Settings, given: Callable[[Path], bool]) -> Iterator[Refusal]:
+    """Everything that is wrong about `settings` as a whole.
+
+    Args:
+        settings: with `defaults` merged.
+        given: whether a source sets the key at a path.
+    """
+    for row in LATER:
+        value: Any = settings
+        for key in row.path:
+            value = getattr(value, field_name(value, key))
+        if given(row.path) and value not in row.only:
+            cure = f"in this one: {row.written}" if row.only else "leave the key out"
+            yield Refusal((row.path,), "comes with a later release", cure)
+    for keys, message, hint in _security(settings.kafka.security):
+        yield Refusal(tuple(("kafka", "security", key) for key in keys), message, hint)
+    kafka = settings.kafka
+    if kafka.min_insync_replicas > kafka.replication_factor:
+        yield Refusal(
+            (("kafka", "minInsyncReplicas"), ("kafka", "replicationFactor")),
+            f"{kafka.min_insync_replicas} is over replicationFactor "
+            f"({kafka.replication_factor}): every write would fail",
+            f"set minInsyncReplicas to {kafka.replication_factor} or less",
+        )
+    for index, entry in enumerate(settings.resources):
+        for keys, message, hint in _entry(entry):
+            yield Refusal(tuple(("resources", index, key) for key in keys), message, hint)
+    planned = plan(settings)
+    duplicates = list(_same_ids(planned))
+    yield from duplicates
+    yield from _topics(settings, planned)
+    yield from _same_objects(planned, {refusal.paths[0][1] for refusal in duplicates})
+
+
+Found = Iterator[tuple[tuple[str, ...], str, str]]
+"""Keys of one section, message and hint of each refusal."""
+
+
+def _entry(entry: ResourceEntry) -> Found:
+    name = parse_name(entry.resource)
+    meant = resolve(name)
+    if meant and not any(builtin.watchable for builtin in meant):
+        qualified = meant[0].resource.qualified
+        yield ("resource",), f"{qualified} cannot be listed and watched", ""
+    if entry.include_secret_data and not is_secrets(entry):
+        message = f"includeSecretData is legal for secrets alone, not for {entry.resource}"
+        yield ("includeSecretData",), message, "leave the key out"
+    if entry.id and name.wildcard:
+        yield ("id",), "id cannot be combined with a wildcard, which means several streams", ""
+    if entry.name and name.wildcard:
+        yield ("name",), "name cannot be combined with a wildcard: it names one object", ""
+    together = "cannot be combined with"
+    own_name = re.search(r"(^|,)\s*metadata\.name\s*(=|!=)", entry.field_selector)
+    streaming = entry.initial_list == "streaming"
+    if entry.namespaces and entry.exclude_namespaces:
+        yield ("excludeNamespaces", "namespaces"), f"{together} namespaces", "keep one of the two"
+    if entry.name and len(entry.namespaces) > 1:
+        hint = "write an entry for each namespace"
+        yield ("name", "namespaces"), f"{together} more than one namespace", hint
+    if entry.name and own_name:
+        hint = "keep one of the two"
+        yield ("fieldSelector", "name"), f"metadata.name {together} name", hint
+    if streaming and not entry.bookmarks:
+        message = f"false {together} initialList: streaming, which ends in a bookmark"
+        yield ("bookmarks", "initialList"), message, ""
+    if streaming and entry.list_semantic == "any":
+        message = f"any {together} initialList: streaming, always the newest"
+        yield ("listSemantic", "initialList"), message, ""
+
+
+# ---- kafka.security: what is missing, and what would be ignored (a forgotten `protocol` must not
+# send secrets in clear)
+
+_TLS_KEYS: Final = ("caFile", "certFile", "keyFile", "keyPasswordFile")
+_LOGIN: Final = (("username", "usernameFile"), ("password", "passwordFile"))
+_NEEDS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "PLAIN": _LOGIN,
+    "SCRAM-SHA-256": _LOGIN,
+    "SCRAM-SHA-512": _LOGIN,
+    "OAUTHBEARER": (("tokenFile", "tokenCommand"),),
+    "AWS_MSK_IAM": (("awsRegion",),),
+}
+"""By mechanism: of each group it needs one."""
+_CREDENTIALS: Final = tuple(
+    dict.fromkeys(key for groups in _NEEDS.values() for group in groups for key in group)
+)
+
+
+def _security(security: KafkaSecurity) -> Found:
+    given = {
+        str(info.alias)
+        for name, info in type(security).model_fields.items()
+        if getattr(security, name) not in ("", None, (), SecretStr(""))
+    }
+    sasl, mechanism = security.protocol.startswith("SASL_"), security.mechanism
+    nothing = f"means nothing with protocol {security.protocol}"
+    if security.protocol not in ("SSL", "SASL_SSL"):
+        cure = f"set protocol to {'SASL_SSL' if sasl else 'SSL'}"
+        for key in _TLS_KEYS:
+            if key in given:
+                yield (key, "protocol"), nothing, cure
+    for key, needed in (
+        ("certFile", "keyFile"),
+        ("keyFile", "certFile"),
+        ("keyPasswordFile", "keyFile"),
+    ):
+        if key in given and needed not in given:
+            yield (key, needed), f"needs {needed} too", ""
+    if not sasl:
+        without = [key for key in ("mechanism", *_CREDENTIALS) if key in given]
+        if without:
+            yield (without[0], "protocol"), nothing, "set protocol to SASL_SSL"
+    elif mechanism is None:
+        message, hint = f"{security.protocol} needs a mechanism", "such as SCRAM-SHA-512"
+        yield ("protocol", "mechanism"), message, hint
+    else:
+        yield from _mechanism(security, mechanism, given)
+
+
+def _mechanism(security: KafkaSecurity, mechanism: str, given: set[str]) -> Found:
+    groups = _NEEDS[mechanism]
+    for key in _CREDENTIALS:
+        if key in given and not any(key in group for group in groups):
+            yield (key, "mechanism"), f"means nothing with mechanism {mechanism}", ""
+    for group in groups:
+        keys = [key for key in group if key in given]
+        if not keys:
+            needs = f"mechanism {mechanism} needs {' or '.join(group)}"
+            yield ("mechanism", *group), needs, ""
+        elif len(keys) > 1:
+            yield (group[1], group[0]), f"cannot be combined with {group[0]}", "keep one of the two"
+    if mechanism == "AWS_MSK_IAM" and security.protocol != "SASL_SSL":
+        yield ("protocol", "mechanism"), "mechanism AWS_MSK_IAM needs protocol SASL_SSL", ""
+
+
+# ---- entries that cannot be beside one another ---------------------------------------------------
+
+
+def _same_ids(planned: list[Planned]) -> Iterator[Refusal]:
+    first: dict[object, Planned] = {}
+    refused: set[int] = set()
+    for stream in planned:
+        # A wildcard over a group that only discovery knows would make the streams named beside it
+        # once more.
+        wild, named = (
+            (kind, stream.name.group, stream.namespace) for kind in ("wildcard", "named")
+        )
+        own: list[object] = [stream.id]
+        beside: list[object] = [stream.id]
+        if _is_wild(stream):
+            own, beside = [*own, wild], [*beside, named]
+        elif not stream.name.wildcard and not stream.entry.id:
+            own, beside = [*own, named], [*beside, wild]
+        others = [first[key] for key in beside if key in first]
+        for key in own:
+            first.setdefault(key, stream)
+        other = next((each for each in others if each.index < stream.index), None)
+        if other is not None and stream.index not in refused:
+            refused.add(stream.index)
+            key = "id" if stream.entry.id else "resource"
+            yield Refusal(
+                (("resources", stream.index, key), *_about(stream, other)),
+                f'stream "{stream.id}" is a duplicate of that of resources[{other.index}]',
+                "give one of the two another id, or remove it",
+            )
+
+
+def _is_wild(stream: Planned) -> bool:
+    """Whether it is a wildcard over a group that only discovery knows."""
+    return stream.name.wildcard and stream.builtin is None
+
+
+_IDENTITY: Final = (
+    "resource",
+    "id",
+    "namespaces",
+    "scope",
+    "excludeNamespaces",
+    "name",
+    "fieldSelector",
+    "topic",
+)
+
+
+def _about(*streams: Planned) -> tuple[Path, ...]:
+    """The keys that decide ids, topics and objects of `streams`: where one of them is wrong itself,
+    the refusal is not reported."""
+    return tuple(("resources", stream.index, key) for stream in streams for key in _IDENTITY)
+
+
+def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
+    own = own_topics(settings)
+    first: dict[str, Planned] = {}
+    by_metric = {name.replace("_", "."): name for name in own}
+    refused: set[tuple[int, str]] = set()
+    for stream in planned:
+        topic = stream.topic
+        if topic is None or (stream.index, topic) in refused:
+            continue
+        at: Path = ("resources", stream.index)
+        other = first.setdefault(topic, stream)
+        like = by_metric.setdefault(topic.replace("_", "."), topic)
+        hint, keys = "", tuple[Path, ...]()
+        if topic in own:
+            message = f'the topic "{topic}" is the relay\'s own, for {own[topic]}'
+            hint = "name another"
+        elif len(topic) > TOPIC_MAX:
+            message = (
+                f'the topic "{topic[:40]}..." would have {len(topic)} characters: Kafka takes '
+                f"{TOPIC_MAX}"
+            )
+        elif like != topic:
+            message = (
+                f'the topics "{like}" and "{topic}" differ only in "." and "_", which Kafka refuses'
+            )
+        elif other.partitions != stream.partitions:
+            message = (
+                f"{stream.partitions} here, but {other.partitions} in resources[{other.index}] "
+                f'for the same topic "{topic}"'
+            )
+            hint = "set the same number in both"
+            keys = ((*at, "partitions"), ("resources", other.index, "partitions"))
+        else:
+            continue
+        refused.add((stream.index, topic))
+        paths = (*keys, (*at, "topic"), ("kafka", "topicTemplate"), (*at, "resource"))
+        yield Refusal((*paths, *_about(stream, other)), message, hint)
+
+
+def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> Iterator[Refusal]:
+    """Streams of one resource on one topic must have disjoint objects: a tombstone of one would
+    delete the object of the other. `duplicates`: the entries that are refused already."""
+    overlaps = Overlaps[Planned]()
+    refused = set(duplicates)
+    for stream in planned:
+        if stream.index in refused:
+            continue
+        # A wildcard over a group that only discovery knows has each resource of the group, on the
+        # topics of the entries that name none.
+        topic, group, reach = stream.entry.topic, stream.name.group, reach_of(stream)
+        resource, wild, named = (
+            (stream.topic or topic, stream.what),
+            ("*", topic, group),
+            ("named", topic, group),
+        )
+        wanted, own = (
+            ((wild, named), (wild,)) if _is_wild(stream) else ((resource, wild), (resource, named))
+        )
+        found = [overlaps.first(each, reach) for each in wanted]
+        for each in own:
+            overlaps.add(each, reach, stream)
+        other = min((each for each in found if each), key=lambda each: each.index, default=None)
+        if other is not None:
+            refused.add(stream.index)
+            shared = stream.topic or other.topic
+            where = f'"{shared}"' if shared else "that the cluster decides"
+            at: Path = ("resources", stream.index)
+            yield Refusal(
+                ((*at, "topic"), (*at, "resource"), *_about(stream, other)),
+                f"can have the same objects as resources[{other.index}] on the same topic {where}",
+                separate(namespaced=stream.builtin is None or stream.builtin.resource.namespaced),
+                other=("resources", other.index),
+            )
+
+
+# ---- warnings ------------------------------------------------------------------------------------
+
+Warned = Iterator[tuple[Path, str, str]]
+"""Path, message and hint of each."""
+
+
+def warnings(settings: Settings) -> Warned:
+    """What is legal, and may not be meant."""
+    security = settings.kafka.security
+    if security.protocol == "SASL_PLAINTEXT":
+        message = "credentials and records cross the network unencrypted"
+        yield ("kafka", "security", "protocol"), message, "SASL_SSL encrypts them"
+    if not security.check_hostname and security.protocol in ("SSL", "SASL_SSL"):
+        message = "any host with a certificate of that authority can pose as a broker"
+        yield ("kafka", "security", "checkHostname"), message, ""
+    if security.password is not None:
+        message = "the password is written in the config"
+        yield ("kafka", "security", "password"), message, "passwordFile keeps it out"
+    if settings.kafka.replication_factor == 1:
+        message = "one copy: records are lost with their broker"
+        yield ("kafka", "replicationFactor"), message, "fine for a test; 3 elsewhere"
+    for stream in {stream.index: stream for stream in plan(settings)}.values():
+        for key, message, hint in _surprises(stream):
+            yield ("resources", stream.index, key), message, hint
+
+
+def _surprises(stream: Planned) -> Iterator[tuple[str, str, str]]:
+    name, entry, found = stream.name, stream.entry, resolve(stream.name)
+    if not found:
+        close = difflib.get_close_matches(name.name.lower(), known_names(), n=1, cutoff=0.75)
+        near = f"did you mean {close[0]}?" if close else ""
+        versions = [
+            each.resource.version
+            for each in served_in(name.name)
+            if name.group in (None, each.resource.group)
+        ]
+        if versions:
+            message = f"Kubernetes 1.36 does not serve {stream.what} in {name.version}"
+            yield "resource", message, f"it does in {', '.join(versions)}"
+        elif name.group is None:
+            message = f"{stream.what} is not built into Kubernetes: only a cluster can resolve it"
+            yield "resource", message, near
+        elif name.group in GROUPS and not name.wildcard:
+            yield "resource", f"Kubernetes 1.36 has no {stream.what}", near
+    elif not name.wildcard:
+        first, *others = (builtin.resource for builtin in found)
+        if others:
+            message = f"{entry.resource} means {first.qualified} here, as for kubectl"
+            yield "resource", message, f"not {', '.join(each.qualified for each in others)}"
+        scoped = f"{first.qualified} is cluster-scoped"
+        if entry.namespaces and not first.namespaced:
+            yield "namespaces", f"{scoped}: the stream would never start", "remove namespaces"
+        if entry.exclude_namespaces and not first.namespaced:
+            message = f"{scoped}: the server refuses that selector"
+            yield "excludeNamespaces", message, "remove it"
+    if entry.include_secret_data:
+        message = "the payload of Secrets will be on the topic in clear text"
+        yield "includeSecretData", message, ""

@@ -1,0 +1,160 @@
+"""The fold of records into the state of one stream in one partition, and what proves it. Pure.
+
+This is section 5 of docs/record-contract.md, rule by rule, for every reader of this program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+import msgspec
+
+from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord
+from watchrelay.contract.wire import Position
+
+Kept = TypeVar("Kept")
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """The newest state of one object. (epoch, sequence) is its position."""
+
+    value: bytes
+    value_hash: int
+    uid: str
+    version: str
+    epoch: int
+    sequence: int
+
+    @property
+    def position(self) -> Position:
+        """The position of its record."""
+        return Position(self.epoch, self.sequence)
+
+
+class Ignored(msgspec.Struct, frozen=True, gc=False):
+    """A stale record. `duplicate`: of this epoch, seen before; else of a former writer."""
+
+    duplicate: bool
+
+
+class Changed(msgspec.Struct, frozen=True, gc=False):
+    """The shown state changed. `before` None: was not held; `after` None: is held no longer."""
+
+    key: bytes
+    before: Held | None
+    after: Held | None
+
+
+class State(Generic[Kept]):
+    """The objects by key, whatever is kept of each, with position and digest.
+
+    `hash_of` and `position_of` give ce_wrhash and position of what is kept; `started_in` is the
+    snapshot before whose end nothing is judged, "" for none.
+    """
+
+    def __init__(
+        self,
+        hash_of: Callable[[Kept], int],
+        position_of: Callable[[Kept], tuple[int, int]],
+        started_in: str = "",
+    ) -> None:
+        self.epoch = self.last = 0
+        self.proven = False
+        self.held: dict[bytes, Kept] = {}
+        self.digest = 0
+        self.started_in = started_in
+        self._hash_of, self._position_of = hash_of, position_of
+
+    def admit(self, epoch: int, sequence: int) -> Ignored | None:
+        """Advance to this position; or why a record there is ignored."""
+        if epoch < self.epoch:
+            return Ignored(duplicate=False)
+        if epoch > self.epoch:
+            self.epoch, self.last = epoch, 0
+        if sequence <= self.last:
+            return Ignored(duplicate=True)
+        if sequence > self.last + 1:
+            self.proven = False
+        self.last = sequence
+        return None
+
+    def hold(self, key: bytes, kept: Kept | None) -> Kept | None:
+        """Keep this of `key`, None for nothing; what was kept before."""
+        before = self.held.get(key)
+        digest = self.digest
+        if before is not None:
+            digest -= self._hash_of(before)
+        if kept is not None:
+            digest += self._hash_of(kept)
+            self.held[key] = kept
+        elif before is not None:
+            del self.held[key]
+        self.digest = digest & DIGEST_MASK
+        return before
+
+    def judge(self, marker: MarkerRecord) -> dict[bytes, Kept] | None:
+        """What this marker proves dead, and was removed; None if it does not agree with the state.
+
+        `started_in` is over at the end of that snapshot or a later one (its own may be compacted
+        away), or at a heartbeat that names one of them.
+        """
+        swept: dict[bytes, Kept] | None = {}
+        if not self._agrees(marker, len(self.held), self.digest):
+            swept = self._sweep(marker) if marker.kind == "end" else None
+        named = marker.last_snapshot if marker.kind == "heartbeat" else ""
+        if marker.kind == "end" or (
+            named and (named == self.started_in or _order(named) > _order(self.started_in))
+        ):
+            self.started_in = ""
+        self.proven = swept is not None
+        return swept
+
+    @staticmethod
+    def _agrees(marker: MarkerRecord, count: int, digest: int) -> bool:
+        return count == marker.count and digest == marker.digest
+
+    def _sweep(self, end: MarkerRecord) -> dict[bytes, Kept] | None:
+        """Remove what is older than this end's begin, if the rest agrees with it."""
+        begin = (end.epoch, end.begin_sequence)
+        older = {key: kept for key, kept in self.held.items() if self._position_of(kept) < begin}
+        digest = (self.digest - sum(map(self._hash_of, older.values()))) & DIGEST_MASK
+        if not self._agrees(end, len(self.held) - len(older), digest):
+            return None
+        for key in older:
+            del self.held[key]
+        self.digest = digest
+        return older
+
+
+class ObjectState(State[Held]):
+    """A state that keeps the values."""
+
+    def __init__(self, started_in: str = "") -> None:
+        super().__init__(attrgetter("value_hash"), attrgetter("position"), started_in)
+
+    def put(self, record: ObjectRecord) -> Changed:
+        """Apply an object's record that was admitted."""
+        after = None
+        if record.value is not None:
+            after = Held(
+                record.value,
+                record.value_hash,
+                record.uid,
+                record.version,
+                record.epoch,
+                record.sequence,
+            )
+        return Changed(record.key, self.hold(record.key, after), after)
+
+
+def _order(snapshot: str) -> tuple[int, ...]:
+    """Epoch and number of a snapshot, by which the later of two is known; () for an id of another
+    form."""
+    parts = snapshot.split("-")
+    return (
+        tuple(map(int, parts))
+        if len(snapshot) < 50 and len(parts) == 2 and all(map(str.isdecimal, parts))
+        else ()
+    )

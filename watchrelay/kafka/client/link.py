@@ -1,0 +1,267 @@
+"""One connection to one broker, for produce requests.
+
+aiokafka opens it (TLS, SASL, versions); then its transport is ours. Private members of aiokafka
+that producing touches, all of them here, on a connection that has just been opened:
+`_read_task`, which would read our answers; `_reader`, by which the connection believes that it is
+open and warns when it is collected; `_versions`, the requests that the broker knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
+
+VERSION: Final = 7
+"""Of Produce: the first that takes zstd (Kafka 2.1), known to every broker since."""
+IN_FLIGHT_MAX: Final = 5
+_ANSWER_BYTES_MAX = 16 << 20
+_WRITE_BUFFER_BYTES = 4 << 20
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+_SIZE = struct.Struct(">i")
+_NAME_LENGTH = struct.Struct(">h")
+_HEAD = struct.Struct(">iHHi")
+"""Size, API key, version, correlation id; the client id follows."""
+_PARTITION = struct.Struct(">ii")
+"""Partition, bytes of its batch."""
+_ANSWER = struct.Struct(">ihqqq")
+"""Partition, error, base offset, append time, log start."""
+
+
+@contextlib.contextmanager
+def no_surprises() -> Iterator[None]:
+    """Errors with which aiokafka 0.14 meets answers that no broker gives become a KafkaError.
+    NotImplementedError: it and the broker know no version of a request in common."""
+    try:
+        yield
+    except (
+        AssertionError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
+        if isinstance(error, OSError):
+            raise
+        raise KafkaConnectionError(f"this is no answer of a kafka broker: {error!r}") from error
+
+
+class Outgoing(Protocol):
+    """A partition with a batch to send. `take` gives the bytes when they leave, None if there is
+    nothing to send any more."""
+
+    topic: bytes
+    index: int
+
+    def take(self) -> bytes | None: ...
+
+
+class _Request:
+    """A request on its way: what it carries, by topic and partition."""
+
+    __slots__ = ("carried", "correlation", "sent_s")
+
+    def __init__(self, correlation: int, sent_s: float) -> None:
+        self.correlation, self.sent_s = correlation, sent_s
+        self.carried: dict[tuple[bytes, int], Any] = {}
+
+
+class Link(asyncio.Protocol):
+    """At most `IN_FLIGHT_MAX` requests wait for their answers, which come in order; anything else
+    aborts the connection.
+
+    Args:
+        answered: Called with each partition, its error code and base offset.
+        lost: Called once with the link, the partitions without an answer, and those that were not
+            sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        timeout_s: float,
+        request_bytes: int,
+        answered: Callable[[Any, int, int], None],
+        lost: Callable[[Link, list[Any], list[Any]], None],
+    ) -> None:
+        self.is_lost = False
+        self._answered, self._lost = answered, lost
+        self._request_bytes = request_bytes
+        name = client_id.encode()
+        self._client_id = _NAME_LENGTH.pack(len(name)) + name
+        # no transactional id, acks of all in-sync replicas, timeout
+        self._fixed = struct.pack(">hhi", -1, -1, int(timeout_s * 1000))
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._writer: object = None
+        self._requests: deque[_Request] = deque()
+        self._waiting: list[Any] = []
+        self._buffer = b""
+        self._correlation = 0
+        self._is_full = False
+        self._muted_until_s = 0.0
+
+    async def open(self, host: str, port: int, arguments: dict[str, Any]) -> None:
+        """Connect. Args: `arguments` of AIOKafkaConnection. Raises: KafkaError, OSError."""
+        connection = AIOKafkaConnection(host, port, **arguments)
+        with no_surprises():
+            _, writer = await connection.connect()
+        least, most = connection._versions.get(0, (0, 0))
+        if not least <= VERSION <= most:
+            connection.close()
+            raise IncompatibleBrokerVersion(
+                f"the broker takes produce requests of versions {least} to {most}, not {VERSION}"
+            )
+        connection._read_task.cancel()
+        connection._reader = None
+        self._writer = writer  # it closes the socket when it is collected
+        self.adopt(writer.transport)
+
+    def adopt(self, transport: asyncio.Transport) -> None:
+        """Send by an open transport, and read what it receives."""
+        self._transport = transport
+        transport.set_protocol(self)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+
+    # ---- out -------------------------------------------------------------------------------------
+
+    def send(self, partitions: Sequence[Outgoing]) -> None:
+        """Send a batch of each partition, in as few requests as their sizes allow, as soon as
+        fewer than `IN_FLIGHT_MAX` wait for an answer."""
+        self._waiting += partitions
+        self._pump()
+
+    def _pump(self) -> None:
+        while (
+            self._waiting
+            and len(self._requests) < IN_FLIGHT_MAX
+            and not self._is_full
+            and not self.is_lost
+        ):
+            self._send_request()
+
+    def _send_request(self) -> None:
+        self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
+        request = _Request(correlation, self._loop.time())
+        topics: dict[bytes, list[bytes]] = {}
+        size = taken = 0
+        for partition in self._waiting:
+            if size >= self._request_bytes:
+                break
+            taken += 1
+            data = partition.take()
+            if data is None:
+                continue
+            size += len(data)
+            request.carried[partition.topic, partition.index] = partition
+            parts = topics.setdefault(partition.topic, [])
+            parts += (_PARTITION.pack(partition.index, len(data)), data)
+        del self._waiting[:taken]
+        if not topics:
+            return
+        out = [b"", self._client_id, self._fixed, _SIZE.pack(len(topics))]
+        for topic, parts in topics.items():
+            out += (_NAME_LENGTH.pack(len(topic)), topic, _SIZE.pack(len(parts) // 2), *parts)
+        out[0] = _HEAD.pack(8 + sum(map(len, out)), 0, VERSION, correlation)
+        self._requests.append(request)
+        assert self._transport is not None, "a link is used after it was opened"
+        self._transport.write(b"".join(out))
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._pump()
+
+    # ---- in --------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+        at, end = 0, len(data)
+        try:
+            while end - at >= 4:
+                (size,) = _SIZE.unpack_from(data, at)
+                if end - at - 4 < size <= _ANSWER_BYTES_MAX:
+                    break
+                self._take_answer(data[at + 4 : at + 4 + size])
+                at += 4 + size
+        except (ValueError, IndexError, KeyError, struct.error):
+            self.abort()
+            return
+        self._buffer = data[at:] if at < end else b""
+        self._pump()
+
+    def _take_answer(self, data: bytes) -> None:
+        """Raises: ValueError, IndexError, KeyError, struct.error for what is no answer to the
+        oldest request; what it has said before is taken."""
+        correlation, topics = _PARTITION.unpack_from(data)
+        if not self._requests or correlation != self._requests[0].correlation:
+            raise ValueError("an answer that nobody asked for")
+        carried = self._requests[0].carried
+        at = 8
+        for _ in range(topics):
+            (length,) = _NAME_LENGTH.unpack_from(data, at)
+            topic = data[at + 2 : at + 2 + length]
+            (count,) = _SIZE.unpack_from(data, at + 2 + length)
+            at += 6 + length
+            for _ in range(count):
+                index, code, offset, _, _ = _ANSWER.unpack_from(data, at)
+                at += _ANSWER.size
+                self._answered(carried.pop((topic, index)), code, offset)
+        if carried:
+            raise ValueError("an answer without some of the partitions")
+        (throttle_ms,) = _SIZE.unpack_from(data, at)
+        self._requests.popleft()
+        if throttle_ms > 0:
+            # the broker reads nothing of ours for so long
+            self._muted_until_s = self._loop.time() + throttle_ms / 1000
+
+    # ---- its end ---------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits for an answer or to be sent."""
+        return not self._requests and not self._waiting
+
+    def silent_s(self, now_s: float) -> float:
+        """How long (of loop time) the oldest request has waited for its answer."""
+        if not self._requests:
+            return 0.0
+        return now_s - max(self._requests[0].sent_s, self._muted_until_s)
+
+    def carries(self, topic: bytes) -> bool:
+        """Whether a batch of the topic is without an answer."""
+        return any(name == topic for each in self._requests for name, _ in each.carried)
+
+    def abort(self) -> None:
+        """End it at once: nothing leaves any more, not even what the kernel holds."""
+        if self._transport is None or self.is_lost:
+            return
+        plain = self._transport.get_extra_info("socket")
+        if plain is not None:
+            with contextlib.suppress(OSError):
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()
+        self.connection_lost(None)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = True
+        unanswered = [each for request in self._requests for each in request.carried.values()]
+        waiting, self._waiting = self._waiting, []
+        self._requests.clear()
+        self._lost(self, unanswered, waiting)

@@ -1,0 +1,599 @@
+"""The producer: batches of all partitions to the leaders of a cluster, until each is acknowledged.
+
+One per process. What is to be done with an answer is decided in `produce_state`; here are the
+timers, the look for leaders, the connections, and secrets that are replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from watchrelay.core import clock
+from watchrelay.core.backoff import Backoff
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.kafka.client import (
+    KafkaError,
+    LeaderNotAvailableError,
+    TopicPartition,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from watchrelay.kafka.client.brokers import Brokers
+from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.link import Link
+from watchrelay.kafka.client.record_batch import PackedBatch
+from watchrelay.kafka.client.secrets import Secrets
+from watchrelay.kafka.produce_state import (
+    STEPS,
+    Done,
+    Effect,
+    Identity,
+    Locate,
+    PartitionState,
+    Pause,
+    PendingBatch,
+    Renew,
+    Settled,
+    Step,
+)
+
+_log = logging.getLogger(__name__)
+
+CUT: Final = 1 << 16
+"""The code of a batch that the producer was cut with: whether it is in the log is unknown."""
+
+SECRETS: Final = "secrets"
+
+_REACH_RETRY = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
+_ASK_RETRY = Backoff(base_s=0.05, cap_s=2.0, jitter=0.5)
+_FIND_MIN_S, _FIND_MAX_S = 0.02, 1.0
+_SILENCE_EVERY_S = 1.0
+_SILENCE_GRACE_S = 1.0
+_JITTER = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """Timeouts and sizes of the produce path.
+
+    `request_timeout_s`: how long brokers may wait for replicas; after a second more without an
+    answer the connection is aborted. `stalled_after_s`: when a batch without acknowledgement, or a
+    refusal that passes in most cases, is shown to operators.
+    """
+
+    batch_bytes: int = 512 * 1024
+    request_bytes: int = 16 * 1024 * 1024
+    request_timeout_s: float = 15.0
+    stalled_after_s: float = 10.0
+    secrets_every_s: float = 5.0
+
+
+class ProducerListener(Protocol):
+    """What the producer reports, from within its loop."""
+
+    def failed(self, place: TopicPartition, error: Exception, *, retriable: bool) -> None:
+        """A batch of the partition was refused, or there is no leader to send it to.
+        `retriable`: most likely it passes by itself."""
+        ...
+
+    def report(self, about: str, message: str) -> None:
+        """What is wrong with the brokers (`about` is ""), or with new secrets (SECRETS); an empty
+        message: nothing any more."""
+        ...
+
+    def rebuilt(self, reason: str) -> None:
+        """Connections or a producer id were replaced: watchdog, credentials, identity."""
+        ...
+
+
+class _Partition:
+    """A partition and its way to the leader; what a Link calls `Outgoing`.
+
+    `found_in`: the number of the metadata that may name its leader; older ones do not.
+    """
+
+    __slots__ = (
+        "found_in",
+        "index",
+        "is_listed",
+        "leaderless_s",
+        "link",
+        "place",
+        "state",
+        "timer",
+        "topic",
+    )
+
+    def __init__(self, place: TopicPartition) -> None:
+        self.place = place
+        self.topic, self.index = place.topic.encode(), place.partition
+        self.state = PartitionState()
+        self.link: Link | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_listed = False
+        self.found_in = 0
+        self.leaderless_s = 0.0
+
+    def take(self) -> bytes | None:
+        self.is_listed = False
+        return self.state.take() if self.state.sendable else None
+
+
+class Producer:
+    """Use: `run()` as a task; `append` from any other, also before. Pending batches of a partition
+    are appended in the order of `append`.
+
+    Args:
+        reach: Makes what knows the cluster; in tests another one.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        settings: ProducerSettings,
+        listener: ProducerListener,
+        *,
+        reach: Callable[[KafkaConnection], Brokers] = Brokers,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._connection, self._settings, self._listener = connection, settings, listener
+        self._make_brokers, self._rng = reach, rng or random.Random()
+        self._secrets = Secrets(connection.secret_files)
+        self._brokers: Brokers | None = None
+        self._reaching = asyncio.Lock()
+        self._identity: Identity | None = None
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._forgotten: set[TopicPartition] = set()
+        """Partitions that must not begin at sequence 0 again under an identity that wrote them: the
+        broker would take the first batches for repetitions and drop them without a word."""
+        self._ready: list[_Partition] = []
+        self._leaderless: dict[_Partition, None] = {}
+        self._wanted = asyncio.Event()
+        self._metadata = 0
+        """How often metadata was taken."""
+        self._links: dict[int, Link] = {}
+        self._retired: set[Link] = set()
+        """Links of former secrets: they are answered, and get no further batch."""
+        self._opening: set[int] = set()
+        self._unreachable: dict[int | None, str] = {}
+        """By node why it cannot be reached; None: any broker."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._is_flushing = self._is_cut = False
+
+    async def run(self) -> None:
+        """Serve until cancelled; then `cut`."""
+        with listening():
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    self._tasks = tasks
+                    tasks.create_task(self._watch_silence(), name="producer-silence")
+                    if self._secrets:
+                        tasks.create_task(self._rotate(), name="producer-secrets")
+                    try:
+                        await self._reach()
+                        while True:
+                            await self._wanted.wait()
+                            self._wanted.clear()
+                            await self._find_leaders()
+                    finally:
+                        self.cut()
+            finally:
+                if self._brokers is not None:
+                    self._brokers.close()
+                await asyncio.sleep(
+                    0
+                )  # transports close their sockets in the next turn of the loop
+
+    def append(self, place: TopicPartition, packed: PackedBatch, done: Done) -> PendingBatch:
+        """Append a batch; what is appended in one step of the loop leaves in one request per
+        broker. `done` is called once, in the order of the log."""
+        batch = PendingBatch(packed, done)
+        if self._is_cut:
+            done(-1, CUT)
+            return batch
+        partition = self._partitions.get(place)
+        if partition is None:
+            partition = self._partitions[place] = _Partition(place)
+            if place in self._forgotten:
+                partition.state.renew()
+                self._spawn(self._renew(partition), "producer-identity")
+            else:
+                partition.state.identity = self._identity
+        partition.state.queue.append(batch)
+        self._list(partition)
+        return batch
+
+    def withdraw(self, place: TopicPartition, batch: PendingBatch) -> None:
+        """Nobody waits for the batch any more: it is not sent, unless it was already."""
+        if (partition := self._partitions.get(place)) is not None:
+            partition.state.withdraw(batch)
+
+    def forget(self, topic: str) -> None:
+        """The topic is lost, or nobody writes it: `done` of what is pending is never called. What
+        is on its way is cut, so that it does not come late into a topic of that name."""
+        for place in [place for place in self._partitions if place.topic == topic]:
+            partition = self._partitions.pop(place)
+            partition.state = PartitionState()
+            self._forgotten.add(place)
+            if partition.timer is not None:
+                partition.timer.cancel()
+        name = topic.encode()
+        for link in (*self._links.values(), *self._retired):
+            if link.carries(name):
+                link.abort()
+
+    async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None] | None:
+        """As `metadata.topic_ids`; None while no broker is known. Raises: KafkaError, OSError."""
+        return None if self._brokers is None else await self._brokers.topic_ids(topics)
+
+    def cut(self) -> None:
+        """From here on no byte leaves; every pending batch is answered with `CUT`."""
+        if self._is_cut:
+            return
+        self._is_cut = True
+        for link in (*self._links.values(), *self._retired):
+            link.abort()
+        for partition in self._partitions.values():
+            if partition.timer is not None:
+                partition.timer.cancel()
+            pending = [*partition.state.queue]
+            if partition.state.in_flight is not None:
+                pending.insert(0, partition.state.in_flight)
+            for batch in pending:
+                batch.done(-1, CUT)
+
+    # ---- out -------------------------------------------------------------------------------------
+
+    def _list(self, partition: _Partition) -> None:
+        """Send what the partition has with the next flush."""
+        if partition.is_listed or not partition.state.sendable or self._is_cut:
+            return
+        partition.is_listed = True
+        self._ready.append(partition)
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        ready, self._ready = self._ready, []
+        by_link: dict[Link, list[_Partition]] = {}
+        for partition in ready:
+            if not partition.state.sendable:
+                partition.is_listed = False
+                continue
+            link = partition.link
+            if link is None or link.is_lost:
+                link = self._link_of(partition)
+            if link is None or partition.state.identity is None:
+                self._await_leader(partition)
+            else:
+                by_link.setdefault(link, []).append(partition)
+        if not self._is_cut:
+            for link, partitions in by_link.items():
+                link.send(partitions)
+
+    def _await_leader(self, partition: _Partition) -> None:
+        if partition not in self._leaderless:
+            partition.leaderless_s = asyncio.get_running_loop().time()
+            self._leaderless[partition] = None
+            self._wanted.set()
+
+    # ---- in --------------------------------------------------------------------------------------
+
+    def _answered(self, partition: _Partition, code: int, offset: int) -> None:
+        if self._is_cut or not self._has(partition):
+            return
+        if code:
+            retriable = STEPS.get(code) not in (None, Step.DENIED)
+            self._listener.failed(partition.place, _error(code), retriable=retriable)
+        self._perform(partition, partition.state.answered(code, offset))
+
+    def _link_lost(
+        self, link: Link, unanswered: list[_Partition], waiting: list[_Partition]
+    ) -> None:
+        self._retired.discard(link)
+        for node in [node for node, known in self._links.items() if known is link]:
+            del self._links[node]
+        if self._is_cut:
+            return
+        for partition in unanswered:
+            if self._has(partition):
+                self._perform(partition, partition.state.unanswered())
+        for partition in waiting:
+            partition.is_listed = False
+            partition.link = None
+            self._list(partition)
+
+    def _perform(self, partition: _Partition, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Settled(batch, offset, code):
+                    batch.done(offset, code)
+                case Pause(seconds, find_leader):
+                    if find_leader:
+                        partition.link, partition.found_in = None, self._metadata + 1
+                    partition.timer = asyncio.get_running_loop().call_later(
+                        seconds * self._rng.uniform(1 - _JITTER, 1 + _JITTER),
+                        self._resume,
+                        partition,
+                    )
+                case Locate(batch, offset):
+                    self._spawn(self._locate(partition, batch, offset), "producer-locate")
+                case Renew():
+                    self._listener.rebuilt("identity")
+                    self._spawn(self._renew(partition), "producer-identity")
+        self._list(partition)
+
+    def _resume(self, partition: _Partition) -> None:
+        partition.timer = None
+        partition.state.resume()
+        self._list(partition)
+
+    def _spawn(self, work: Any, name: str) -> None:
+        assert self._tasks is not None, "answers come while the producer runs"
+        self._tasks.create_task(work, name=name)
+
+    async def _locate(self, partition: _Partition, batch: PendingBatch, start: int) -> None:
+        assert partition.state.identity is not None, "the batch was sent under one"
+        topic, index = partition.place
+        backoff = _ASK_RETRY
+        while self._has(partition):
+            brokers = await self._reach()
+            try:
+                await self._refresh(brokers)
+                found = await brokers.locate(
+                    topic, index, start, partition.state.identity, batch.sequence
+                )
+            except (KafkaError, OSError):
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
+                await asyncio.sleep(wait_s)
+            else:
+                if self._has(partition):
+                    self._perform(partition, partition.state.located(found))
+                return
+
+    async def _renew(self, partition: _Partition) -> None:
+        backoff = _ASK_RETRY
+        while self._has(partition):
+            brokers = await self._reach()
+            try:
+                identity = Identity(*await brokers.producer_id())
+            except (KafkaError, OSError) as error:
+                self._complain(None, error)
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
+                await asyncio.sleep(wait_s)
+            else:
+                self._well(None)
+                if self._has(partition):
+                    self._perform(partition, partition.state.renewed(identity))
+                return
+
+    def _has(self, partition: _Partition) -> bool:
+        """Whether the partition was not forgotten."""
+        return self._partitions.get(partition.place) is partition
+
+    # ---- leaders and links -----------------------------------------------------------------------
+
+    async def _refresh(self, brokers: Brokers) -> None:
+        """Raises: KafkaError, OSError."""
+        await brokers.refresh({place.topic for place in self._partitions})
+        self._metadata += 1
+
+    def _link_of(self, partition: _Partition) -> Link | None:
+        """The link to the leader, if both are known; it is kept."""
+        partition.link = None
+        if self._brokers is not None and partition.found_in <= self._metadata:
+            node = self._brokers.leaders.get(partition.place, -1)
+            partition.link = self._links.get(node)
+        return partition.link
+
+    def _link_up(self) -> None:
+        """Take the partitions whose link is there off the list; open those that are missing."""
+        brokers = self._brokers
+        for partition in list(self._leaderless):
+            partition.state.identity = partition.state.identity or self._identity
+            if not partition.state.sendable or self._link_of(partition) is not None:
+                del self._leaderless[partition]
+                partition.is_listed = False
+                self._list(partition)
+            elif brokers is not None and partition.found_in <= self._metadata:
+                node = brokers.leaders.get(partition.place, -1)
+                if node >= 0 and node not in self._opening and node not in self._links:
+                    self._opening.add(node)
+                    self._spawn(self._open(brokers, node), f"producer-link {node}")
+
+    async def _find_leaders(self) -> None:
+        """Return when every partition that waits for its leader has a link to it."""
+        wait_s = _FIND_MIN_S
+        while True:
+            brokers = await self._reach()
+            self._link_up()
+            if not self._leaderless:
+                break
+            try:
+                await self._refresh(brokers)
+            except (KafkaError, OSError) as error:
+                self._leave(brokers, error)
+                continue
+            self._well(None)
+            self._link_up()
+            if not self._leaderless:
+                break
+            self._report_leaderless(brokers)
+            await asyncio.sleep(wait_s)
+            wait_s = min(_FIND_MAX_S, wait_s * 2)
+        for node in [node for node in self._unreachable if node is not None]:
+            self._well(node)
+
+    def _report_leaderless(self, brokers: Brokers) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for partition in self._leaderless:
+            code = brokers.errors.get(partition.place.topic, 0)
+            leader = brokers.leaders.get(partition.place)
+            if now_s - partition.leaderless_s < self._settings.request_timeout_s or (
+                leader is not None and leader >= 0
+            ):
+                continue
+            partition.leaderless_s = now_s
+            if code:
+                error = _error(code)
+            elif leader is None:
+                error = UnknownTopicOrPartitionError()
+            else:
+                error = LeaderNotAvailableError()
+            self._listener.failed(
+                partition.place, error, retriable=STEPS.get(code) is not Step.DENIED
+            )
+
+    async def _open(self, brokers: Brokers, node: int) -> None:
+        link = Link(
+            client_id=self._connection.client_id,
+            timeout_s=self._settings.request_timeout_s,
+            request_bytes=self._settings.request_bytes,
+            answered=self._answered,
+            lost=self._link_lost,
+        )
+        try:
+            await brokers.open(node, link)
+        except (KafkaError, OSError) as error:
+            self._opening.discard(node)
+            self._complain(node, error)
+            if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
+                self._leave(brokers, error)  # perhaps its secrets are not those of today
+        else:
+            self._opening.discard(node)
+            if brokers is not self._brokers or self._is_cut:
+                link.abort()
+                return
+            self._links[node] = link
+            self._well(node)
+            self._link_up()
+
+    # ---- the cluster -----------------------------------------------------------------------------
+
+    async def _reach(self) -> Brokers:
+        """What knows the cluster, and an identity; made again when the former was left."""
+        async with self._reaching:
+            backoff = _REACH_RETRY
+            while self._brokers is None:
+                try:
+                    self._secrets.using()
+                    self._take(await self._reached())
+                except SinkUnavailable as error:
+                    self._unreachable[None] = str(error)
+                    self._show()
+                    backoff, wait_s = backoff.after_failure(
+                        clock.now_s(), healthy=False, rng=self._rng
+                    )
+                    await asyncio.sleep(wait_s)
+            return self._brokers
+
+    async def _reached(self) -> Brokers:
+        """Raises: SinkUnavailable."""
+        brokers = self._make_brokers(self._connection)
+        try:
+            await brokers.refresh({place.topic for place in self._partitions})
+            if self._identity is None:
+                self._identity = Identity(*await brokers.producer_id())
+        except (KafkaError, OSError) as error:
+            brokers.close()
+            raise unreachable(self._connection, error, "") from error
+        except asyncio.CancelledError:
+            brokers.close()
+            raise
+        return brokers
+
+    def _is_reached(self) -> bool:
+        return self._brokers is not None
+
+    def _take(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._metadata += 1
+        if self._secrets.let_in():
+            _log.info("kafka secrets changed and are in use")
+            self._connection.rotation.proven += 1
+        self._listener.report(SECRETS, "")
+        self._well(None)
+
+    def _leave(self, brokers: Brokers, error: Exception) -> None:
+        """No broker answers any more, or not to these secrets: begin from the bootstrap servers."""
+        self._complain(None, error)
+        if brokers is self._brokers:
+            self._brokers = None
+            brokers.close()
+            self._listener.rebuilt("watchdog")
+            self._wanted.set()
+
+    def _complain(self, node: int | None, error: Exception) -> None:
+        self._unreachable[node] = str(unreachable(self._connection, error, ""))
+        self._show()
+
+    def _well(self, node: int | None) -> None:
+        if self._unreachable.pop(node, None) is not None:
+            self._show()
+
+    def _show(self) -> None:
+        self._listener.report("", next(iter(self._unreachable.values()), ""))
+
+    async def _rotate(self) -> None:
+        """Reach the cluster with secrets that changed; only when they are accepted do batches leave
+        by new links, and former ones end when they are answered."""
+        while True:
+            await asyncio.sleep(self._settings.secrets_every_s)
+            if not self._is_reached() or not self._secrets.changed():
+                continue  # one that is being reached reads them anyway
+            try:
+                fresh = await self._reached()
+            except SinkUnavailable as error:
+                if self._secrets.in_use:
+                    continue  # they were used meanwhile, or it was said why they cannot be
+                self._listener.report(
+                    SECRETS,
+                    "the kafka secrets changed and are not usable; keeping the previous ones: "
+                    f"{error}",
+                )
+                continue
+            if self._brokers is None:  # the next one is being reached, with these secrets too
+                fresh.close()
+                continue
+            self._brokers.close()
+            self._secrets.took()
+            self._take(fresh)
+            self._retired |= set(self._links.values())
+            self._links.clear()
+            for partition in self._partitions.values():
+                partition.link = None
+            self._listener.rebuilt("credentials")
+            self._end_idle_links()
+
+    def _end_idle_links(self) -> None:
+        for link in [link for link in self._retired if link.is_idle]:
+            link.abort()
+
+    async def _watch_silence(self) -> None:
+        """Abort links whose broker does not answer."""
+        loop = asyncio.get_running_loop()
+        limit_s = self._settings.request_timeout_s + _SILENCE_GRACE_S
+        while True:
+            await asyncio.sleep(min(_SILENCE_EVERY_S, self._settings.request_timeout_s / 4))
+            for link in (*self._links.values(), *self._retired):
+                if link.silent_s(loop.time()) > limit_s:
+                    self._listener.rebuilt("watchdog")
+                    link.abort()
+            self._end_idle_links()
+
+
+def _error(code: int) -> Exception:
+    """The error of a code, one that aiokafka does not know by its number."""
+    kind = for_code(code)
+    error: Exception = kind() if kind.errno == code else kind(f"error code {code}")
+    return error

@@ -1,0 +1,326 @@
+"""What one writer may publish, from its claim to its last heartbeat, as a state machine: table,
+phases, events, effects, then the step. Pure.
+
+`step` takes a phase and an event; it returns the next phase and the effects that `writer.py`
+performs in the same step, in order. No transition depends on the time. Snapshots, queues over their
+bound and repairs are parts with a state of their own (`snapshots.py`, `stream_queues.py`,
+`repair.py`); the phase decides whether they may begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import ClassVar
+
+from watchrelay.model.resources import compare
+from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, WatchFrom
+
+TRANSITIONS: dict[str, dict[str, str]] = {
+    "AwaitingList": {"Changed Listed": "FirstPublished", "DrainBegun": "Draining"},
+    "FirstPublished": {
+        "Progressed Listed": "FirstPublished",
+        "EndQueued": "Live",
+        "DrainBegun": "Draining",
+    },
+    "AwaitingDifference": {"Listed": "Live", "DrainBegun": "Draining"},
+    "Replaying": {
+        "Followed Progressed": "Replaying Live",
+        "HeartbeatDue HeartbeatAcked SnapshotAcked": "Replaying",
+        "Listed": "Live",
+        "DrainBegun": "Draining",
+    },
+    "Live": {
+        "Followed Progressed Listed HeartbeatDue HeartbeatAcked SnapshotAcked": "Live",
+        "DrainBegun": "Draining",
+    },
+    "Draining": {},
+}
+"""Phase, events, the phases that follow; every other event changes nothing and has no effect. A
+test holds it equal to what `step` does."""
+
+# ---- phases --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The partitions without an acknowledged heartbeat that follows record number `behind`, with
+    which the complete state was queued. None are left: the stream is complete."""
+
+    partitions: frozenset[int]
+    behind: int
+
+
+COMPLETE = Confirmation(frozenset(), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingList:
+    """Nothing is published; the first list begins the first snapshot. `unverified`: so does its
+    difference from a log that is not verified, and no marker may precede that."""
+
+    unverified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPublished:
+    """The complete state is published for the first time; until the end of a snapshot is queued,
+    markers claim nothing. `reached`, in all phases: every change up to this version was pushed or
+    suppressed."""
+
+    reached: str = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingDifference:
+    """The log is verified, but a list must find how it differs from the store: before that, the
+    store could be the result of another config. `newest`: the highest version on the log."""
+
+    newest: str
+    reached: ClassVar[str] = "0"
+    confirmation: ClassVar[None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """The watch continues from the frontier of the log. `newest`: the highest version on the log,
+    "" once the watch has passed it. `followed`: the API server accepted the watch; before that
+    there is no heartbeat. `confirmation` as in `Live`."""
+
+    reached: str
+    newest: str
+    followed: bool = False
+    confirmation: Confirmation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The log holds the complete state, or its records are queued. `confirmation`: the heartbeats
+    that are awaited to confirm it; None: none was queued for that, or a snapshot will do."""
+
+    reached: str
+    confirmation: Confirmation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """Nothing is accepted. `frontier` is that of the last heartbeat, None for no heartbeat."""
+
+    frontier: str | None = None
+
+
+Phase = AwaitingList | FirstPublished | AwaitingDifference | Replaying | Live | Draining
+
+
+def frontier(phase: Phase) -> str:
+    """The frontier of a marker queued now; "0" claims nothing."""
+    match phase:
+        case Replaying(reached=reached) | Live(reached=reached):
+            return reached
+        case Draining(frontier=last) if last is not None:
+            return last
+    return "0"
+
+
+def may_beat(phase: Phase) -> bool:
+    """Whether a heartbeat may be queued."""
+    match phase:
+        case AwaitingList(unverified=True) | AwaitingDifference() | Draining():
+            return False
+        case Replaying(followed=followed):
+            return followed
+    return True
+
+
+def may_snapshot(phase: Phase) -> bool:
+    """Whether a snapshot may begin: before the watch has passed what is on the log, it would hide
+    deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
+    return isinstance(phase, FirstPublished | Live) or (
+        isinstance(phase, Replaying) and not phase.newest
+    )
+
+
+def may_repair(phase: Phase) -> bool:
+    """Whether the state of the store may be published."""
+    return isinstance(phase, FirstPublished | Replaying | Live)
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The store changed, before the first list is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list is complete as of `version`, its difference is pushed. `confirmation`: the heartbeats
+    queued after it; None while a snapshot is under way."""
+
+    version: str
+    confirmation: Confirmation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Every change up to `version` was pushed or suppressed."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The API server accepted a watch that continues from the held state."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatDue:
+    """The watch has lasted since `Followed`. `confirmation`: the heartbeats queued now; None while
+    a list is due, which decides when the state is complete."""
+
+    confirmation: Confirmation | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAcked:
+    """A heartbeat of `partition` that follows record number `behind` is acknowledged."""
+
+    partition: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndQueued:
+    """All members of a snapshot are queued, and its end follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAcked:
+    """Every end of a snapshot is acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainBegun:
+    """The watch has ended."""
+
+
+Event = (
+    Changed
+    | Listed
+    | Progressed
+    | Followed
+    | HeartbeatDue
+    | HeartbeatAcked
+    | EndQueued
+    | SnapshotAcked
+    | DrainBegun
+)
+
+# ---- effects, start, step ------------------------------------------------------------------------
+
+
+class Effect(Enum):
+    """What the writer does in the same step."""
+
+    BEGIN_FIRST_SNAPSHOT = auto()
+    BEGIN_WANTED_SNAPSHOT = auto()
+    LOWER_FRONTIER = auto()
+    """The API server was restored from a backup: markers may go back."""
+    HEARTBEAT = auto()
+    HEARTBEAT_SOON = auto()
+    """An expired history is reported at once: `HeartbeatDue` follows if the watch lasts."""
+    REPAIR = auto()
+    """Publish the true state of the keys that were found stale before `may_repair`."""
+    REPORT_COMPLETE = auto()
+
+
+def start(decision: Decision, newest: str) -> Phase:
+    """The phase after recovery. `newest`: the highest version on the log."""
+    match decision:
+        case FirstSnapshot(unverified=unverified):
+            return AwaitingList(unverified)
+        case ListAndDiff():
+            return AwaitingDifference(newest)
+        case WatchFrom(frontier=reached):
+            return Replaying(reached, _left(newest, reached))
+        case _:
+            raise AssertionError("recovery is not finished")
+
+
+def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
+    """The phase after `event`, and the effects to perform."""
+    match phase, event:
+        case Draining(), _:
+            return phase, ()
+        case _, DrainBegun():
+            return Draining(frontier(phase) if may_beat(phase) else None), ()
+        case AwaitingList(), Changed():
+            assert phase.unverified, "a change before the first list was complete"
+            return FirstPublished(), (Effect.BEGIN_FIRST_SNAPSHOT,)
+        case AwaitingList(), Listed(version=version):
+            return FirstPublished(version), (Effect.BEGIN_FIRST_SNAPSHOT, Effect.REPAIR)
+        case FirstPublished(), Listed(version=version):
+            return FirstPublished(version), (Effect.REPAIR,)
+        case FirstPublished(), Progressed(version=version):
+            return FirstPublished(version), ()
+        case FirstPublished(reached=reached), EndQueued():
+            return Live(reached), ()
+        case AwaitingDifference() | Replaying() | Live(), Listed():
+            return _listed(phase, event)
+        case Replaying() | Live(), _:
+            return _following(phase, event)
+    return phase, ()
+
+
+def _listed(
+    phase: AwaitingDifference | Replaying | Live, event: Listed
+) -> tuple[Phase, tuple[Effect, ...]]:
+    version, held = event.version, phase.confirmation
+    known = {phase.reached} if isinstance(phase, Live) else {phase.reached, phase.newest}
+    effects: list[Effect] = []
+    if any(compare(version, each) == -1 for each in known):
+        effects.append(Effect.LOWER_FRONTIER)
+    if held != COMPLETE and event.confirmation is not None:
+        held = event.confirmation
+        effects += [Effect.HEARTBEAT, Effect.BEGIN_WANTED_SNAPSHOT]
+    return Live(version, held), (*effects, Effect.REPAIR)
+
+
+def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
+    confirmation = phase.confirmation
+    match event:
+        case Progressed(version=version):
+            if isinstance(phase, Live):
+                return Live(version, confirmation), ()
+            left = _left(phase.newest, version)
+            return _caught_up(replace(phase, reached=version, newest=left)), ()
+        case Followed():
+            soon = () if confirmation == COMPLETE else (Effect.HEARTBEAT_SOON,)
+            if isinstance(phase, Replaying):
+                phase = replace(phase, followed=True)
+            return _caught_up(phase), soon
+        case HeartbeatDue() if confirmation != COMPLETE:
+            confirmation = confirmation or event.confirmation
+            return replace(phase, confirmation=confirmation), (Effect.HEARTBEAT,)
+        case HeartbeatAcked(partition=partition, behind=behind):
+            if confirmation is None or behind < confirmation.behind or confirmation == COMPLETE:
+                return phase, ()
+            awaited = confirmation.partitions - {partition}
+            if awaited:
+                return replace(phase, confirmation=replace(confirmation, partitions=awaited)), ()
+            return replace(phase, confirmation=COMPLETE), (Effect.REPORT_COMPLETE,)
+        case SnapshotAcked():
+            return replace(phase, confirmation=COMPLETE), (Effect.REPORT_COMPLETE,)
+    return phase, ()
+
+
+def _left(newest: str, reached: str) -> str:
+    """`newest`, or "" when the watch has passed it."""
+    return newest if newest and compare(reached, newest) == -1 else ""
+
+
+def _caught_up(phase: Replaying | Live) -> Replaying | Live:
+    if isinstance(phase, Replaying) and phase.followed and not phase.newest:
+        return Live(phase.reached, phase.confirmation)
+    return phase
