@@ -420,8 +420,7 @@ class KafkaSink:
             if (status := self._statuses.streams.get(stream)) is not None:
                 operator = refused is not None and NO_RIGHT in refused
                 cause = causes.TOPIC_UNUSABLE.about(partition.topic) if operator else causes.KAFKA
-                message = refused or self._troubles.get("") or silence
-                status.failed("records", message, cause=cause, operator=operator)
+                status.failed("records", refused or silence, cause=cause, operator=operator)
 
     def _heard(self, place: _Place) -> None:
         """An overdue batch is on its way no more."""
