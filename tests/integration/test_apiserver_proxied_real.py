@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -57,12 +56,7 @@ class Reads:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(self._file))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
     def count(self) -> int:

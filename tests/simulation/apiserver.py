@@ -11,7 +11,6 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -290,12 +289,7 @@ class Watch:
             raise Expired("watch: too old resource version", status=410)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         return None
 
     def __aiter__(self) -> AsyncIterator[list[Frame]]:

@@ -1,7 +1,6 @@
 """The admin server over a status registry that a test fills by hand, served as the daemon serves it."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 from tests.support.loopthread import LoopThread
@@ -53,12 +52,7 @@ class RunningAdminServer:
         self.port = self._thread.run(self.server.start("127.0.0.1", 0))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self._thread.stop()
 

@@ -15,7 +15,6 @@ import shutil
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
@@ -96,12 +95,7 @@ class Browser:
     async def _open_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._session is not None:
             self.on_loop(self._session.close())
         self._process.kill()

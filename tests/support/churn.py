@@ -19,7 +19,6 @@ import time
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tests.support.pace import pace
@@ -307,12 +306,7 @@ class Churn:
         self._process.launch()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
 
     def operations(self) -> int:

@@ -10,7 +10,6 @@ import json
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tests.support.loopthread import LoopThread
@@ -71,12 +70,7 @@ class EmbeddedCluster:
         self.restart()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self._thread.stop()
         self._workspace.remove()
@@ -129,12 +123,7 @@ class EmbeddedBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kafka.stop()
 
     def create_topic(self, name: str, *, partitions: int = 1) -> None:

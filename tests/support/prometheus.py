@@ -6,7 +6,6 @@ import json
 import time
 import urllib.parse
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -47,12 +46,7 @@ class Prometheus:
         self._process.launch().await_ready(self._ready)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
 
     def _ready(self) -> bool:

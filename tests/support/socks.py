@@ -7,7 +7,6 @@ Source: RFC 1928, RFC 1929 (user and password).
 import asyncio
 import contextlib
 import struct
-from types import TracebackType
 from typing import Self
 
 _USER = b"\x05\x02"
@@ -30,12 +29,7 @@ class SocksProxy:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

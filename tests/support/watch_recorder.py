@@ -13,7 +13,6 @@ import threading
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.churn import LAST_APPLIED, Target
@@ -98,12 +97,7 @@ class WatchRecorder:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over = True
         for connection in self._connections:
             # one that ended by itself has no socket any more

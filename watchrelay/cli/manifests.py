@@ -22,7 +22,7 @@ boolean: `1e3`, `0o17`, `y`."""
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml may be missing
     """YAML without anchors, with text in quotes where a reader would take another type."""
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (the library's signature)
+    def ignore_aliases(self, _data: Any) -> bool:
         return True
 
 

@@ -241,7 +241,7 @@ class _Collector(asyncio.SubprocessProtocol):
         self.exited = asyncio.Event()
         self.closed = asyncio.Event()
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002  # stdout alone
+    def pipe_data_received(self, _fd: int, data: bytes) -> None:
         if self.stdout is not None:
             fits = len(self.stdout) + len(data) <= STDOUT_BYTES_MAX
             self.stdout = self.stdout + data if fits else None
@@ -249,7 +249,7 @@ class _Collector(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self.exited.set()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the base class names it
+    def connection_lost(self, _error: Exception | None) -> None:
         self.exited.set()
         self.closed.set()
 
