@@ -13,8 +13,7 @@ from aiokafka import TopicPartition
 import watchrelay.consumer
 from tests.support.pod_topics import NAMES, PodTopics, everything, state, take
 from tests.support.relays import until
-from tests.support.stream_log import NODES, Writer, stream
-from tests.vectors.document import claim, description
+from tests.support.stream_log import Writer, stream
 from watchrelay.consumer import Change, ConsumerError, NothingPublished, TopicReader
 from watchrelay.consumer.partitions import PartitionReplicas
 
@@ -323,18 +322,7 @@ async def test_resumed_each_change_of_the_meantime_is_given_and_then_the_live_on
 async def test_several_streams_are_given_each_once_and_asked_for_by_name(
     pod_topics: PodTopics,
 ) -> None:
-    pod_topics.writer = Writer(stream(partitions=2, prefix=b"pods/"), pod_topics.logs, epoch=2)
-    nodes = Writer(stream(NODES, partitions=2, prefix=b"nodes/"), pod_topics.logs, epoch=5)
-    pod_topics.writer.first(*NAMES)
-    nodes.first("n1", "n2")
-    pod_topics.writer.beat()
-    nodes.beat()
-    await pod_topics.append()
-    await pod_topics.describe()
-    await pod_topics.appender.send(
-        pod_topics.control, "stream/nodes", description(2, topic=pod_topics.topic)
-    )
-    await pod_topics.appender.send(pod_topics.control, "claim/nodes", claim("w1"))
+    await pod_topics.begin_with_nodes("n1", "n2")
     async with pod_topics.ended() as reader:
         await reader.ready()
         assert reader.get("nodes//n1", stream="nodes")["metadata"]["name"] == "n1"

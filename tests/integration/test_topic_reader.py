@@ -383,19 +383,7 @@ async def test_a_value_that_is_not_what_its_hash_says_is_never_proven(
 async def test_several_streams_share_a_topic_and_one_may_be_wanted_alone(
     pod_topics: PodTopics,
 ) -> None:
-    pod_topics.writer = Writer(stream(partitions=2, prefix=b"pods/"), pod_topics.logs, epoch=2)
-    nodes = Writer(stream(NODES, partitions=2, prefix=b"nodes/"), pod_topics.logs, epoch=5)
-    pod_topics.writer.first(*NAMES)
-    nodes.first("n1", "n2", "n3")
-    pod_topics.writer.put("shop/a", 2)
-    pod_topics.writer.beat()
-    nodes.beat()
-    await pod_topics.append()
-    await pod_topics.describe()
-    await pod_topics.appender.send(
-        pod_topics.control, "stream/nodes", description(2, topic=pod_topics.topic)
-    )
-    await pod_topics.appender.send(pod_topics.control, "claim/nodes", claim("w1"))
+    await pod_topics.begin_with_nodes("n1", "n2", "n3")
     async with pod_topics.ended() as reader:
         await reader.ready()
         assert reader.streams == ["nodes", "pods"]

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
 
-from tests.support.stream_log import Log, Writer, stream
+from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import claim, description
 from watchrelay.consumer import Change, TopicReader
 from watchrelay.demo.kafka import EmbeddedKafka
@@ -98,6 +98,21 @@ class PodTopics:
         self.writer.beat()
         await self.append()
         await self.describe()
+
+    async def begin_with_nodes(self, *names: str) -> None:
+        """A second stream, of nodes, beside that of pods: of each a first snapshot and a heartbeat,
+        and a change of a pod."""
+        self.writer = Writer(stream(partitions=2, prefix=b"pods/"), self.logs, epoch=2)
+        nodes = Writer(stream(NODES, partitions=2, prefix=b"nodes/"), self.logs, epoch=5)
+        self.writer.first(*NAMES)
+        nodes.first(*names)
+        self.writer.put("shop/a", 2)
+        self.writer.beat()
+        nodes.beat()
+        await self.append()
+        await self.describe()
+        await self.appender.send(self.control, "stream/nodes", description(2, topic=self.topic))
+        await self.appender.send(self.control, "claim/nodes", claim("w1"))
 
     def held(self) -> dict[str, bytes]:
         return {key.decode(): said.value for held in self.writer.held for key, said in held.items()}

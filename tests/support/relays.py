@@ -13,23 +13,22 @@ import selectors
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tests.support.fakesink import FakeControl, FakeSink
+from tests.support.stream_log import PODS, stream
 from watchrelay.consumer.replica import Replica
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.contract.wire import Reason
 from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
-from watchrelay.model.resources import Resource, Selection
-from watchrelay.model.streams import StreamSpec, WatchPlan
+from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.oversize import unread
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
-
-PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
 
 def spec_of(
@@ -39,17 +38,12 @@ def spec_of(
     resource: Resource = PODS,
     key_prefix: bytes = b"",
 ) -> StreamSpec:
-    """A stream of pods."""
-    return StreamSpec(
-        id=resource.qualified,
-        cluster="test",
-        topic="k8s.test.core.pods",
-        partitions=partitions,
-        plan=WatchPlan(Selection(resource)),
-        config_hash="c0ffee",
-        key_prefix=key_prefix,
+    """A stream of pods, as the control topic describes it."""
+    spec = stream(resource, partitions=partitions, prefix=key_prefix)
+    return replace(
+        spec,
         snapshot_interval_s=snapshot_interval_s,
-        description={"topic": "k8s.test.core.pods", "partitions": partitions},
+        description={"topic": spec.topic, "partitions": partitions},
     )
 
 
