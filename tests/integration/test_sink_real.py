@@ -17,6 +17,7 @@ import pytest
 from tests.support.kafkarights import PREFIX, RIGHTS, grant
 from tests.support.realparts import KafkaBroker
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
+from tests.vectors.document import description
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -457,7 +458,7 @@ async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_
             await until(lambda: running.rebuilds("credentials") == 1)
             await until(lambda: running.problem == "")
             await goes_on(said)
-            await control.write("stream", "pods", {"epochBase": 1})
+            await control.write("stream", "pods", description(1, topic=name))
             await control.until(lambda: control.described("pods") is not None)
         finally:
             await asyncio.to_thread(secured.set_password, secured.password)

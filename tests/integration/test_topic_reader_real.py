@@ -46,7 +46,7 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(
 ) -> None:
     """The new log is shorter than the former one, and its epochs are lower: what was held of the
     former one must not stay."""
-    topic, control, said = "k8s.anew.core.pods", "k8s.anew.control", list[str]()
+    topic, control, said = "k8s.recreated.core.pods", "k8s.recreated.control", list[str]()
     await tell(kafka_broker, "recreated", *(f"shop/{number}" for number in range(20)), epoch=7)
     changes = deque[Change]()
 
