@@ -372,10 +372,10 @@ class Producer:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
             else:
-                self._well(None)
                 if self._has(partition):
                     self._perform(partition, partition.state.renewed(identity))
-                return
+                break
+        self._well(None)
 
     def _has(self, partition: _Partition) -> bool:
         """Whether the partition was not forgotten."""
@@ -466,7 +466,8 @@ class Producer:
             await brokers.open(node, link)
         except (KafkaError, OSError) as error:
             self._opening.discard(node)
-            self._complain(node, error)
+            if self._leaderless:  # else the leader moved meanwhile, and nobody would take it back
+                self._complain(node, error)
             if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
                 self._leave(brokers, error)  # perhaps its secrets are not those of today
         else:

@@ -47,7 +47,10 @@ class Cluster(Brokers):
 
     async def refresh(self, topics: Collection[str]) -> None:
         await self._ask()
-        self.leaders = {(topic, each): each % 2 for topic in topics for each in range(8)}
+        led = self._stage.leaders
+        self.leaders = {
+            (topic, each): led.get(each, each % 2) for topic in topics for each in range(8)
+        }
 
     async def producer_id(self) -> tuple[int, int]:
         await self._ask()
@@ -56,6 +59,9 @@ class Cluster(Brokers):
 
     async def open(self, node: int, link: Link) -> None:
         await self._ask()
+        if node in self._stage.slow_and_closed:
+            await asyncio.sleep(1.0)
+            raise ConnectionRefusedError(f"broker {node} is away")
         transport = FakeTransport(link)
         self._stage.links.setdefault(node, []).append(transport)
         link.adopt(transport)
@@ -77,6 +83,10 @@ class Stage:
         self.links: dict[int, list[FakeTransport]] = {}
         self.connection, self.statuses, self.metrics = connection, StatusRegistry(), Metrics()
         self.reached = self.producer_ids = 0
+        self.leaders: dict[int, int] = {}
+        """By partition, where it is not the usual one."""
+        self.slow_and_closed: set[int] = set()
+        """Brokers whose connection fails after a second."""
         self.found: int | None = None
         self.password, self.answer_s, self.is_away = "", 0.0, False
         """The one that is accepted, and how long a question takes."""
@@ -260,6 +270,24 @@ async def test_a_broker_that_is_away_holds_up_no_partition_of_another() -> None:
         stage.answer(offset=2, node=1)
         assert await more == Receipt([2])
         assert not one.done()
+
+
+@virtual
+async def test_a_broker_that_nobody_needs_any_more_is_no_trouble() -> None:
+    async with staged() as (stage, tasks):
+        first = stage.deliver(tasks, 0)
+        await until(lambda: bool(stage.links) and len(stage.sent()) == 1)
+        stage.answer()
+        await first
+        stage.slow_and_closed = {1}
+        moved = stage.deliver(tasks, 1)
+        await asyncio.sleep(0.01)  # its connection is being opened
+        stage.leaders[1] = 0
+        await until(lambda: len(stage.sent()) == 2)
+        stage.answer()
+        await moved
+        await asyncio.sleep(2.0)
+        assert stage.sink.trouble == ""
 
 
 @virtual
