@@ -28,7 +28,7 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 def test_the_daemon_lives_and_ends_right_in_an_odd_world() -> None:
     played = fuzz("--seeds", str(SEEDS))
     assert played.returncode == 0, played.stdout[-20_000:] + played.stderr

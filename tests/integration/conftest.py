@@ -16,6 +16,7 @@ import pytest
 from tests.support import realparts
 from tests.support.browser import Browser, page_wanted, program
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.kafkabroker import versions
 from tests.support.pod_topics import LogAppender, PodTopics
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
@@ -58,12 +59,12 @@ def kafka_brokers(real_parts: None) -> Iterator[Callable[[str], KafkaBroker]]:
         yield broker
 
 
-@pytest.fixture(scope="session", params=["3.9", "4.1"])
+@pytest.fixture(scope="session", params=versions("4.1"))
 def kafka_broker(
     kafka_brokers: Callable[[str], KafkaBroker], request: pytest.FixtureRequest
 ) -> KafkaBroker:
-    """A running plain broker of each version, shared by all: keep to topics of your own, leave it
-    serving."""
+    """A running plain broker, shared by all: keep to topics of your own, leave it serving. Tests
+    that are worth their time on both versions in each run are marked with `on_both`."""
     return kafka_brokers(request.param)
 
 

@@ -21,11 +21,7 @@ from tests.support.process import wait_until
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(300),
-    pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 _PATHS = {
     "configmaps": "/api/v1/configmaps",

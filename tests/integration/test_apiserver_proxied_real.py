@@ -22,11 +22,7 @@ from tests.support.realparts import ControlPlane
 from tests.support.testbed import Testbed
 from tests.support.tlsproxy import TlsProxy, WatchEnd, most_at_once
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(240),
-    pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 _SOON_S = 60.0
 _MANY = 20

@@ -13,11 +13,7 @@ from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(300),
-    pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 _PATHS = {
     "configmaps": "/api/v1/configmaps",

@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tests.support.churn import Churn
 from tests.support.daemon import command
+from tests.support.kafkabroker import versions
 from tests.support.kills import Victim, aims
 from tests.support.listed import await_equal, expected_tables
 from tests.support.livereader import LiveReader, fresh_tables, table_of
@@ -29,7 +30,7 @@ from watchrelay.consumer import TopicReader as ConsumerReader
 if TYPE_CHECKING:
     from tests.support.kafkabroker import Version
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 PATHS = {
     "configmaps": "/api/v1/configmaps",
@@ -54,7 +55,7 @@ _CONTROL = _EAGER | {
 _KILLS, _KILLS_MAX = 10, 80
 
 
-@pytest.fixture(params=["3.9", "4.1"])
+@pytest.fixture(params=versions("4.1"))
 def eager(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A broker whose cleaner hardly rests."""
     with KafkaBroker(

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from tests.support.churn import GROUP, Churn, widget_definition
 from tests.support.daemon import command
-from tests.support.kafkabroker import create_topic
+from tests.support.kafkabroker import create_topic, versions
 from tests.support.pod_topics import LogAppender
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.stream_log import Log, Writer, stream
@@ -82,7 +82,7 @@ def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
     assert problems == [("missing", f"/{testbed.name}-late")]
 
 
-@pytest.fixture(scope="module", params=["3.9", "4.1"])
+@pytest.fixture(scope="module", params=versions("4.1"))
 def secured(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A secured broker on which `relay` may read the state topic; who else may what is up to a
     test."""

@@ -18,11 +18,7 @@ from tests.support.listed import await_equal
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(240),
-    pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 _PATHS = {
     "configmaps": "/api/v1/configmaps",

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.testbed import Testbed
 
-pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
+pytestmark = pytest.mark.real
 
 
 def test_topics_that_are_created_for_streams_that_never_started_are_not_called_recreated(

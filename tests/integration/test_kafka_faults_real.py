@@ -7,7 +7,6 @@ time on 3.9 as well; `KAFKA=3.9` or `KAFKA=3.9,4.1` runs all on these.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from tests.support.churn import Churn
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.faultproxy import FaultProxy
+from tests.support.kafkabroker import versions
 from tests.support.kafkarights import RIGHTS, grant, take
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker, KafkaCluster
@@ -39,14 +39,7 @@ _SOON_S = 90.0
 and 60 s to rebuild."""
 
 
-_ASKED = os.environ.get("KAFKA", "").split(",") if os.environ.get("KAFKA") else []
-on_both = pytest.mark.parametrize(
-    "version", _ASKED or ["3.9", "4.1"], indirect=True, scope="module"
-)
-"""For tests that are worth their time twice in each run."""
-
-
-@pytest.fixture(scope="module", params=_ASKED or ["4.1"])
+@pytest.fixture(scope="module", params=versions("4.1"))
 def version(real_parts: None, request: pytest.FixtureRequest) -> "Version":
     """Which Kafka."""
     asked: Version = request.param
@@ -212,7 +205,7 @@ def connected_since(proxy: FaultProxy, count: int) -> bool:
     return proxy.connections > count
 
 
-@on_both
+@pytest.mark.parametrize("version", versions("3.9", "4.1"), indirect=True, scope="module")
 def test_a_path_that_cuts_in_mid_stream_loses_and_reorders_nothing(
     path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:

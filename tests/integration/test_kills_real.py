@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.churn import Churn
 from tests.support.daemon import command
+from tests.support.kafkabroker import on_both
 from tests.support.kills import Victim, aims
 from tests.support.listed import await_equal, expected_tables
 from tests.support.livereader import LiveReader, fresh_tables
@@ -29,14 +30,13 @@ from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
 from tests.support.watch_recorder import WatchRecorder
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
-
 PATHS = {
     "configmaps": "/api/v1/configmaps",
     "deployments.apps": "/apis/apps/v1/deployments",
     "pods": "/api/v1/pods",
 }
 KILLS = int(os.environ.get("KILLS", "12"))
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180 + 10 * KILLS), on_both]
 _BULK = 1000
 """Objects that nobody changes: they make a snapshot and a read-back last long enough to be killed
 in."""

@@ -18,7 +18,7 @@ from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed, UnderChurn
 from tests.support.topicreader import TopicReader
 
-pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
+pytestmark = pytest.mark.real
 
 _WIDGETS = f"widgets.{GROUP}"
 _PATHS = {"configmaps": "/api/v1/configmaps", _WIDGETS: f"/apis/{GROUP}/v1/widgets"}

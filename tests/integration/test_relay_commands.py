@@ -15,7 +15,7 @@ from tests.support.process import free_port
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 
-pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
+pytestmark = pytest.mark.real
 
 _PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
 _SHOWN = {

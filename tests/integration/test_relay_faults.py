@@ -15,7 +15,6 @@ from tests.support.testbed import Testbed, UnderChurn
 
 pytestmark = pytest.mark.real
 
-_KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
 _PATHS = {
     "configmaps": "/api/v1/configmaps",
     "pods": "/api/v1/pods",
@@ -32,7 +31,6 @@ def _under_churn(
     )
 
 
-@_KAFKA_41
 def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -57,7 +55,6 @@ def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(
     }
 
 
-@_KAFKA_41
 def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -132,7 +129,6 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
     assert len(reader.of("pods", "deleted")) >= 2
 
 
-@_KAFKA_41
 def test_a_frozen_api_server_and_a_frozen_relay_are_caught_up_with(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -183,7 +179,6 @@ def test_a_broker_killed_and_frozen_under_churn_loses_and_reorders_nothing(
         assert reader.plain[topic] == reader.table(stream)
 
 
-@_KAFKA_41
 def test_a_relay_started_while_both_sides_are_away_says_so_and_begins_when_they_are_back(
     testbed: Testbed, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
@@ -215,7 +210,6 @@ def test_a_relay_started_while_both_sides_are_away_says_so_and_begins_when_they_
         kafka_broker.restart()
 
 
-@_KAFKA_41
 def test_a_killed_relay_comes_back_with_a_new_epoch_and_a_right_topic(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.kafkabroker import on_both
 from tests.support.listed import (
     await_equal,
     edited,
@@ -29,7 +30,6 @@ from tests.support.topicreader import TopicReader, read_control
 
 pytestmark = pytest.mark.real
 
-_KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
 _KINDS = ("configmaps", "widgets", "deployments")
 _PATHS = {
     "configmaps": "/api/v1/configmaps",
@@ -86,6 +86,7 @@ def _assert_control_topic_fits(testbed: Testbed, reader: TopicReader, streams: s
         )
 
 
+@on_both
 def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -174,7 +175,6 @@ def _as_it_is(item: str) -> str:
     return item
 
 
-@_KAFKA_41
 def test_each_way_to_choose_and_shape_objects_holds_under_churn(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -263,7 +263,6 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(
     assert all("c2" in key.decode() for key in reader.table("single"))
 
 
-@_KAFKA_41
 def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -308,7 +307,6 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
     reader.assert_right(f"secrets@{namespace}", f"open@{namespace}")
 
 
-@_KAFKA_41
 def test_several_resources_share_a_topic_under_prefixed_keys(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -341,7 +339,6 @@ def test_several_resources_share_a_topic_under_prefixed_keys(
     assert b"namespaces//default" in reader.table("namespaces")
 
 
-@_KAFKA_41
 def test_a_change_of_only_what_is_dropped_is_not_published(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:

@@ -21,7 +21,6 @@ from tests.support.topicreader import TopicReader
 
 pytestmark = pytest.mark.real
 
-_KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _HEALED_S = 75.0
 
@@ -61,7 +60,6 @@ def _waits(relay: Daemon, stream: str) -> bool:
     return row.get("state") == "waiting" and bool(row.get("waitsFor"))
 
 
-@_KAFKA_41
 def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_they_are_there(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:
@@ -150,7 +148,6 @@ def _assert_emptied(relay: Daemon, reader: TopicReader, stream: str) -> None:
     assert relay.readyz()[0] == http.client.OK
 
 
-@_KAFKA_41
 @pytest.mark.timeout(240)
 def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for_a_person(
     testbed: Testbed, real_cluster: ControlPlane
@@ -185,7 +182,6 @@ def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for
         assert relay.stop() == 0
 
 
-@_KAFKA_41
 def test_the_rights_that_rbac_prints_are_all_that_run_needs_and_all_that_it_uses(
     audited: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:

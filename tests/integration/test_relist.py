@@ -108,7 +108,6 @@ def test_under_churn_lists_find_nothing_that_the_watch_missed(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
 @pytest.mark.parametrize("how", ["paged", "streaming"])
 def test_under_churn_of_a_real_cluster_lists_find_nothing_that_the_watch_missed(
     real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path, how: str

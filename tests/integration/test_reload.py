@@ -151,7 +151,6 @@ def test_streams_come_change_and_go_under_churn_and_the_others_do_not_notice(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
 def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
     real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kafkabroker import Version, versions
 from tests.support.kafkarights import PREFIX, RIGHTS, grant
 from tests.support.realparts import KafkaBroker
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
@@ -190,11 +191,11 @@ async def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not(
 # ---- trouble -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ["3.9", "4.1"])
+@pytest.mark.parametrize("version", versions("4.1"))
 async def test_a_broker_killed_under_load_loses_nothing_and_keeps_the_order(
-    real_parts: None, version: str
+    real_parts: None, version: Version
 ) -> None:
-    with KafkaBroker(version) as broker:  # type: ignore[arg-type]  # a literal
+    with KafkaBroker(version) as broker:
         await asyncio.to_thread(broker.create_topic, "t", partitions=3)
         settings = ProducerSettings(request_timeout_s=2.0, stalled_after_s=1.0)
         async with running_sink(plain(broker), settings) as running:
@@ -298,7 +299,7 @@ async def test_each_relay_that_comes_after_claims_a_higher_epoch(kafka_broker: K
 # ---- secured -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["3.9", "4.1"])
+@pytest.fixture(scope="module", params=versions("3.9", "4.1"))
 def secured(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A secured broker on which `relay` has the rights that the operations reference lists, and
     nobody else has any."""

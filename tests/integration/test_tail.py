@@ -13,7 +13,8 @@ from aiokafka import TopicPartition
 
 from tests.support.anyclient import write
 from tests.support.pod_topics import LogAppender
-from tests.support.relays import PODS, DictStore, spec_of, until
+from tests.support.relays import DictStore, spec_of, until
+from tests.support.stream_log import PODS
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.consumer.replica import Replica

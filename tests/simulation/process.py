@@ -18,7 +18,7 @@ from aiokafka import TopicPartition
 from tests.simulation.apiserver import Api, Server
 from tests.simulation.broker import Broker, Loss, Stored, Wire
 from tests.simulation.weather import Weather
-from tests.support.relays import PODS
+from tests.support.stream_log import PODS
 from watchrelay.contract.records import Decoded, MarkerRecord
 from watchrelay.core.errors import Fenced
 from watchrelay.daemon.recovery import LogReader, resume

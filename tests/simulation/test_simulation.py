@@ -85,7 +85,7 @@ def simulation(*arguments: str, hash_seed: str = "random") -> subprocess.Complet
     )
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_every_promise_holds_in_every_run() -> None:
     played = simulation("--seeds", str(SEEDS))
     assert played.returncode == 0, played.stdout + played.stderr
@@ -120,7 +120,7 @@ def test_a_run_that_breaks_a_promise_names_the_command_that_plays_it_again() -> 
     assert verdict.broken[0] in again.stdout
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_fault_is_found(name: str) -> None:
     plant = PLANTS[name]
@@ -134,7 +134,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
         assert run(found, plant.second).broken == [], "it is not the second rule that is found"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_a_reader_that_is_wrong_is_never_proven() -> None:
     for name, kinds in WRONG_READERS.items():
         verdicts = [run(seed, kinds) for seed in range(60)]

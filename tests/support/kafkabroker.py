@@ -5,11 +5,13 @@ import base64
 import contextlib
 import functools
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
@@ -32,6 +34,19 @@ from tests.support.parts import kafka_jars
 from tests.support.process import PartError, Process, Workspace, free_port, listens, wait_until
 
 Version = Literal["3.9", "4.1"]
+
+
+def versions(*usual: Version) -> list[Version]:
+    """The versions a test runs on: `usual`, or those that KAFKA=3.9 or KAFKA=3.9,4.1 asks for."""
+    asked = os.environ.get("KAFKA", "")
+    return cast("list[Version]", asked.split(",")) if asked else list(usual)
+
+
+on_both = pytest.mark.parametrize(
+    "kafka_broker", versions("3.9", "4.1"), indirect=True, scope="session"
+)
+"""For tests that are worth their time on both versions in each run."""
+
 
 # Short programs and a broker that lives for seconds: the cheap compiler and collector start
 # soonest.

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.relays import PODS, spec_of
+from tests.support.relays import spec_of
+from tests.support.stream_log import PODS
 from watchrelay.contract import control, records
 from watchrelay.contract.control import SnapshotPartition
 from watchrelay.contract.headers import Header

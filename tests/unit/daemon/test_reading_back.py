@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tests.support.fakesink import FakeControl, FakeSink
-from tests.support.relays import PODS, spec_of, until, virtual
+from tests.support.relays import spec_of, until, virtual
 from tests.support.sinkparts import QUICK, batch, running_sink
+from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core import clock
