@@ -1,5 +1,5 @@
-"""Room: tests.  In: the loggers as a test found them.  Out: the same loggers for the next one,
-whatever the test did to them.
+"""The loggers as a test found them: the same loggers for the next one, whatever the test did to
+them.
 
 And a Ctrl-C that arrives: a shell has what it starts in the background ignore it, and every program
 started by that would too. And a make that is on its own: `make test ARGS=-x` is said to the pytest

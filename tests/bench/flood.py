@@ -112,7 +112,7 @@ class _Turn:
 
 
 class _Side:
-    """One of the two that take turns. Shape: `end` says how many records its topic holds."""
+    """One of the two that take turns. `end` says how many records its topic holds."""
 
     def __init__(self, source: SourceProcess, pid: int, end: Callable[[], int]) -> None:
         self.turns: list[_Turn] = []

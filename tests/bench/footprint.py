@@ -21,7 +21,7 @@ IDLE_STREAMS, IDLE_S = 200, 30.0
 
 @dataclass(frozen=True, slots=True)
 class FirstList:
-    """One start. Units: seconds since the launch. Shape: `after` a moment later, at rest."""
+    """One start. Units: seconds since the launch. `after` a moment later, at rest."""
 
     asked_s: float
     took_s: float

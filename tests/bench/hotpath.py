@@ -99,7 +99,7 @@ async def _clock_async(work: Awaitable[T]) -> tuple[T, float]:
 
 
 class _Stages:
-    """One store fed with run after run of events. Shape: `us` by stage, one figure per run."""
+    """One store fed with run after run of events. `us` by stage, one figure per run."""
 
     def __init__(self, port: int, bootstrap: str) -> None:
         self.us: dict[str, list[float]] = {}
@@ -168,7 +168,7 @@ class _Stages:
         return b"".join(parts)
 
     def _turn(self, body: bytes, number: int) -> list[list[WireRecord]]:
-        """Received bytes to records. Shape: one list per partition."""
+        """Received bytes to records. One list per partition."""
         chunks = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
         decode = FrameStream(self._selection).feed
         split, us = _clock(lambda: [decode(chunk) for chunk in chunks])

@@ -202,7 +202,7 @@ class Relay:
     """`watchrelay run` against a source, or the API server that a kubeconfig names; a context
     manager.
 
-    Shape: a stream `pods` unless `resources` says otherwise.
+    A stream `pods` unless `resources` says otherwise.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class Floor:
     """`tests.bench.floor` against a source of its own, on the relay's core, taking turns with it; a
     context manager.
 
-    Shape: entering returns when it has listed and watches.
+    Entering returns when it has listed and watches.
     """
 
     def __init__(self, rig: Rig, source: SourceProcess) -> None:

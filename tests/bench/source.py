@@ -51,7 +51,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class Source:
-    """What is served. Shape: `objects` pods in 20 namespaces; `events` changes of them, which the
+    """What is served. `objects` pods in 20 namespaces; `events` changes of them, which the
     commands send to the open watches."""
 
     def __init__(self, objects: int, events: int, *, streaming: bool) -> None:

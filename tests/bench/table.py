@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 class Row:
     """One figure.
 
-    Shape: `value` is the median of `runs` where there are several; `goal` is a bound, the least
+    `value` is the median of `runs` where there are several; `goal` is a bound, the least
     that is wanted if `at_least` and else the most; `later` is a stricter one.
     """
 

@@ -1,5 +1,4 @@
-"""Room: chart tests.  In: CHART=1.  Out: the chart's tools, or the reason why there is nothing to
-run."""
+"""CHART=1: the chart's tools, or the reason why there is nothing to run."""
 
 import pytest
 

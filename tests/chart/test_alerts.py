@@ -1,5 +1,5 @@
-"""Room: chart tests.  In: the alert rules, runbooks, promtool cases.  Out: proof that each alert
-fires, is explained, names what exists."""
+"""The alert rules, runbooks, promtool cases: proof that each alert fires, is explained, names what
+exists."""
 
 import re
 from typing import Any

@@ -1,5 +1,4 @@
-"""Room: chart tests.  In: the chart and its matrix of values.  Out: what both Helms, the API's
-schemas and checkov say of it."""
+"""The chart and its matrix of values: what both Helms, the API's schemas and checkov say of it."""
 
 import difflib
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""Room: chart tests.  In: configs.  Out: proof that the chart grants what `watchrelay rbac` prints,
-and refuses what it refuses."""
+"""Configs: proof that the chart grants what `watchrelay rbac` prints, and refuses what it
+refuses."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
-"""Room: chart tests.  In: every config that stands in the tests, the docs, the examples and
-deploy/.  Out: proof that the chart grants for it what `watchrelay rbac` prints.
+"""Every config that stands in the tests, the docs, the examples and deploy/: proof that the chart
+grants for it what `watchrelay rbac` prints.
 
 Entries are found by how they look, file by file; `test_chart_rights.py` has the cases that are
 there for their own sake.

@@ -1,5 +1,4 @@
-"""Room: chart tests.  In: the config model, values.yaml, the generated files.  Out: proof that they
-say the same."""
+"""The config model, values.yaml, the generated files: proof that they say the same."""
 
 import subprocess
 import sys

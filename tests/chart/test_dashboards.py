@@ -1,5 +1,5 @@
-"""Room: chart tests.  In: the committed dashboards.  Out: proof that each expression is PromQL on
-metrics that exist; conventions."""
+"""The committed dashboards: proof that each expression is PromQL on metrics that exist;
+conventions."""
 
 import json
 import re

@@ -1,5 +1,5 @@
-"""Room: chart tests.  In: deploy/.  Out: proof that its configs are good, its references lead
-somewhere, and its rights are the relay's."""
+"""Deploy/: proof that its configs are good, its references lead somewhere, and its rights are the
+relay's."""
 
 import re
 import tomllib

@@ -1,5 +1,5 @@
-"""Room: tests. In: the committed dashboards, a Prometheus that holds what `stage.py` played. Out:
-pictures of them as Grafana draws them.
+"""The committed dashboards, a Prometheus that holds what `stage.py` played: pictures of them as
+Grafana draws them.
 
 Panels are asked as Grafana asks: the same step, rate interval and variables. What draws them are
 Grafana's own components from npm (`render/main.jsx`); the frame around them, rows, variables and
@@ -46,7 +46,7 @@ _RENDER = Path(__file__).with_name("render")
 
 
 def asked(name: str, prometheus: Prometheus, played: Played) -> dict[str, Any]:
-    """The dashboard with the answers that its panels get. Shape: `window.shot` of main.jsx."""
+    """The dashboard with the answers that its panels get. `window.shot` of main.jsx."""
     board = dashboard(name)
     values = {
         "$__rate_interval": f"{4 * SCRAPE_S}s",

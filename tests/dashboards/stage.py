@@ -1,5 +1,5 @@
-"""Room: tests. In: real parts. Out: some minutes of a relay's metrics in a Prometheus: load, and
-faults that dashboards should show.
+"""Real parts: some minutes of a relay's metrics in a Prometheus: load, and faults that dashboards
+should show.
 
 What is played is the same each time; how long it takes depends on the machine. The data stays, so
 that panels can be asked again.

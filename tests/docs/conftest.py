@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: CHART=1, REAL=1.  Out: the chart's tools and the real parts, or the reason
-why there is nothing to run."""
+"""CHART=1, REAL=1: the chart's tools and the real parts, or the reason why there is nothing to
+run."""
 
 import pytest
 

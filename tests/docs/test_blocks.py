@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: every fenced block of every page.  Out: proof that each is held true by
-something, and that what can be judged without running it is right."""
+"""Every fenced block of every page: proof that each is held true by something, and that what can be
+judged without running it is right."""
 
 import json
 import re

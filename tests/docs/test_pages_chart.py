@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: the pages' values, scrape configs, expressions, helm commands.  Out: proof
-that Helm and Prometheus take them."""
+"""The pages' values, scrape configs, expressions, helm commands: proof that Helm and Prometheus
+take them."""
 
 import subprocess
 from pathlib import Path

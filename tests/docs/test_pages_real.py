@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: REAL=1.  Out: proof that what the pages have an operator do to a cluster
-works in that order, as printed."""
+"""REAL=1: proof that what the pages have an operator do to a cluster works in that order, as
+printed."""
 
 import json
 import re

@@ -1,6 +1,5 @@
-"""Room: docs tests.  In: REAL=1.  Out: proof that the commands of the README's "Use it" work as
-printed, in their order, on its own config, against a real API server and a real Kafka.
-"""
+"""REAL=1: proof that the commands of the README's "Use it" work as printed, in their order, on its
+own config, against a real API server and a real Kafka."""
 
 import shlex
 import subprocess

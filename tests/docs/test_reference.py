@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: the pages and what they are made from.  Out: proof that nothing drifted
-and that every link leads somewhere."""
+"""The pages and what they are made from: proof that nothing drifted and that every link leads
+somewhere."""
 
 import re
 from dataclasses import asdict

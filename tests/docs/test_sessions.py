@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: the pages whose commands can run here.  Out: proof that they run as
-printed, in their order, against the demo that the page starts, in one shell as a reader has it.
+"""The pages whose commands can run here: proof that they run as printed, in their order, against
+the demo that the page starts, in one shell as a reader has it.
 
 The checkout is seen through links, so that what a page writes stays out of it; the port of the
 window is another one in each run.

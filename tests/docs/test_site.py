@@ -1,5 +1,4 @@
-"""Room: docs tests.  In: small pages.  Out: proof that what must fail the build of the site is
-found."""
+"""Small pages: proof that what must fail the build of the site is found."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Room: docs tests.  In: the workflows, which run on the project's host and nowhere else.  Out:
-what can be said of them without running them: what they call is there, what they install is pinned
-by hash, and no step has more rights than it needs."""
+"""The workflows, which run on the project's host and nowhere else: what can be said of them without
+running them: what they call is there, what they install is pinned by hash, and no step has more
+rights than it needs."""
 
 import re
 from pathlib import Path

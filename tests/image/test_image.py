@@ -1,6 +1,5 @@
-"""Room: image tests.  In: IMAGE=1, or IMAGE=auto where it can be had; buildah, umoci, runc.  Out:
-what the image holds, and how it runs as restricted as in a cluster.
-"""
+"""IMAGE=1, or IMAGE=auto where it can be had; buildah, umoci, runc: what the image holds, and how
+it runs as restricted as in a cluster."""
 
 import base64
 import hashlib
@@ -143,7 +142,7 @@ def _container(
     our_network: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[list[str]]:
-    """The command that runs a restricted container. Shape: `our_network`: its loopback is ours, so
+    """The command that runs a restricted container. `our_network`: its loopback is ours, so
     that we can ask it."""
     spec = json.loads((image.bundle / "config.json").read_text())
     argv = [*(image.config()["config"]["Entrypoint"] if entrypoint else ()), *arguments]

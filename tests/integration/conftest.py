@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: REAL=1, PAGE=1.  Out: one real control plane, one broker of each
-version and one browser per test run; embedded parts per test.
+"""REAL=1, PAGE=1: one real control plane, one broker of each version and one browser per test run;
+embedded parts per test.
 
 Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it,
 parts that are missing fail the tests.

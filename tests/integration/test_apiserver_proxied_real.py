@@ -1,7 +1,6 @@
-"""Room: integration tests.  In: a real API server behind a proxy that knows what it carries.  Out:
-what a server cannot be made to do by itself: watches that end at once, a token refused to all at
-once, an event that is never said, lists that all come together.
-"""
+"""A real API server behind a proxy that knows what it carries: what a server cannot be made to do
+by itself: watches that end at once, a token refused to all at once, an event that is never said,
+lists that all come together."""
 
 import ctypes
 import itertools
@@ -33,7 +32,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class Reads:
-    """Counts from entering on; a context manager. Shape: an open is asked for, too, for equal
+    """Counts from entering on; a context manager. An open is asked for, too, for equal
     events in a row are told as one."""
 
     def __init__(self, file: Path) -> None:

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: real Kafka with what should not be there, or without what should.
-Out: one clear message, nothing lost.
+"""Real Kafka with what should not be there, or without what should: one clear message, nothing
+lost.
 
 The API server is the synthetic one: what is wrong here is on Kafka's side.
 """

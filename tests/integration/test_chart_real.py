@@ -1,7 +1,6 @@
-"""Room: integration tests.  In: the chart, both Helms, an API server that enforces restricted pod
-security.  Out: proof that it installs there, and that the daemon relays with the rights and the
-config that it made, and asks for nothing else.
-"""
+"""The chart, both Helms, an API server that enforces restricted pod security: proof that it
+installs there, and that the daemon relays with the rights and the config that it made, and asks for
+nothing else."""
 
 import random
 from collections.abc import Iterator

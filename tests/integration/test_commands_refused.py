@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: ports that are no broker for us.  Out: what `tail` and `verify` say
-of each, and how they exit."""
+"""Ports that are no broker for us: what `tail` and `verify` say of each, and how they exit."""
 
 import socket
 import ssl

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: brokers as eager to compact as the contract allows, churn, kill -9.
-Out: late readers are right.
+"""Brokers as eager to compact as the contract allows, churn, kill -9: late readers are right.
 
 State topics may have a compaction lag and a retention of tombstones of twice the snapshot interval,
 the control topic may have none.
@@ -94,7 +93,7 @@ def _standing(broker: KafkaBroker, topic: str) -> tuple[int, set[bytes]]:
 
 
 class _Cleaning:
-    """What the cleaner has done. Shape: `missing` offsets that hold nothing, by topic; `forgotten`
+    """What the cleaner has done. `missing` offsets that hold nothing, by topic; `forgotten`
     deleted objects without a record."""
 
     def __init__(self, testbed: Testbed, broker: KafkaBroker, reader: TopicReader) -> None:

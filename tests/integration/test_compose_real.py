@@ -1,6 +1,5 @@
-"""Room: integration tests.  In: the compose file, the Kafka that it names.  Out: proof that its
-broker starts as the file sets it up, and that the relay's config beside it is right for that
-broker.
+"""The compose file, the Kafka that it names: proof that its broker starts as the file sets it up,
+and that the relay's config beside it is right for that broker.
 
 No engine for containers is needed: what the image `apache/kafka` makes of its environment is made
 by a program in Kafka's own jar. Its ports become free ones, and its service's name this machine.

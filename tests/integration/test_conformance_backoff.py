@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 about
-delays, gate, stopping (T50-T58)."""
+"""The watch over sockets, virtual time: cases of WATCH 13 about delays, gate, stopping
+(T50-T58)."""
 
 import asyncio
 import gc

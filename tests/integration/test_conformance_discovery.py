@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 of
-resources that come and go (T74-T78)."""
+"""The watch over sockets, virtual time: cases of WATCH 13 of resources that come and go
+(T74-T78)."""
 
 from tests.support import virtualtime
 from tests.support.following import EXPIRED, WIDGETS, Api, following, pod, says, text

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
-that need a person (T60-T63, T65)."""
+"""The watch over real sockets, virtual time: cases of WATCH 13 that need a person (T60-T63,
+T65)."""
 
 import itertools
 import logging

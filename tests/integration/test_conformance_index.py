@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: the source of all tests.  Out: the claim that each case of the
-conformance list (WATCH 13) has its test.
+"""The source of all tests: the claim that each case of the conformance list (WATCH 13) has its
+test.
 
 A case counts as tested by a function named for it, `test_T17_...`, in any file under tests/.
 """

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
-about lists (T01-T13, T40-T43)."""
+"""The watch over real sockets, virtual time: cases of WATCH 13 about lists (T01-T13, T40-T43)."""
 
 import asyncio
 import itertools

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 about
-versions and limits (T46, T81-T86)."""
+"""The watch over sockets, virtual time: cases of WATCH 13 about versions and limits (T46,
+T81-T86)."""
 
 import asyncio
 

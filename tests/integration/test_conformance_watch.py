@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
-about watch streams (T14-T33)."""
+"""The watch over real sockets, virtual time: cases of WATCH 13 about watch streams (T14-T33)."""
 
 import itertools
 import json

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
-about streaming lists (T34-T39)."""
+"""The watch over real sockets, virtual time: cases of WATCH 13 about streaming lists (T34-T39)."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: a relay that is killed as soon as it is up, again and again.  Out:
-how little the API server notices."""
+"""A relay that is killed as soon as it is up, again and again: how little the API server
+notices."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: a relay on real parts under load, a real Prometheus.  Out: proof
-that panels have data and alerts work."""
+"""A relay on real parts under load, a real Prometheus: proof that panels have data and alerts
+work."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
-"""Room: integration tests.  In: a relay that is killed again and again, or told to stop while Kafka
-is frozen.  Out: what its starts cost the API server, how it ends, and that nothing is lost either
-way.
-"""
+"""A relay that is killed again and again, or told to stop while Kafka is frozen: what its starts
+cost the API server, how it ends, and that nothing is lost either way."""
 
 import http.client
 import signal

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: streams that always have a full batch waiting, and one with a
-record at times.  Out: it gets its turn."""
+"""Streams that always have a full batch waiting, and one with a record at times: it gets its
+turn."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: an echo behind the fault proxy.  Out: each command does what its
-name says."""
+"""An echo behind the fault proxy: each command does what its name says."""
 
 import contextlib
 import socket

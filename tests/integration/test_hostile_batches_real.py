@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: real Kafka, and batches on every topic that no client writes.  Out:
-told, passed over, nothing lost.
+"""Real Kafka, and batches on every topic that no client writes: told, passed over, nothing lost.
 
 The API server is the synthetic one: what is wrong here is on Kafka's side, and a real broker takes
 it.

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: real brokers behind a path that fails, and brokers that fail.  Out:
-topics that end right, the fault told.
+"""Real brokers behind a path that fails, and brokers that fail: topics that end right, the fault
+told.
 
 The API server is the synthetic one: it changes objects as fast as it is asked to.
 `docs/reliability.md` lists what each test showed. All run on Kafka 4.1, and one that takes little

@@ -1,6 +1,5 @@
-"""Room: integration tests.  In: a real broker with an authorizer.  Out: proof that a relay needs
-the rights which the documentation lists, all of them and no other, and that each one it lacks is
-named with its cure.
+"""A real broker with an authorizer: proof that a relay needs the rights which the documentation
+lists, all of them and no other, and that each one it lacks is named with its cure.
 
 The API server is the synthetic one: rights in Kafka have nothing to do with it.
 """

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: a real API server under churn, real Kafka, kill -9 at instants by
-seed.  Out: right topics, right readers.
+"""A real API server under churn, real Kafka, kill -9 at instants by seed: right topics, right
+readers.
 
 The number of kills is small here; KILLS=200 asks for the full run. Each test shows its accounts:
 which object records stand on the topics, and why. They are held against a recorder that watches the

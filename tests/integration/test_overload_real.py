@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: a real broker that freezes under churn, queues of a few records.
-Out: topics that end right.
+"""A real broker that freezes under churn, queues of a few records: topics that end right.
 
 The API server is the synthetic one: it changes objects as fast as it is asked to.
 """

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: small programs.  Out: proof that no child outlives its run and no
-memory is left behind."""
+"""Small programs: proof that no child outlives its run and no memory is left behind."""
 
 import os
 import subprocess

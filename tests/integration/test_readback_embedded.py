@@ -1,5 +1,4 @@
-"""Room: sink.  In: an embedded Kafka that goes away in between.  Out: spans of a topic, read once,
-in order."""
+"""An embedded Kafka that goes away in between: spans of a topic, read once, in order."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

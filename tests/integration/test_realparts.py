@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: real parts.  Out: proof that the harness does what the other tests
-rely on."""
+"""Real parts: proof that the harness does what the other tests rely on."""
 
 import contextlib
 import time

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: real parts.  Out: how `run` ends, what topics it refuses, and what
-the other commands say about them."""
+"""Real parts: how `run` ends, what topics it refuses, and what the other commands say about
+them."""
 
 import json
 from pathlib import Path

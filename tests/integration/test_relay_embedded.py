@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: the embedded parts, wherever tests run.  Out: the main claims about
-the daemon, real parts or not.
+"""The embedded parts, wherever tests run: the main claims about the daemon, real parts or not.
 
 What needs a real API server or a real Kafka stands in the other files named test_relay_*: they run
 with REAL=1 and say so when skipped.

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: parts that die, freeze and forget under churn.  Out: topics that
-end right, deletes included."""
+"""Parts that die, freeze and forget under churn: topics that end right, deletes included."""
 
 import http.client
 import signal

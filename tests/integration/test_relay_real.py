@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: a real API server under churn and real Kafka.  Out: proof that
-topics end equal to what the server lists.
+"""A real API server under churn and real Kafka: proof that topics end equal to what the server
+lists.
 
 The daemon is the program that users run; the topics are read by a reader that shares no code with
 it.

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: the embedded parts.  Out: what a restart appends, and what it asks
-of the API server.
+"""The embedded parts: what a restart appends, and what it asks of the API server.
 
 The claims here are about the log: a restart adds what really changed, and nothing else.
 """

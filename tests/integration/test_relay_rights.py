@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: service accounts with few rights, resources that come and go.  Out:
-one stream waits, the others go on."""
+"""Service accounts with few rights, resources that come and go: one stream waits, the others go
+on."""
 
 import http.client
 import json

@@ -1,6 +1,5 @@
-"""Room: integration tests.  In: the program with a short relistInterval.  Out: what a watch
-silently missed is found, said and counted, and nothing else is.
-"""
+"""The program with a short relistInterval: what a watch silently missed is found, said and counted,
+and nothing else is."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: the program, and a config that is edited under churn.  Out: streams
-that come, change and go, alone.
+"""The program, and a config that is edited under churn: streams that come, change and go, alone.
 
 What needs real parts runs with REAL=1 and says so when skipped.
 """

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: real parts.  Out: `snapshot` and `retire` against a daemon, on
-brokers that make and check topics."""
+"""Real parts: `snapshot` and `retire` against a daemon, on brokers that make and check topics."""
 
 import pytest
 from confluent_kafka.admin import ConfigResource

@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: a real API server and real Kafka, both versions.  Out: what a
-restart asks for and what it appends."""
+"""A real API server and real Kafka, both versions: what a restart asks for and what it appends."""
 
 from pathlib import Path
 

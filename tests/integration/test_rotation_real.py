@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: a relay under churn, on both sides of which secrets are replaced.
-Out: no change lost, no list."""
+"""A relay under churn, on both sides of which secrets are replaced: no change lost, no list."""
 
 import http.client
 import json

@@ -1,5 +1,5 @@
-"""Room: sink.  In: an embedded Kafka that misbehaves to order.  Out: nothing lost, nothing out of
-order, and the trouble told.
+"""An embedded Kafka that misbehaves to order: nothing lost, nothing out of order, and the trouble
+told.
 
 The embedded broker checks no sequences, so that a batch whose acknowledgement was lost stands there
 twice; on real brokers it does not (`test_producer_real`).

@@ -1,5 +1,5 @@
-"""Room: sink.  In: real Apache Kafka 3.9 and 4.1, plain and secured, also killed under load.  Out:
-what the embedded one cannot show."""
+"""Real Apache Kafka 3.9 and 4.1, plain and secured, also killed under load: what the embedded one
+cannot show."""
 
 import asyncio
 import itertools

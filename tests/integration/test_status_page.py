@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: PAGE=1, the daemon on embedded parts, Chromium.  Out: what a person
-sees at `/`, and sees change."""
+"""PAGE=1, the daemon on embedded parts, Chromium: what a person sees at `/`, and sees change."""
 
 from collections.abc import Iterator
 from pathlib import Path

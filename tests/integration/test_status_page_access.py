@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: PAGE=1, boards filled by hand, Chromium, axe-core.  Out: a page for
-every eye, hand and screen."""
+"""PAGE=1, boards filled by hand, Chromium, axe-core: a page for every eye, hand and screen."""
 
 import json
 import os

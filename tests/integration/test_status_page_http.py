@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: an admin server over a status registry filled by hand, an HTTP client.  Out: what
-`/` and its addresses answer."""
+"""An admin server over a status registry filled by hand, an HTTP client: what `/` and its addresses
+answer."""
 
 import html
 import http.client

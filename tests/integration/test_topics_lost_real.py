@@ -1,5 +1,4 @@
-"""Room: integration tests.  In: real Kafka of both versions, topics deleted under a relay.  Out:
-new ones that a reader can trust."""
+"""Real Kafka of both versions, topics deleted under a relay: new ones that a reader can trust."""
 
 import functools
 from pathlib import Path

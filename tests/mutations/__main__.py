@@ -34,7 +34,7 @@ _LONG_S = 180.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one step. Shape: `by` is the first test that failed; "" where none did."""
+    """What came of one step. `by` is the first test that failed; "" where none did."""
 
     bites: bool
     by: str = ""
@@ -90,7 +90,7 @@ def run(copy: Path, steps: list[Step]) -> int:
 
 
 def try_without(copy: Path, step: Step) -> Verdict:
-    """The tests on the tree without the step. Shape: the copy is whole again afterwards."""
+    """The tests on the tree without the step. The copy is whole again afterwards."""
     changed: dict[str, str] = {}
     for file, old, new in step.edits:
         text = changed.get(file) or (copy / file).read_text()

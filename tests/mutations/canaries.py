@@ -1,5 +1,5 @@
-"""Room: tests.  In: `Step`.  Out: every step that keeps a Secret's payload or a credential from
-leaving, to be taken out one by one."""
+"""`Step`: every step that keeps a Secret's payload or a credential from leaving, to be taken out
+one by one."""
 
 from __future__ import annotations
 

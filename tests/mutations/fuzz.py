@@ -1,5 +1,4 @@
-"""Room: tests.  In: `Step`.  Out: faults of the readers of others' bytes, which the fuzz tests must
-find by themselves."""
+"""`Step`: faults of the readers of others' bytes, which the fuzz tests must find by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: tests.  In: nothing.  Out: `Step`, one thing that the code does and could lose."""
+"""`Step`, one thing that the code does and could lose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """Shape: `edits` are file, text that stands there once, and what stands there without the step;
+    """`edits` are file, text that stands there once, and what stands there without the step;
     `may_raise`: it may be caught by an exception that nobody expects, not by an assertion alone."""
 
     name: str

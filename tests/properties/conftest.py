@@ -1,5 +1,4 @@
-"""Room: property tests.  In: hundreds of examples each.  Out: their verdicts, without coverage, as
-in `tests/simulation`.
+"""Hundreds of examples each: their verdicts, without coverage, as in `tests/simulation`.
 
 The tracer makes them two and a half times as dear, and their time limits would be those of the
 tracer.

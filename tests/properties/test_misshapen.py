@@ -130,7 +130,7 @@ def places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def misshapen(tree: Any, changes: list[tuple[int, object]]) -> Any:
-    """`tree` with other values in some places. Shape: a text in place of the secret still has the
+    """`tree` with other values in some places. A text in place of the secret still has the
     secret in it."""
     tree = copy.deepcopy(tree)
     for number, odd in changes:

@@ -185,7 +185,7 @@ class Story:
             self.queues.settled(queue, batch, list(range(at, len(log))))
 
     def refuse(self, queue: PartitionQueue) -> None:
-        """Shape: where the same is said twice, a sink would refuse it twice; here such a batch is
+        """Where the same is said twice, a sink would refuse it twice; here such a batch is
         let through."""
         items = queue.outstanding.items if queue.outstanding is not None else []
         at = next(

@@ -29,7 +29,7 @@ TIERS = ("front", "back")
 
 @dataclass(frozen=True, slots=True)
 class Obj:
-    """One object. Shape: `noise` and `secret` are fields that a config may leave out."""
+    """One object. `noise` and `secret` are fields that a config may leave out."""
 
     name: str
     uid: str
@@ -54,7 +54,7 @@ class Obj:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One write. Shape: `before` None: created; `after` None: deleted."""
+    """One write. `before` None: created; `after` None: deleted."""
 
     version: int
     name: str
@@ -107,7 +107,7 @@ _GONE = msgspec.json.encode(
 
 @dataclass
 class Server:
-    """Objects with a history that ends at `horizon`. Shape: while it is `away` it answers nobody,
+    """Objects with a history that ends at `horizon`. While it is `away` it answers nobody,
     and is written to all the same."""
 
     version: int = 100

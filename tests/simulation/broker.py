@@ -50,7 +50,7 @@ _MASK = (1 << 31) - 1
 
 
 class Stored(NamedTuple):
-    """One record where it stands. Shape: `said` is None on the control topic; `heeded`: readers of
+    """One record where it stands. `said` is None on the control topic; `heeded`: readers of
     the contract apply it."""
 
     offset: int
@@ -65,7 +65,7 @@ class Stored(NamedTuple):
 
 @dataclass
 class Log:
-    """One partition. Shape: offsets only grow; the cleaner leaves holes."""
+    """One partition. Offsets only grow; the cleaner leaves holes."""
 
     partition: int
     decoded: bool = True
@@ -115,7 +115,7 @@ class Log:
         """Compact all that is older than `lag_s`; a tombstone goes `retention_s` after it was first
         met.
 
-        Shape: what was lost; the deletes of which nothing is left.
+        What was lost; the deletes of which nothing is left.
         """
         bound = next(
             (at for at, each in enumerate(self.records) if each.at_s > now_s - lag_s),
@@ -177,7 +177,7 @@ class Known:
 
 @dataclass(eq=False)
 class Request:
-    """One batch on its way. Shape: `lands` is None once it landed, or will never."""
+    """One batch on its way. `lands` is None once it landed, or will never."""
 
     place: TopicPartition
     data: bytes

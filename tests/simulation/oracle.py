@@ -30,7 +30,7 @@ def wanted(world: World) -> State:
 
 
 def judge(world: World) -> list[str]:
-    """Every promise that was broken. Shape: readers that start now are added to those of the world,
+    """Every promise that was broken. Readers that start now are added to those of the world,
     and all read to the end."""
     fresh = world.kinds.reader("fresh", [Origin()] * world.shape.partitions)
     booted = world.kinds.reader("booted", world.origins())

@@ -55,7 +55,7 @@ from watchrelay.store.transform import Transform
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One broken rule. Shape: `signs` are parts of lines of the verdict; other lines do not
+    """One broken rule. `signs` are parts of lines of the verdict; other lines do not
     count."""
 
     about: str

@@ -144,7 +144,7 @@ class FrontierOfNow(StreamRelay):
 class Unvoided(StreamRelay):
     """F6 (d): a snapshot goes on when a queue overflows, and its end is queued while keys wait.
 
-    Shape: one whose begin or end went with the queue is void all the same: it could never be whole.
+    One whose begin or end went with the queue is void all the same: it could never be whole.
     """
 
     def _overflown(self) -> None:

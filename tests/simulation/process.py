@@ -55,7 +55,7 @@ _METRICS = Metrics()
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a stream follows and publishes of it. Shape: `noise` False leaves that field out."""
+    """What a stream follows and publishes of it. `noise` False leaves that field out."""
 
     name: str
     selector: str = ""
@@ -67,7 +67,7 @@ PLAIN = Config("c0ffee")
 
 @dataclass(slots=True)
 class Shape:
-    """What all lives of a run have in common. Shape: `batch_bytes` is the sink's, `relay_bytes`
+    """What all lives of a run have in common. `batch_bytes` is the sink's, `relay_bytes`
     what the relay hands over at once."""
 
     partitions: int = 2
@@ -123,7 +123,7 @@ def wall_ms() -> int:
 
 
 class Control(ControlTopic):
-    """The control topic, tailed late. Shape: while `blind` nothing is read."""
+    """The control topic, tailed late. While `blind` nothing is read."""
 
     def __init__(
         self,

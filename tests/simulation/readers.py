@@ -35,7 +35,7 @@ Place = tuple[int, int, int]
 class Reader:
     """A reader of section 5, on the consumer's own rooms.
 
-    Shape: `alarms` are the markers that it could not agree with, by epoch; `back` the keys whose
+    `alarms` are the markers that it could not agree with, by epoch; `back` the keys whose
     shown state went back in time.
     """
 
@@ -181,7 +181,7 @@ def _values(held: Mapping[bytes, Held]) -> dict[bytes, bytes]:
 
 
 class Table:
-    """A table that ignores headers: null is a delete. Shape: `by_id` drops what has an event id
+    """A table that ignores headers: null is a delete. `by_id` drops what has an event id
     that was seen, as CloudEvents allow."""
 
     def __init__(self, name: str, partitions: int, *, by_id: bool = False) -> None:

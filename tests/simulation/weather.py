@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Weather:
     """Units: probabilities per request (or per chunk, of a watch), seconds.
 
-    Shape: `api_*` are of the API server: `refused` an answer that is an error; `cut` a connection
+    `api_*` are of the API server: `refused` an answer that is an error; `cut` a connection
     that breaks, in mid-line as often as not; `silent` a watch that says no more; `stale` an answer
     from a cache that lags. `lost` never reaches the broker, `lost_ack` stands in the log unknown to
     its sender, `late` lands after its sender gave it up. `renewed`: a producer that worked is

@@ -42,7 +42,7 @@ dusks."""
 class Kinds:
     """What a run is made of; a test hands in classes that break one rule.
 
-    Shape: `narrow`: some runs have queues that overflow; drawn apart from all else, so that a seed
+    `narrow`: some runs have queues that overflow; drawn apart from all else, so that a seed
     is the same run without.
     """
 
@@ -58,7 +58,7 @@ class Kinds:
 class Verdict:
     """What came of a seed.
 
-    Shape: `broken` is empty for a run in which every promise held; `digest` is that of the whole
+    `broken` is empty for a run in which every promise held; `digest` is that of the whole
     trace; `alarms` are those of the reader that loses records, or is wrong otherwise; `conflated`
     counts records that say more than one change.
     """
@@ -77,10 +77,10 @@ class Verdict:
 
 
 class World:
-    """Everything of one run. Shape: `lost` is what nothing gives back before the next snapshot."""
+    """Everything of one run. `lost` is what nothing gives back before the next snapshot."""
 
     def __init__(self, seed: int, kinds: Kinds | None = None, *, calm: Shape | None = None) -> None:
-        """Shape: `calm`: a world of that shape in which nothing goes wrong by itself and nobody
+        """`calm`: a world of that shape in which nothing goes wrong by itself and nobody
         lives yet, for directed cases."""
         self.seed, self.rng, self.kinds = seed, random.Random(seed), kinds or Kinds(narrow=True)
         self.plan = Plan.drawn(self.rng)

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def soak(for_s: float, seed: int, *, keep: str | None = None) -> dict[str, Any]:
-    """Shape: the report; `right` is the verdict."""
+    """The report; `right` is the verdict."""
     with ExitStack() as stack:
         scene = _begin(stack, for_s, seed)
         faults, memory = Counter[str](), list[tuple[int, int]]()

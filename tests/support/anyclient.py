@@ -1,5 +1,4 @@
-"""Room: test support.  In: a broker's address, a record.  Out: the record stands there, written as
-any client of Kafka may."""
+"""A broker's address, a record: the record stands there, written as any client of Kafka may."""
 
 import json
 import uuid

@@ -1,5 +1,4 @@
-"""Room: test support.  In: PAGE=1, a Chromium on the PATH.  Out: pages in it, driven by its own
-protocol over a WebSocket.
+"""PAGE=1, a Chromium on the PATH: pages in it, driven by its own protocol over a WebSocket.
 
 A driver of our own in a page of code, since what is needed of one is small: look, wait, type, and
 hear what went wrong.
@@ -154,7 +153,7 @@ class Browser:
 
 
 class Page:
-    """One page. Shape: `problems` holds console errors, exceptions and refusals by policy;
+    """One page. `problems` holds console errors, exceptions and refusals by policy;
     `requests` the addresses it asked for."""
 
     def __init__(self, browser: Browser, socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -1,5 +1,5 @@
-"""Room: test support.  In: a transform of Secrets.  Out: all that leaves the relay when Secrets
-full of canaries go every way through it.
+"""A transform of Secrets: all that leaves the relay when Secrets full of canaries go every way
+through it.
 
 Each canary sits where one step of the redaction stands before it, so that a canary that got out
 names the step that failed. Readers, store, reflector, relay and resume are the real ones; the
@@ -66,7 +66,7 @@ keys cannot be read, "damaged" an object that says its payload twice."""
 
 
 def b64(text: str) -> str:
-    """As the payload of a Secret is written. Shape: no canary's form depends on what stands beside
+    """As the payload of a Secret is written. No canary's form depends on what stands beside
     it."""
     return base64.b64encode(text.encode()).decode()
 

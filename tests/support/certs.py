@@ -1,5 +1,4 @@
-"""Room: test support.  In: names.  Out: certificates of a throw-away authority and keys, as PEM
-files."""
+"""Names: certificates of a throw-away authority and keys, as PEM files."""
 
 import datetime as dt
 import ipaddress

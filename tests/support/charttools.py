@@ -1,5 +1,4 @@
-"""Room: test support.  In: CHART and what `tools/charttools.sh` got.  Out: both Helms, promtool and
-the checkers, to run."""
+"""CHART and what `tools/charttools.sh` got: both Helms, promtool and the checkers, to run."""
 
 import functools
 import os

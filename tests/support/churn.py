@@ -1,5 +1,4 @@
-"""Room: test support.  In: an API server and a bounded plan.  Out: changes of its objects, made by
-another process.
+"""An API server and a bounded plan: changes of its objects, made by another process.
 
 `Churn` starts this file as a program. It creates, changes and deletes ConfigMaps and widgets, and
 scales Deployments, in namespaces that exist already, and goes on through outages of the server:
@@ -119,7 +118,7 @@ def deployment(name: str, replicas: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do. Shape: `kinds` out of configmaps, widgets, deployments; `certificate` and `key`
+    """What to do. `kinds` out of configmaps, widgets, deployments; `certificate` and `key`
     may be empty (no client certificate); `operations` is the least, and once the file `enough`
     exists also the most; `per_s` 0 is as fast as the server answers."""
 

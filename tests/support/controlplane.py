@@ -1,5 +1,4 @@
-"""Room: test support.  In: flags.  Out: a real kube-apiserver on its own etcd, with credentials and
-knobs to hurt it.
+"""Flags: a real kube-apiserver on its own etcd, with credentials and knobs to hurt it.
 
 What makes history expire (Source: tried on 1.36): a restart of the API server ends every watch from
 an older version with 410; a continue token or an exact list expires by `compact()` followed by a
@@ -54,7 +53,7 @@ _DISCOVERY = ("/api", "/apis", "/version")
 class ControlPlane:
     """etcd, kube-apiserver and, if asked for, kube-controller-manager; a context manager.
 
-    Shape: `url`, `ca`, `kubeconfig` (admin by client certificate), `admin` (that certificate and
+    `url`, `ca`, `kubeconfig` (admin by client certificate), `admin` (that certificate and
     key) are fixed from construction on and survive every restart.
     """
 
@@ -324,7 +323,7 @@ class ControlPlane:
     ) -> Any:
         """The decoded answer to one request, as the admin or as the owner of `token`.
 
-        Shape: JSON is decoded, anything else is text; PATCH sends a merge patch, or a JSON patch
+        JSON is decoded, anything else is text; PATCH sends a merge patch, or a JSON patch
         for a list.
         Raises: ApiError for answers of 400 and above; OSError or HTTPException when there is no
         answer.
@@ -384,7 +383,7 @@ class ControlPlane:
         """Every audit event so far, oldest first: verb, requestURI, user, objectRef,
         responseStatus, stage.
 
-        Shape: a watch appears at its start (stage ResponseStarted) and at its end, all else once
+        A watch appears at its start (stage ResponseStarted) and at its end, all else once
         (ResponseComplete).
         """
         text = self._audit_log.read_text() if self._audit_log.exists() else ""

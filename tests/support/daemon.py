@@ -1,5 +1,4 @@
-"""Room: test support.  In: a config as a dict.  Out: the program as its users run it: `watchrelay
-run` and the other commands.
+"""A config as a dict: the program as its users run it: `watchrelay run` and the other commands.
 
 The program is a child process like any other part; it is spoken to by signals and by its HTTP
 window, and heard by its logs.
@@ -44,7 +43,7 @@ def relay_config(
     """A small config with the shortest intervals; `more` replaces whole sections or adds to
     `kafka`.
 
-    Shape: `resources` are names, or entries with more keys; topics have 3 partitions and one copy.
+    `resources` are names, or entries with more keys; topics have 3 partitions and one copy.
     """
     kafka = {
         "bootstrapServers": bootstrap.split(","),
@@ -97,7 +96,7 @@ class Daemon:
     """`watchrelay run` with one config; a context manager that starts it and leaves nothing
     running.
 
-    Shape: files are made in `directory`; several daemons may share it under different names.
+    Files are made in `directory`; several daemons may share it under different names.
     `start` may be called again after an end.
     """
 
@@ -191,7 +190,7 @@ class Daemon:
         return total
 
     def rebuilds(self) -> Counter[str]:
-        """How often it sent under another producer id what may be in the log already. Shape: over
+        """How often it sent under another producer id what may be in the log already. Over
         all its lives, without those that a kill ended.
         """
         now = Counter(self._rebuilds)

@@ -1,5 +1,4 @@
-"""Room: test support.  In: the committed dashboards.  Out: their panels and expressions, variables
-replaced by values."""
+"""The committed dashboards: their panels and expressions, variables replaced by values."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,5 @@
-"""Room: tests.  In: a running `watchrelay demo`.  Out: it showed changes, said where its window is,
-and Ctrl-C ended it well."""
+"""A running `watchrelay demo`: it showed changes, said where its window is, and Ctrl-C ended it
+well."""
 
 import http.client
 import re
@@ -14,7 +14,7 @@ from tests.support.process import wait_until
 def end_well(
     demo: "subprocess.Popen[bytes]", shown: Callable[[], str], said: Callable[[], str]
 ) -> None:
-    """See three changes, ask the window whether all is ready, and end it. Shape: `shown`, `said`:
+    """See three changes, ask the window whether all is ready, and end it. `shown`, `said`:
     its output, its errors so far."""
     wait_until(
         "changes are shown",

@@ -1,5 +1,5 @@
-"""Room: test support.  In: the pages of the docs, of the README and of what stands beside the
-parts.  Out: their fenced blocks, and what each is there for.
+"""The pages of the docs, of the README and of what stands beside the parts: their fenced blocks,
+and what each is there for.
 
 A comment before a block says how it is held true:
 
@@ -29,7 +29,7 @@ _DIRECTIVE = re.compile(r"^ *<!-- docs: (?P<verb>\w+)(?::? (?P<rest>.+?))? -->\s
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block. Shape: `verb` is "" without a comment; `rest` is the file's name or the
+    """One fenced block. `verb` is "" without a comment; `rest` is the file's name or the
     reason."""
 
     page: str

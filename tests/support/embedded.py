@@ -1,5 +1,4 @@
-"""Room: test support.  In: nothing.  Out: the embedded parts behind the interface of the real ones:
-a synthetic API server, a mock Kafka.
+"""The embedded parts behind the interface of the real ones: a synthetic API server, a mock Kafka.
 
 Both live in this process, the server on an event loop in a thread of its own; the relay and the
 churn are other processes, as always.

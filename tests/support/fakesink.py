@@ -1,7 +1,7 @@
 """An in-memory Kafka behind the relay's ports, with faults by seed: delays, lost acknowledgements
 (so resends), refusals, an outage.
 
-Shape: the log keeps every copy, as a broker without idempotence would: a record whose
+The log keeps every copy, as a broker without idempotence would: a record whose
 acknowledgement was lost stands there twice.
 """
 

@@ -1,5 +1,4 @@
-"""Room: test support.  In: the port of a server.  Out: a way to it that refuses, holds, delays,
-throttles or cuts, on command.
+"""The port of a server: a way to it that refuses, holds, delays, throttles or cuts, on command.
 
 A TCP proxy on an event loop in a thread of its own; commands may come from any thread and hold from
 their return on. Nothing is ever left out of a stream: what is held arrives after `heal`, or the
@@ -26,7 +25,7 @@ _RESET = struct.pack("ii", 1, 0)
 class FaultProxy:
     """The proxy; a context manager.
 
-    Shape: `port` is fixed from construction on. `accepted_s` is when each connection was accepted.
+    `port` is fixed from construction on. `accepted_s` is when each connection was accepted.
     Units: bytes, seconds (monotonic).
     """
 
@@ -199,7 +198,7 @@ class FaultProxy:
 
 
 class _Link:
-    """One connection through the proxy. Shape: `said` counts what the server sent, in bytes."""
+    """One connection through the proxy. `said` counts what the server sent, in bytes."""
 
     def __init__(self, client: asyncio.StreamWriter) -> None:
         self.writers = [client]

@@ -1,6 +1,5 @@
-"""Room: test support.  In: a small API server with a script of misbehaviour, a plan.  Out: a
-watcher that follows it over real sockets, in virtual time, and the plain dict that it fills.
-"""
+"""A small API server with a script of misbehaviour, a plan: a watcher that follows it over real
+sockets, in virtual time, and the plain dict that it fills."""
 
 from __future__ import annotations
 

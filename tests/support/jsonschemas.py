@@ -1,5 +1,4 @@
-"""Room: test support.  In: a file of others' format.  Out: what that format's JSON schema says of
-it.
+"""A file of others' format: what that format's JSON schema says of it.
 
 The schemas come with the package check-jsonschema: nothing is fetched.
 """

@@ -1,5 +1,4 @@
-"""Room: test support.  In: a version and a shape.  Out: real Apache Kafka (KRaft), to start, use
-and hurt."""
+"""A version and a shape: real Apache Kafka (KRaft), to start, use and hurt."""
 
 import base64
 import contextlib
@@ -61,7 +60,7 @@ of a kind, and a JVM's start."""
 class KafkaBroker:
     """One broker that is its own controller, or one node of a `KafkaCluster`; a context manager.
 
-    Shape: `listeners` maps a listener's name to host:port, fixed from construction on, across
+    `listeners` maps a listener's name to host:port, fixed from construction on, across
     restarts. A plain broker has PLAINTEXT. A secured one has INT (plaintext, super user), SCRAM
     (SASL_SSL, SCRAM-SHA-512), MTLS (SSL, client certificates, principal User:<CN>) and PLAIN
     (SASL_PLAINTEXT, PLAIN and OAUTHBEARER), and an authorizer that lets nobody but INT do anything
@@ -344,7 +343,7 @@ def create_topic(
 class KafkaCluster:
     """Several nodes, each broker and controller, replication to all; a context manager.
 
-    Shape: `nodes[i]` is a `KafkaBroker` with node id i + 1, to kill, pause and restart by itself.
+    `nodes[i]` is a `KafkaBroker` with node id i + 1, to kill, pause and restart by itself.
     Writes go on 2-6 s after the death of a leader; with two of three dead all stops.
     """
 

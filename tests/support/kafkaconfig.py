@@ -1,5 +1,4 @@
-"""Room: test support.  In: the shape of a Kafka node.  Out: its server.properties and its log
-configuration."""
+"""The shape of a Kafka node: its server.properties and its log configuration."""
 
 import base64
 import uuid
@@ -125,7 +124,7 @@ def server_properties(
     """The settings of one node, broker and controller at once; the first listener is the one
     between brokers.
 
-    Shape: clients that came by the listener VIA are told that it is at the port `via`.
+    Clients that came by the listener VIA are told that it is at the port `via`.
     """
     addresses = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
     told = [f"{name}://127.0.0.1:{via if name == 'VIA' else port}" for name, port in ports.items()]

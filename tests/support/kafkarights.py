@@ -1,5 +1,5 @@
-"""Room: test support.  In: a secured broker, a user.  Out: the rights of a relay in Kafka, given,
-taken and asked for; what was denied.
+"""A secured broker, a user: the rights of a relay in Kafka, given, taken and asked for; what was
+denied.
 
 `RIGHTS` is what docs/install.md and deploy/strimzi/user.yaml list, which a test compares, and what
 a relay is shown to live with.

@@ -1,5 +1,4 @@
-"""Room: test support.  In: a running relay, a seed, what to be in the middle of.  Out: its death
-there, counted by what it was at.
+"""A running relay, a seed, what to be in the middle of: its death there, counted by what it was at.
 
 The instant is found by the relay's own log, read every millisecond: between "stream claimed" and
 "log read back" it reads its log, between "snapshot started" and "snapshot complete" it writes a
@@ -30,7 +29,7 @@ def aims(count: int) -> Iterator[Aim]:
 
 
 class Victim:
-    """A relay whose lives end by SIGKILL. Shape: `deaths` counts by what it was in the middle of;
+    """A relay whose lives end by SIGKILL. `deaths` counts by what it was in the middle of;
     one death may count twice."""
 
     def __init__(self, relay: Daemon, rng: random.Random, ask_snapshot: Callable[[], None]) -> None:

@@ -1,5 +1,4 @@
-"""Room: test support.  In: the text of an API server's list.  Out: what the relay must publish for
-it, byte by byte.
+"""The text of an API server's list: what the relay must publish for it, byte by byte.
 
 Nothing is re-encoded: members are cut out of the text as they stand, so numbers, escapes and the
 order of keys survive here, and a test that compares with it shows that they survived there.
@@ -110,7 +109,7 @@ def _lean_metadata(metadata: str) -> str:
 def expected_table(
     listing: str, *, edit: Callable[[str], str] = without_defaults, prefix: str = ""
 ) -> dict[bytes, bytes]:
-    """Key and value of each item of a list. Shape: apiVersion and kind stand in front; an item that
+    """Key and value of each item of a list. ApiVersion and kind stand in front; an item that
     has none gets those of its list."""
     whole = dict(members(listing))
     kind = json.loads(whole["kind"]).removesuffix("List")
@@ -168,7 +167,7 @@ def await_equal(
     """Returns once each stream's table is what the API server lists, key by key and byte by byte,
     proven in each partition.
 
-    Shape: `wanted` maps a stream to the path of its list, or to that and the edit behind it. What
+    `wanted` maps a stream to the path of its list, or to that and the edit behind it. What
     still differs when the time is up is the AssertionError.
     """
     differs: dict[str, list[str]] = {}

@@ -1,5 +1,4 @@
-"""Room: test support.  In: a broker and a control topic.  Out: the consumer library's reader, in a
-thread."""
+"""A broker and a control topic: the consumer library's reader, in a thread."""
 
 import asyncio
 import threading
@@ -17,7 +16,7 @@ _ANSWER_S = 30.0
 class LiveReader:
     """A `TopicReader` that is iterated forever; a context manager.
 
-    Shape: `told` is the state that its changes alone make, by stream and key; it must be what the
+    `told` is the state that its changes alone make, by stream and key; it must be what the
     reader itself holds.
     """
 

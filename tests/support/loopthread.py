@@ -1,5 +1,4 @@
-"""Room: test support.  In: work for an event loop.  Out: its result, from a loop that turns on a
-thread of its own.
+"""Work for an event loop: its result, from a loop that turns on a thread of its own.
 
 For servers that a test talks to from outside while it may still reach into them.
 """

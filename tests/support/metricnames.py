@@ -1,5 +1,4 @@
-"""Room: test support.  In: PromQL, or text with metrics in it.  Out: the names in it that no relay
-exposes."""
+"""PromQL, or text with metrics in it: the names in it that no relay exposes."""
 
 import re
 from collections.abc import Iterator

@@ -1,6 +1,5 @@
-"""Room: test support.  In: a path and texts, or a pod's volumes.  Out: files as the kubelet mounts
-them, and their swap for another generation.
-"""
+"""A path and texts, or a pod's volumes: files as the kubelet mounts them, and their swap for
+another generation."""
 
 import base64
 import itertools
@@ -44,7 +43,7 @@ class Mount:
 
 def mount_volumes(cluster: ControlPlane, namespace: str, pod: dict[str, Any], root: Path) -> None:
     """Lays the files of a pod's Secrets and ConfigMaps below `root`, where its first container
-    mounts them. Shape: `pod` is its spec."""
+    mounts them. `pod` is its spec."""
     places = {
         mount["name"]: root / mount["mountPath"].lstrip("/")
         for mount in pod["containers"][0]["volumeMounts"]

@@ -1,5 +1,4 @@
-"""Room: test support.  In: the tree's own tools/build.sh.  Out: where the programs that it built
-are."""
+"""The tree's own tools/build.sh: where the programs that it built are."""
 
 import functools
 import subprocess

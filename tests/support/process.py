@@ -1,5 +1,4 @@
-"""Room: test support.  In: a command line and what "ready" means.  Out: a child process that cannot
-outlive us.
+"""A command line and what "ready" means: a child process that cannot outlive us.
 
 A child is killed by the kernel when the thread that forked it ends, so all children are forked by
 one thread that lives as long as this interpreter: a test may start and restart parts from any
@@ -50,7 +49,7 @@ def wait_until(
     """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed
     false.
 
-    Shape: asked every `poll_s`; without it every 20 ms, and less often the longer it was waited
+    Asked every `poll_s`; without it every 20 ms, and less often the longer it was waited
     already (every 50th of that, at least five times a second): a question costs milliseconds of the
     very machine that works at the answer.
     """
@@ -100,7 +99,7 @@ def listens(port: int) -> bool:
 class Workspace:
     """A directory in memory (/dev/shm, else the temporary directory) that is removed at exit.
 
-    Shape: an exclusive lock on a file inside marks it as in use; directories left behind by killed
+    An exclusive lock on a file inside marks it as in use; directories left behind by killed
     runs hold no lock and are swept by the next run, as they would keep their memory until the
     machine restarts.
     """

@@ -1,5 +1,5 @@
-"""Room: test support.  In: what a producer writes.  Out: produce requests taken apart, answers put
-together, and a transport for a Link without a socket. Source: Kafka protocol guide, Produce v7."""
+"""What a producer writes: produce requests taken apart, answers put together, and a transport for a
+Link without a socket. Source: Kafka protocol guide, Produce v7."""
 
 import asyncio
 import struct

@@ -1,5 +1,5 @@
-"""Room: test support.  In: the address of a relay.  Out: a real Prometheus that scrapes it each
-second and evaluates the alert rules."""
+"""The address of a relay: a real Prometheus that scrapes it each second and evaluates the alert
+rules."""
 
 import http.client
 import json

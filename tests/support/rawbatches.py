@@ -1,5 +1,5 @@
-"""Room: test support.  In: records, also such as no client would write.  Out: record batches byte
-by byte, and the way to a broker."""
+"""Records, also such as no client would write: record batches byte by byte, and the way to a
+broker."""
 
 import asyncio
 import gzip

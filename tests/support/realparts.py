@@ -1,5 +1,4 @@
-"""Room: test support.  In: REAL and what `tools/build.sh` built.  Out: the harness of real parts,
-in one import.
+"""REAL and what `tools/build.sh` built: the harness of real parts, in one import.
 
 Real parts are a kube-apiserver with its etcd (`ControlPlane`) and Apache Kafka (`KafkaBroker`,
 `KafkaCluster`). All run on loopback ports of their own with data in memory, and none survives the

@@ -17,7 +17,7 @@ _VERBS = {"ADDED", "MODIFIED", "DELETED"}
 
 
 def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
-    """What of `frames` does not follow from the lines of `data`. Shape: a line that is not blank
+    """What of `frames` does not follow from the lines of `data`. A line that is not blank
     has one frame, up to one that ends it all; what stands behind the last line end has one only if
     it is whole."""
     lines = [each.strip() for each in data.split(b"\n")]

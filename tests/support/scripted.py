@@ -1,5 +1,4 @@
-"""Room: test support.  In: a handler that decides each answer.  Out: a raw HTTP/1.1 server on
-127.0.0.1 that can also misbehave.
+"""A handler that decides each answer: a raw HTTP/1.1 server on 127.0.0.1 that can also misbehave.
 
 Nothing here is clever about HTTP on purpose: what a handler says is what stands on the wire, byte
 by byte, so that a test can cut a stream anywhere, leave out the terminal chunk, reset the
@@ -26,7 +25,7 @@ _HEAD_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came. Shape: header names are lower-case; of repeated ones `headers` has
+    """One request as it came. Header names are lower-case; of repeated ones `headers` has
     the last, `raw_headers` all."""
 
     method: str

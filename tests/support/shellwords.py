@@ -1,6 +1,5 @@
-"""Room: test support.  In: lines of shell as pages print them.  Out: what is wrong with them
-without running them: arguments that the program does not take, targets that the Makefile does not
-have, files that are not there."""
+"""Lines of shell as pages print them: what is wrong with them without running them: arguments that
+the program does not take, targets that the Makefile does not have, files that are not there."""
 
 import contextlib
 import io

@@ -1,5 +1,4 @@
-"""Room: test support.  In: a broker's address.  Out: a running sink, batches to deliver, and what
-stands on a topic."""
+"""A broker's address: a running sink, batches to deliver, and what stands on a topic."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,5 +1,5 @@
-"""Room: test support.  In: where every connection shall end.  Out: a SOCKS5 proxy on 127.0.0.1 that
-was asked for names of its own network.
+"""Where every connection shall end: a SOCKS5 proxy on 127.0.0.1 that was asked for names of its own
+network.
 
 Source: RFC 1928, RFC 1929 (user and password).
 """
@@ -15,7 +15,7 @@ _GRANTED = b"\x05\x00\x00\x01\x7f\x00\x00\x01\x00\x00"
 
 
 class SocksProxy:
-    """An async context manager. Shape: `asked` are the names and ports that clients wanted; all are
+    """An async context manager. `asked` are the names and ports that clients wanted; all are
     led to `port` of 127.0.0.1."""
 
     def __init__(self, port: int, *, login: tuple[str, str] | None = None) -> None:

@@ -44,7 +44,7 @@ def stream(
 
 @dataclass(slots=True)
 class Log:
-    """One partition. Shape: by offset; an offset without a record was compacted away, or never
+    """One partition. By offset; an offset without a record was compacted away, or never
     appended."""
 
     records: dict[int, WireRecord] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Said:
 class Writer:
     """One tenure of a stream: positions, counts and digests as the contract wants them.
 
-    Shape: `lose=True` gives a record its position and lets it vanish. Each call that appends
+    `lose=True` gives a record its position and lets it vanish. Each call that appends
     returns the record, to be sent again.
     """
 

@@ -34,7 +34,7 @@ class Cluster(Target, Protocol):
 
 
 class Testbed:
-    """Shape: `name` is the cluster's name in topics, `cluster` the control plane; `directory` holds
+    """`name` is the cluster's name in topics, `cluster` the control plane; `directory` holds
     configs and logs."""
 
     __test__ = False  # pytest collects classes by this prefix

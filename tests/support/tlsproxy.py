@@ -1,5 +1,5 @@
-"""Room: test support.  In: a real API server.  Out: a way to it that understands what it carries,
-counts it, and hurts it with aim.
+"""A real API server: a way to it that understands what it carries, counts it, and hurts it with
+aim.
 
 It ends TLS (its certificate is of an authority of its own, which the kubeconfig names), so unlike
 `FaultProxy` it knows a watch from a list and a line from its half. Clients come by token: a client
@@ -33,7 +33,7 @@ _INITIAL_END = b'"k8s.io/initial-events-end":"true"'
 
 @dataclass
 class Passed:
-    """One request. Shape: `kind` is "list" for a streaming list, too, which ends with its end mark.
+    """One request. `kind` is "list" for a streaming list, too, which ends with its end mark.
     Units: monotonic seconds."""
 
     kind: Literal["list", "watch", "get"]
@@ -45,7 +45,7 @@ class Passed:
 
 
 class TlsProxy:
-    """The proxy; a context manager. Shape: what passes is in `passed`, oldest first; what `swallow`
+    """The proxy; a context manager. What passes is in `passed`, oldest first; what `swallow`
     took in `swallowed`."""
 
     def __init__(self, cluster: ControlPlane, directory: Path) -> None:

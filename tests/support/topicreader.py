@@ -1,5 +1,4 @@
-"""Room: test support.  In: state topics, by confluent-kafka.  Out: their tables, whether they are
-proven, and every broken rule.
+"""State topics, by confluent-kafka: their tables, whether they are proven, and every broken rule.
 
 The reader of docs/record-contract.md section 5, written from that page alone. It reads each
 partition from its start; the tests' topics are never compacted, so a gap is a problem here, and not
@@ -46,7 +45,7 @@ class Held:
 
 @dataclass(slots=True)
 class PartitionState:
-    """One stream in one partition. Shape: `inherited` until the first proof in an epoch that found
+    """One stream in one partition. `inherited` until the first proof in an epoch that found
     older state here."""
 
     epoch: int = 0
@@ -84,12 +83,12 @@ class PartitionState:
 class TopicReader:
     """Reads topics from their start; a context manager.
 
-    Shape: `records` are all, in the order read; `problems` one line each, empty for a right topic;
+    `records` are all, in the order read; `problems` one line each, empty for a right topic;
     `duplicates` and `stale` count what the contract tells a reader to ignore.
     """
 
     def __init__(self, bootstrap: str, *topics: str, writers: Sequence[Writer] = ()) -> None:
-        """Shape: `writers` are those who write the topics; it may grow."""
+        """`writers` are those who write the topics; it may grow."""
         self.topics = topics
         self._writers = writers
         self.records: list[Said] = []
@@ -150,7 +149,7 @@ class TopicReader:
         """Takes in what stands on the topics now, up to their ends as asked for at the call; the
         number of records read.
 
-        Shape: 0 too when the brokers cannot say where the ends are.
+        0 too when the brokers cannot say where the ends are.
         """
         try:
             if len({topic for topic, _ in self._next}) < len(self.topics) and not self._assign():

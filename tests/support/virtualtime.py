@@ -1,5 +1,4 @@
-"""Room: test support.  In: a coroutine.  Out: its result, in virtual time: an idle loop jumps to
-its next timer.
+"""A coroutine: its result, in virtual time: an idle loop jumps to its next timer.
 
 Real sockets between client and server of the same process work, for loopback delivers before the
 loop would sleep. Threads and other processes do not: what is handed to an executor runs at once, in

@@ -25,7 +25,7 @@ Moment = tuple[bytes, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Shape: `invented` was said and never happened; `missing` changed what is published and was not
+    """`invented` was said and never happened; `missing` changed what is published and was not
     said; `same` changed nothing of it."""
 
     changes: int
@@ -57,7 +57,7 @@ class _Seen:
 
 
 class WatchRecorder:
-    """Watches some lists of a cluster from now on; a context manager. Shape: `paths` maps a stream
+    """Watches some lists of a cluster from now on; a context manager. `paths` maps a stream
     to the path of its list."""
 
     def __init__(self, cluster: Target, paths: Mapping[str, str]) -> None:

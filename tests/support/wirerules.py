@@ -1,5 +1,5 @@
-"""Room: test support.  In: one Kafka record as it stands on a state topic.  Out: what it says, and
-each rule of the contract it breaks.
+"""One Kafka record as it stands on a state topic: what it says, and each rule of the contract it
+breaks.
 
 Written from docs/record-contract.md (sections 3 and 5) alone: nothing of the product is imported,
 so that a mistake there cannot excuse itself here.
@@ -111,7 +111,7 @@ def value_hash(key: bytes, value: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A record as Kafka gave it. Shape: `headers` in their order, a value None is possible in Kafka
+    """A record as Kafka gave it. `headers` in their order, a value None is possible in Kafka
     and wrong for us."""
 
     topic: str
@@ -124,7 +124,7 @@ class Raw:
 
 @dataclass(slots=True)
 class Said:
-    """A record understood. Shape: `type` is the short one (added, ..., claim, begin, end,
+    """A record understood. `type` is the short one (added, ..., claim, begin, end,
     heartbeat); `problems` one line each."""
 
     raw: Raw

@@ -1,5 +1,4 @@
-"""Room: test support.  In: readers that saw records twice, what their relays tell.  Out: what is
-excused, and what is shown."""
+"""Readers that saw records twice, what their relays tell: what is excused, and what is shown."""
 
 import pytest
 

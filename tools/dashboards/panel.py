@@ -28,7 +28,7 @@ STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. Shape: `queries` are pairs of an expression and its legend; `bad` is the value
+    """One panel. `queries` are pairs of an expression and its legend; `bad` is the value
     from which on it is red, `most` the end of its axis; `empty` is said when nothing answers, which
     is how it should be where `may_be_empty`; `looks` are colours and lines by legend: a colour of
     Grafana's, or BOUND."""

@@ -55,7 +55,7 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path means. Shape: `namespace` "" is all namespaces or none; `name` "" is the
+    """What a path means. `namespace` "" is all namespaces or none; `name` "" is the
     collection."""
 
     served: Served

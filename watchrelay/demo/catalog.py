@@ -22,7 +22,7 @@ _VERBS = ["create", "delete", "get", "list", "update", "watch"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One resource. Shape: `resource` is the version that objects are stored in; `versions` are all
+    """One resource. `resource` is the version that objects are stored in; `versions` are all
     served, preferred first."""
 
     resource: Resource

@@ -35,7 +35,7 @@ class EmbeddedKafkaError(WatchrelayError):
 class EmbeddedKafka:
     """A running mock cluster on 127.0.0.1; a context manager.
 
-    Shape: brokers have the ids 1 to `brokers`; topics that a client asks about come into being with
+    Brokers have the ids 1 to `brokers`; topics that a client asks about come into being with
     4 partitions. What it does not do, and real Kafka does: keep more than 5 MiB of a partition (the
     oldest batches vanish), compact, limit sizes, check sequences, fence, create topics or describe
     configs on request, groups of more than one member. Source: librdkafka, src/rdkafka_mock.c.

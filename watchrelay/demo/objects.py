@@ -28,7 +28,7 @@ _NODES = 40
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What tells a pod from the others of its app. Shape: `phase` Pending has no addresses and no
+    """What tells a pod from the others of its app. `phase` Pending has no addresses and no
     container states yet."""
 
     namespace: str
@@ -140,7 +140,7 @@ def numbered_pod(number: int, *, revision: int = 0, managed_fields: bool = True)
     """Pod `number` of an endless, even series over 97 apps and 20 namespaces; `revision` changes
     its status as a kubelet does.
 
-    Shape: about 5.1 KB, 3.7 KB without managedFields. Units: costs about 12 us. For floods and
+    About 5.1 KB, 3.7 KB without managedFields. Units: costs about 12 us. For floods and
     memory benchmarks.
     """
     random = Random(number)

@@ -30,7 +30,7 @@ class WatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """Shape: `exactly` None: the newest version, which must not be below `at_least`."""
+    """`exactly` None: the newest version, which must not be below `at_least`."""
 
     limit: int = 0
     token: str = ""

@@ -75,7 +75,7 @@ class Refused(Exception):
 
 
 class Stored(msgspec.Struct, gc=False, frozen=True):
-    """One state of one object. Shape: its JSON is `parts` joined, with the resourceVersion put in
+    """One state of one object. Its JSON is `parts` joined, with the resourceVersion put in
     before `parts[cut]`.
 
     `fields` has what field selectors of this resource may ask for, beyond name and namespace.
@@ -133,7 +133,7 @@ class Listing:
 class Collection:
     """All objects of one resource, their recent history, and who wants to be woken when it grows.
 
-    Shape: `history` is in version order; position p of a reader is the event `history[p -
+    `history` is in version order; position p of a reader is the event `history[p -
     dropped]`; `horizon` is the version up to which history is gone.
     """
 
@@ -350,7 +350,7 @@ def _expired(after: ObjectId | None) -> Refused:
 def encode(
     obj: Mapping[str, object], *, fields: Mapping[str, str] | None = None, custom: bool = False
 ) -> Stored:
-    """An object as it is stored, version 0 until it is put. Shape: it begins as `item_prefix`
+    """An object as it is stored, version 0 until it is put. It begins as `item_prefix`
     says."""
     metadata = obj["metadata"]
     assert isinstance(metadata, Mapping), "checked where the object came in"

@@ -1,5 +1,4 @@
-"""Room: sink.  In: records of a control topic.  Out: claims about epochs, descriptions and what is
-passed over."""
+"""Records of a control topic: claims about epochs, descriptions and what is passed over."""
 
 import pytest
 

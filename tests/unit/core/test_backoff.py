@@ -1,4 +1,4 @@
-"""Room: unit tests.  In: moments of failure.  Out: the delay sequence of `core/backoff.py`."""
+"""Moments of failure: the delay sequence of `core/backoff.py`."""
 
 from random import Random
 

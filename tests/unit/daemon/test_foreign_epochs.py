@@ -55,7 +55,7 @@ async def forge(
     """The newest record whose key begins so, again, under another position and, if it is an object,
     with another content.
 
-    Shape: `epoch` None: the epoch that it has. `sequence` 0: `ahead` of the highest of that epoch.
+    `epoch` None: the epoch that it has. `sequence` 0: `ahead` of the highest of that epoch.
     """
     records = await read(world, TOPIC)
     newest = [record for record in records if record.key.startswith(key)][-1]

@@ -1,5 +1,5 @@
-"""Room: app.  In: streams whose topics hold something, not all of which may be read.  Out: which of
-them go on, and what their rows say."""
+"""Streams whose topics hold something, not all of which may be read: which of them go on, and what
+their rows say."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def config(*resources: str, **more: Any) -> str:
 
 
 class Remembers:
-    """Puts everything in force that it does not object to. Shape: `adopted` are the resources of
+    """Puts everything in force that it does not object to. `adopted` are the resources of
     each adopted settings."""
 
     def __init__(self, settings: Settings) -> None:

@@ -1,5 +1,4 @@
-"""Room: tests of demo.  In: nothing.  Out: a synthetic cluster on a real socket, and a client that
-reads it as any client would."""
+"""A synthetic cluster on a real socket, and a client that reads it as any client would."""
 
 import asyncio
 import json

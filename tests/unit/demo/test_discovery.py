@@ -1,5 +1,5 @@
-"""Room: demo.  In: discovery requests and definitions that come, change and go.  Out: claims about
-what the cluster says it serves."""
+"""Discovery requests and definitions that come, change and go: claims about what the cluster says
+it serves."""
 
 import copy
 from typing import Any

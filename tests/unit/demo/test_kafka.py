@@ -1,5 +1,4 @@
-"""Room: demo.  In: a machine with or without confluent-kafka.  Out: claims about the embedded
-Kafka's life."""
+"""A machine with or without confluent-kafka: claims about the embedded Kafka's life."""
 
 import sys
 

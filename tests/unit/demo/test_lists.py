@@ -1,5 +1,5 @@
-"""Room: demo.  In: list requests over a real socket.  Out: claims about pages, versions, tokens,
-selectors and representations."""
+"""List requests over a real socket: claims about pages, versions, tokens, selectors and
+representations."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Room: demo.  In: watch requests over a real socket.  Out: claims about events, bookmarks, expiry,
-streaming lists, selectors."""
+"""Watch requests over a real socket: claims about events, bookmarks, expiry, streaming lists,
+selectors."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""Room: demo.  In: writes over a real socket, and a shop.  Out: claims about what writes do, and
-that a seed tells one story."""
+"""Writes over a real socket, and a shop: claims about what writes do, and that a seed tells one
+story."""
 
 import json
 import sys

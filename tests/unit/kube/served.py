@@ -1,5 +1,4 @@
-"""Room: test support.  In: a scripted server.  Out: a client of it, and the objects and lines that
-an API server would send."""
+"""A scripted server: a client of it, and the objects and lines that an API server would send."""
 
 from __future__ import annotations
 

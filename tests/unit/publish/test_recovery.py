@@ -1,5 +1,5 @@
-"""Room: unit tests.  In: short logs, written out.  Out: what a new writer makes of each; cases are
-named as in the contract's reasons."""
+"""Short logs, written out: what a new writer makes of each; cases are named as in the contract's
+reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OURS = "ours"
 
 
 class Log:
-    """Writes a log and keeps count, as a right writer does. Shape: `stale` writes without
+    """Writes a log and keeps count, as a right writer does. `stale` writes without
     counting."""
 
     def __init__(self, epoch: int = 1) -> None:

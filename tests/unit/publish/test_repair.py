@@ -1,5 +1,4 @@
-"""Room: unit tests.  In: offsets of acknowledgements, and what stands between them.  Out: the keys
-to heal."""
+"""Offsets of acknowledgements, and what stands between them: the keys to heal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Room: unit tests.  In: whole processes in virtual time, one after another on one log.  Out: what
-each appends; the directed cases."""
+"""Whole processes in virtual time, one after another on one log: what each appends; the directed
+cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: unit tests.  In: a log whose deletes are values.  Out: where a tombstone is owed."""
+"""A log whose deletes are values: where a tombstone is owed."""
 
 from __future__ import annotations
 

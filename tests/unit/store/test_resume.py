@@ -1,5 +1,4 @@
-"""Room: unit tests.  In: a store filled from a log, then a watch that replays, or a list.  Out:
-what counts as a change."""
+"""A store filled from a log, then a watch that replays, or a list: what counts as a change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Room: test support of kube.  In: the odd parts of a kubeconfig.  Out: kubeconfig files, a clock
-to turn by hand, loaded credentials."""
+"""The odd parts of a kubeconfig: kubeconfig files, a clock to turn by hand, loaded credentials."""
 
 import base64
 import json

@@ -1,5 +1,4 @@
-"""Room: test support of kube.  In: names and what is odd about them.  Out: PEM certificates and
-keys, and servers that use them."""
+"""Names and what is odd about them: PEM certificates and keys, and servers that use them."""
 
 import datetime as dt
 import ipaddress

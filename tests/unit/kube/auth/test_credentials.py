@@ -1,5 +1,5 @@
-"""Room: kube.  In: kubeconfigs, token files, impersonation.  Out: claims T64, T70, T71, T73 about
-who we say we are and where we go."""
+"""Kubeconfigs, token files, impersonation: claims T64, T70, T71, T73 about who we say we are and
+where we go."""
 
 import logging
 import os

@@ -1,5 +1,4 @@
-"""Room: kube.  In: exec plugins as real programs.  Out: claims T66 to T68 and T73 about what
-programs hand us."""
+"""Exec plugins as real programs: claims T66 to T68 and T73 about what programs hand us."""
 
 import asyncio
 import json

@@ -1,5 +1,4 @@
-"""Room: kube.  In: authorities, certificates, servers on real sockets.  Out: claims T69 to T72
-about whom we trust."""
+"""Authorities, certificates, servers on real sockets: claims T69 to T72 about whom we trust."""
 
 import asyncio
 import ssl
