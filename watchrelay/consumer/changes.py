@@ -150,14 +150,13 @@ class Problem:
 
 
 class Problems:
-    """Problems by their text. Bounded; what comes after a hundred different ones is
-    counted with the last."""
+    """Problems by their text; what comes after a hundred different ones is counted with the
+    last."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str, str], Problem] = {}
 
     def add(self, problem: Problem) -> None:
-        """Count `problem`."""
         key: tuple[str, str, str] = (problem.kind, problem.topic, problem.detail)
         if key not in self._held and len(self._held) >= _PROBLEMS_MAX:
             key = next(reversed(self._held))
@@ -165,5 +164,4 @@ class Problems:
         self._held[key] = problem if held is None else replace(held, count=held.count + 1)
 
     def all(self) -> list[Problem]:
-        """All of them, in the order of their first time."""
         return list(self._held.values())

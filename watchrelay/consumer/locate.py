@@ -92,8 +92,8 @@ class Finder:
         return self.there
 
     async def _look_at_ids(self) -> set[str]:
-        """Topics that are others now: one that is longer already than the former was read gives
-        itself away by nothing else."""
+        """A recreated topic that is longer already than the former was gives itself away by
+        its id alone."""
         try:
             found = await ids_of_topics(self.consumer, sorted(self.there))
         except (KafkaError, OSError):
@@ -104,7 +104,6 @@ class Finder:
         return changed
 
     def _without(self, control: TopicPartition, why: str) -> None:
-        """Go on without the control topic, and say so."""
         self.control = None
         detail = (
             f"{control.topic} cannot be read ({why}): the start is taken from the newest heartbeats"
@@ -173,12 +172,10 @@ class Finder:
         }
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
-        """Whether a partition with these streams, which is not there any more, will never be there
-        again.
-
-        Without the control topic it is the topic that tells, by having fewer partitions now;
-        that of a topic is never lowered.
-        """
+        """Whether a partition with these streams, which is not there any more, will never
+        be there again.
+        Without the control topic: whether the topic has fewer partitions now, a number that
+        never goes down for one topic."""
         if (described := self.described()) is None:
             return place.topic in self.there
         stands = (
@@ -192,8 +189,8 @@ class Finder:
     async def places(
         self, known: frozenset[TopicPartition]
     ) -> dict[TopicPartition, dict[str, Origin]]:
-        """The partitions that are there and not `known` yet, each stream's origin; `there`,
-        `missing`: as of now."""
+        """The partitions that are there and not `known` yet, with the origin of each
+        stream."""
         described = self.described()
         wanted = self._topics if described is None else {each.topic for each in described.values()}
         there = await self._look_at({*wanted, *(place.topic for place in known)})
@@ -251,8 +248,8 @@ class Finder:
     async def _newest_heartbeats(
         self, place: TopicPartition, owed: Collection[str] = ()
     ) -> dict[str, Origin]:
-        """Look at the partition's tail, further and further back until there is a heartbeat, or one
-        of each stream `owed`."""
+        """Look at the partition's tail, further back until there is a heartbeat of each
+        stream `owed`."""
         begin, end = (await offset_ranges(self.consumer, [place]))[place]
         span, beats = _TAIL_RECORDS, dict[str, Origin]()
         records: list[Decoded] = []
@@ -276,8 +273,8 @@ class Finder:
 
 
 def within(origins: Mapping[str, Origin], end: int) -> dict[str, Origin]:
-    """The same; an origin beyond the `end` of its partition is of a topic that was recreated since:
-    the partition's start."""
+    """An origin beyond the `end` of its partition is of a recreated topic: the partition's
+    start."""
     return {
         stream: origin if (origin.offset or 0) <= end else Origin()
         for stream, origin in origins.items()
@@ -285,12 +282,8 @@ def within(origins: Mapping[str, Origin], end: int) -> dict[str, Origin]:
 
 
 def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
-    """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in
-    log order) points to.
-
-    A stream without a heartbeat there is missing; one whose heartbeat names no snapshot starts at
-    the partition's start.
-    """
+    """By stream, the snapshot that the newest heartbeat of the highest epoch names; the start
+    where it names none. `records` are of one partition, in log order."""
     newest: dict[str, MarkerRecord] = {}
     for record in records:
         if isinstance(record, MarkerRecord) and record.kind == "heartbeat":
@@ -306,8 +299,7 @@ def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
 def what_is_missing(
     described: Mapping[str, DescribedStream], there: TopicPartitions, *, control: str, servers: str
 ) -> dict[str, str]:
-    """By stream: which part of its topic is not there, who says that there should be more, and the
-    cure."""
+    """By stream: which part of its topic is not there, where it is described, and the cure."""
     missing: dict[str, str] = {}
     for stream, each in described.items():
         topic, found = printable(each.topic), len(there.get(each.topic, ()))

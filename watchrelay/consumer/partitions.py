@@ -32,8 +32,8 @@ class Cause(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One object that differs from what was given of it before. `before` None: nothing was; `after`
-    None: it is deleted."""
+    """One object that differs from what was given before; None: nothing was, or it is
+    deleted."""
 
     key: bytes
     before: Held | None
@@ -83,8 +83,8 @@ class Outbox:
     def add(
         self, changed: Changed, cause: Cause, *, proven: bool, most: int = FOLD_CHANGES
     ) -> None:
-        """The state changed; `proven`: the change may be given out as it is, and `most` how many
-        may wait."""
+        """The state changed; `proven`: it may be given out as it is, and `most` changes may
+        wait."""
         if not self.begun or _same(changed.before, changed.after):
             return
         item = Item(changed.key, changed.before, changed.after, cause)
@@ -121,8 +121,8 @@ class Outbox:
             self._queue.append(saved)
 
     def take(self, held: Mapping[bytes, Held], *, proven: bool) -> Item | None:
-        """The next change, None when there is none now. `held` is the state, and `proven` whether
-        it may be given out."""
+        """The next change of the state `held`, None for none; `proven`: whether it may be
+        given out."""
         if self.closed:
             held, proven = {}, True
         self.pass_places()
@@ -155,8 +155,7 @@ def _same(before: Held | None, after: Held | None) -> bool:
 
 
 class PartitionReplica:
-    """One stream in one partition. `partitions` is the stream's number according to its markers, 0
-    before any."""
+    """One stream in one partition. `partitions`: according to its markers, 0 before any."""
 
     __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream", "topic")
 
@@ -171,11 +170,9 @@ class PartitionReplica:
 
     @property
     def proven(self) -> bool:
-        """The newest marker agreed with the state, and nothing has to be read again."""
         return self.replica.proven and not self.replica.rereading
 
     def state(self) -> LaneState:
-        """Its state, for callers."""
         replica = self.replica
         return LaneState(
             stream=self.stream,
@@ -244,7 +241,6 @@ class PartitionReplicas:
         return min((lane.start for lane in self.by_stream.values()), default=0)
 
     def passed(self) -> list[Saved]:
-        """By stream the newest proven place behind which everything was given out."""
         for lane in self.by_stream.values():
             lane.outbox.pass_places()
         return [
@@ -256,20 +252,17 @@ class PartitionReplicas:
         return self.by_stream.setdefault(stream, lane)
 
     def restart(self) -> None:
-        """The topic was recreated: start offsets and states of its streams are of the former log,
-        and what it holds now replaces them once proven."""
+        """The topic was recreated: what it holds now replaces start offsets and states once
+        proven."""
         self.next = 0
         for lane in self.by_stream.values():
             lane.start = 0
             lane.replica.restart()
 
     def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
-        """What the record at `offset` does; None for one that is of no stream wanted, or before its
+        """What the record at `offset` does; None for one that is not wanted, or before its
         stream's start.
-
-        After `ReadAgain`, go back to its offset (None: the partition's start) and apply what comes,
-        for all streams.
-        """
+        After `ReadAgain`, go back to its offset and apply what comes, for all streams."""
         lane = self.by_stream.get(record.stream)
         if lane is None:
             if record.stream in self.elsewhere or (self._only and record.stream not in self._only):
@@ -287,8 +280,7 @@ class PartitionReplicas:
 
 
 class Pending:
-    """The streams and partitions that may have something to give, in the order in which they came
-    to have it."""
+    """The streams and partitions that may have something to give, oldest first."""
 
     def __init__(self) -> None:
         self._waiting: dict[PartitionReplica, None] = {}
@@ -297,13 +289,12 @@ class Pending:
         return bool(self._waiting)
 
     def begin(self, lane: PartitionReplica, offset: int) -> None:
-        """The state of `lane` is proven for the first time, behind the record at `offset`: give it
-        out."""
+        """The state of `lane` is proven for the first time, behind the record at
+        `offset`."""
         lane.outbox.begin(lane.replica.held, Cause("initial", lane.replica.position, offset))
         self._offer(lane)
 
     def add(self, lane: PartitionReplica, changed: Changed, why: Why, offset: int) -> None:
-        """The state of `lane` changed behind the record at `offset`."""
         most = FOLD_CHANGES // max(1, len(self._waiting))
         lane.outbox.add(
             changed, Cause(why, lane.replica.position, offset), proven=lane.proven, most=most
@@ -311,8 +302,7 @@ class Pending:
         self._offer(lane)
 
     def reach(self, lane: PartitionReplica, offset: int) -> None:
-        """The state of `lane` is proven in front of `offset`: a place to go on from, and what was
-        held back may be given."""
+        """The state of `lane` is proven in front of `offset`: a place to go on from."""
         lane.outbox.reach(lane.saved(offset))
         self._offer(lane)
 
@@ -326,7 +316,6 @@ class Pending:
             self._waiting.setdefault(lane)
 
     def take(self) -> Change | None:
-        """The next change, None when there is none now."""
         while self._waiting:
             lane = next(iter(self._waiting))
             if (item := lane.outbox.take(lane.replica.held, proven=lane.proven)) is not None:

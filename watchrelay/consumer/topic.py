@@ -14,11 +14,9 @@ from watchrelay.consumer.changes import Change, LaneState, Problem, ProblemKind,
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     away,
-    check_library,
     checked_servers,
     make_consumer,
     start_consumer,
-    unreadable,
 )
 from watchrelay.consumer.errors import NothingPublished, own_errors
 from watchrelay.consumer.locate import Finder, within
@@ -38,7 +36,7 @@ from watchrelay.kafka.client import (
     TopicPartition,
 )
 from watchrelay.kafka.client.consumer import position_if_known, stop_consumer
-from watchrelay.kafka.client.failures import servers_text
+from watchrelay.kafka.client.failures import servers_text, unreadable
 from watchrelay.kafka.reader import assign, fetch, offset_ranges
 
 LOOK_ANYWAY_S = 15.0
@@ -131,7 +129,7 @@ class TopicReader:
     # ---- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises: KafkaUnavailable; RuntimeError when it was entered before, or closed
+        """Connect. Raises: KafkaUnavailable; RuntimeError: entered before, or closed
         meanwhile."""
         if self._entered:
             raise RuntimeError("a TopicReader is entered once: make another one")
@@ -148,7 +146,7 @@ class TopicReader:
         try:
             with own_errors():
                 async with asyncio.timeout(None) as self._scope:
-                    await start_consumer(consumer, self._arguments, check=check_library)
+                    await start_consumer(consumer, self._arguments)
         except TimeoutError:
             raise RuntimeError("the reader was closed before it had started") from None
         finally:
@@ -168,12 +166,9 @@ class TopicReader:
     # ---- what readers ask ------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Return once the whole state as of the first call is read and every partition of every
-        stream wanted is proven.
+        """Return once the whole state as of the first call is read and proven.
 
-        Raises: as the class says; NothingPublished with `until_end` when the end comes first;
-        RuntimeError when the reader is closed.
-        """
+        Raises: as the class says; RuntimeError when the reader is closed."""
         while not self.proven:
             self._at_end_proven()
             if not await self._read_on():
@@ -185,10 +180,9 @@ class TopicReader:
     async def __anext__(self) -> Change:
         """The next change.
 
-        Raises: as the class says; StopAsyncIteration when the reader is closed, or at the end with
-        `until_end`; NothingPublished at that end when a partition is not proven there: what is
-        missing was not given.
-        """
+        Raises: as the class says; StopAsyncIteration when the reader is closed, or at the
+        end with `until_end`; NothingPublished where a partition is not proven at that
+        end."""
         while (change := self._pending.take()) is None:
             if self._at_end_proven():
                 raise StopAsyncIteration
@@ -199,7 +193,7 @@ class TopicReader:
 
     @property
     def proven(self) -> bool:
-        """Every partition of every stream wanted agreed with its newest marker, and has been read
+        """Every partition of every stream wanted agreed with its newest marker, and is read
         to the end that it had at first."""
         if not self._lanes or self._behind or self._owed:
             return False
@@ -222,23 +216,21 @@ class TopicReader:
         return sorted({stream for lanes in self._lanes.values() for stream in lanes.by_stream})
 
     def objects(self, stream: str) -> Objects:
-        """The state of `stream` by key: a live view that decodes an object when asked for it. Not
-        the truth where it is not proven."""
+        """The objects of `stream` by key, a live view. Not the truth where it is not
+        proven."""
         return Objects(stream, self._lanes)
 
     def get(self, key: str, *, stream: str = "") -> Any:
-        """The object at `key`, decoded; None where there is none. `stream` may be left out where
-        the reader has only one.
+        """The object at `key`, decoded; None where there is none. `stream` may be left out
+        where there is only one.
 
-        Raises: ValueError where it has several; ObjectUnreadable.
-        """
+        Raises: ValueError where there are several; ObjectUnreadable."""
         names = [stream] if stream else sorted(self._streams) or self.streams
         if len(names) > 1:
             raise ValueError(f"name the stream: this reader has {', '.join(names)}")
         return self.objects(names[0]).get(key) if names else None
 
     def lanes(self) -> list[LaneState]:
-        """The state of each stream in each partition, with count and digest."""
         return [
             lane.state()
             for _, lanes in sorted(self._lanes.items())
@@ -246,9 +238,9 @@ class TopicReader:
         ]
 
     def positions(self) -> list[dict[str, Any]]:
-        """What to save, as plain JSON values: per stream and partition the newest proven place
-        behind which all was handed out. A partition that had none yet is missing: given back so, it
-        is read from the newest snapshot."""
+        """What to save, as plain JSON values: per stream and partition the newest proven
+        place behind which all was given. One that had none yet is missing: it is read from
+        the newest snapshot."""
         passed = [each for lanes in self._lanes.values() for each in lanes.passed()]
         saved = {
             (each.stream, each.partition): each
@@ -262,8 +254,8 @@ class TopicReader:
         ]
 
     def _expected(self) -> dict[str, int]:
-        """Partitions by stream: as described; without the control topic, of those met or named, as
-        their markers say."""
+        """Partitions by stream: as described; without the control topic, as the markers
+        have them."""
         if (described := self._finder.described()) is not None:
             return {stream: each.partitions for stream, each in described.items()}
         names = self._streams or set(self.streams)
@@ -278,7 +270,7 @@ class TopicReader:
         return any(lanes.end for lanes in self._lanes.values())
 
     def _at_end_proven(self) -> bool:
-        """Whether all was read, with `until_end`. Raises: NothingPublished where it was and is not
+        """Whether all was read, with `until_end`. Raises: NothingPublished where it is not
         proven."""
         ended = self._until_end and bool(self._lanes) and not self._behind
         if ended and not self.proven:
@@ -286,7 +278,6 @@ class TopicReader:
         return ended
 
     def _unproven(self) -> str:
-        """Which streams and partitions wait for their proof."""
         missing = self._finder.missing
         waits = [f"{lane.stream}/{lane.partition}" for lane in self.lanes() if not lane.proven]
         waits += [
@@ -376,7 +367,7 @@ class TopicReader:
         return await self._look() if _now_s() >= self._look_at_s else ""
 
     async def _look(self) -> str:
-        """Find what to read and where to start, and whether what is read exists still; "", or what
+        """Find what to read, from where, and whether what is read exists still; "", or what
         is missing."""
         problem = "" if self._lanes else await self._finder.look()
         if not problem:
@@ -395,16 +386,15 @@ class TopicReader:
         return any(lanes.gone and lanes.end for lanes in self._lanes.values())
 
     def _position(self, place: TopicPartition) -> int:
-        """The offset of the next record; 0 while the client asks for it, because the one that it
-        had is out of reach."""
+        """The offset of the next record; 0 while the client asks for it."""
         lanes = self._lanes[place]
         if lanes.gone or place not in self._consumer.assignment():
             return lanes.next
         return position_if_known(self._consumer, place) or 0
 
     async def _extend(self) -> None:
-        """Take in the partitions that were found since, restart those of recreated topics, drop
-        those that will not come back, and read each from where it is to be read."""
+        """Take in partitions that were found, restart recreated ones, drop those that will
+        not come back."""
         finder = self._finder
         self._let_go(finder.described() or {})
         found = await finder.places(frozenset(self._lanes))
@@ -455,8 +445,8 @@ class TopicReader:
         self._settle_owed()
 
     def _restart(self, lanes: PartitionReplicas) -> None:
-        """The topic was recreated: what it holds now is read from its start, and what differs is
-        given once it is proven. Raises: PositionsLost."""
+        """The topic was recreated: what it holds now replaces the state once proven.
+        Raises: PositionsLost."""
         self._owed.restarted(lanes.topic, lanes.partition)
         self._note("anew", lanes, 0, "the topic was recreated: read from its start")
         lanes.restart()
@@ -470,8 +460,7 @@ class TopicReader:
             self._lanes[place].end = min(self._lanes[place].end, end)
 
     def _let_go(self, described: Mapping[str, DescribedStream]) -> None:
-        """What was held of streams that are on other topics now is gone; what is there comes again.
-        Raises: PositionsLost."""
+        """Give up the streams that are on other topics now. Raises: PositionsLost."""
         self._owed.compare(described)
         for lanes in self._lanes.values():
             lanes.elsewhere = {
@@ -526,7 +515,6 @@ class TopicReader:
         self._problems.add(Problem(kind, lanes.topic, lanes.partition, offset, why))
 
     def _took(self, offset: int, record: Decoded, lane: PartitionReplica, outcome: Outcome) -> None:
-        """Hand on what a record did."""
         match outcome:
             case Ignored():
                 # of a former writer, or of a recreated topic
@@ -556,8 +544,8 @@ class TopicReader:
             self._pending.reach(lane, offset + 1)
 
     def _settle_owed(self) -> None:
-        """Prove the saved places that were reached, and forget those of topics that are not wanted
-        any more. Raises: PositionsLost."""
+        """Prove the saved places that were reached, and forget those not wanted. Raises:
+        PositionsLost."""
         if not self._owed or not self._lanes:
             return
         described = self._finder.described()
