@@ -17,8 +17,7 @@ def retirement_holder() -> str:
 
 
 def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
-    """Why a relay stops writing `stream`, where `holder` made the newest claim that it has read,
-    for its log."""
+    """Why a relay stops writing `stream`; `holder` made the newest claim that it has read."""
     if holder is None or holder == ours:  # learned from a record of the stream itself
         return f"stream {stream}: a newer relay claimed it"
     if holder.startswith(RETIRE):

@@ -65,8 +65,7 @@ class Reloadable(Protocol):
 
 
 class Reloader:
-    """Applies edits while `run()` runs; `request()` reloads now, also when the file's stat is
-    unchanged."""
+    """Applies edits while `run()` runs; `request()` reloads now, whatever the file's stat."""
 
     def __init__(
         self, source: ConfigSource, relay: Reloadable, *, metrics: Metrics, statuses: StatusRegistry
@@ -77,7 +76,6 @@ class Reloader:
         self._seen = self._read
 
     def request(self) -> None:
-        """Read the config at once."""
         self._asked.set()
 
     async def run(self) -> None:

@@ -45,12 +45,9 @@ class _Waiting(NamedTuple):
 
 
 class SnapshotRequests:
-    """Takes requests, hands them on. All calls are made on one event loop.
-
-    A request is kept for each stream that it names until it is answered or an hour old, so that the
-    next writer of the stream answers what this one did not. A stream that is neither described on
-    the control topic nor configured keeps nothing.
-    """
+    """Takes requests, hands them on; all on one event loop. A request is kept for each known
+    stream that it names until it is answered or an hour old, so that the next writer answers
+    what this one did not."""
 
     def __init__(
         self,
@@ -60,8 +57,8 @@ class SnapshotRequests:
         now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
-        """`control` has been read to its end before the first request is taken; `configured` are
-        the streams of the config, which may have no description yet."""
+        """`control` has been read to its end before the first request; `configured`:
+        streams of the config, which may have no description yet."""
         self._control, self._configured = control, configured
         self._now_s, self._wall_ms = now_s, wall_ms
         self._writers: dict[str, Ask] = {}
@@ -100,8 +97,8 @@ class SnapshotRequests:
 
     @contextmanager
     def serving(self, stream: str, ask: Ask) -> Iterator[None]:
-        """Inside the block `ask` is called with the id of each request for `stream`; at once with
-        those that nobody answered yet."""
+        """Inside the block `ask` gets the id of each request for `stream`; at once those
+        still open."""
         self._writers[stream] = ask
         try:
             self._ask_open(stream, ask)
@@ -134,12 +131,9 @@ class SnapshotRequests:
 def answered(
     index: Mapping[str, object] | None, request_id: str, written_ms: int, now_ms: int
 ) -> bool:
-    """Whether an earlier writer answered: the index record names the request, or is so much newer
-    that an older one did.
-
-    A record that is dated in the future, by `now_ms`, was written by a clock that tells nothing:
-    then only its names count.
-    """
+    """Whether an earlier writer answered: the index record names the request, or is so much
+    newer that an older one did. One dated in the future is of a wrong clock: only its names
+    count."""
     if index is None:
         return False
     named, ended = index.get("requests"), index.get("time")
