@@ -125,10 +125,7 @@ def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) 
         else "<namespace>/<name>, or /<name> of what is cluster-scoped"
     )
     channel = _channel(
-        spec,
-        what,
-        f"Streams: {about}. Keys of objects: {names}.",
-        (*OBJECT_TYPES, *MARKER_TYPES),
+        spec, what, f"Streams: {about}. Keys of objects: {names}.", (*OBJECT_TYPES, *MARKER_TYPES)
     )
     if topic is None:
         channel["description"] += " Its topic is known once the relay has connected to the cluster."
@@ -332,8 +329,8 @@ OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _headers(name: str, content_type: str, *, enveloped: bool) -> dict[str, Any]:
-    """The schema of the headers of the record type `name`; `enveloped`: in this format a delete has
-    a value, and its tombstone is a record of its own."""
+    """The schema of the headers of the record type `name`; `enveloped`: a delete has a
+    value."""
     fixed = {"ce_type": {"const": TYPES[name]}, "content-type": {"const": content_type}}
     names = [
         *REQUIRED[name],
@@ -432,7 +429,6 @@ def _object(properties: dict[str, Any], description: str) -> dict[str, Any]:
 
 
 def _values(form: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of an upsert and of a delete."""
     null: dict[str, Any] = {
         "type": "null",
         "description": "The tombstone behind the delete, a record of its own.",

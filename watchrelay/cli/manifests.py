@@ -27,8 +27,8 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 
 def _text(dumper: Any, value: str) -> Any:
-    """Several lines as a block; in double quotes what would be read as another type, and what a
-    terminal may not show: it is escaped."""
+    """Several lines as a block; double quotes where another type, or a control character, would
+    be read."""
     if not value.replace("\n", "").isprintable():
         style = '"'
     elif "\n" in value:
@@ -61,8 +61,8 @@ def yaml_text(value: object, *, width: int, flow: bool | None = False) -> str:
 
 
 def yaml_of(value: bytes) -> str:
-    """The object in `value` as a YAML document with sorted keys, without its last line end. Raises:
-    RecordRefused: the value is not JSON."""
+    """The object in `value` as a YAML document with sorted keys. Raises: RecordRefused: it is
+    not JSON."""
     try:
         found = msgspec.json.decode(value)
     except BROKEN_JSON as error:

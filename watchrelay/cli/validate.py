@@ -36,13 +36,8 @@ def validate(
 ) -> int:
     """Print streams, topics and warnings, and with `connect` the results of the checks.
 
-    Returns:
-        0 when all is well; 2 for `account` without `connect`; else the exit code of the worst
-        check, 69 or 78.
-
-    Raises:
-        ConfigError: with every problem.
-    """
+    Returns: 0 when all is well; 2 for `account` without `connect`; else that of the worst
+    check."""
     if account and not connect:
         print(
             "watchrelay validate: --as needs --connect: only the API server knows the rights of "

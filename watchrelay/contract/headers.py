@@ -22,8 +22,7 @@ LENGTHS: Final = 320
 
 
 def varint(number: int) -> bytes:
-    """A non-negative number as Kafka writes record lengths: zigzag, seven bits a byte, lowest
-    first."""
+    """A number as Kafka writes record lengths: zigzag, seven bits a byte, lowest first."""
     number <<= 1
     out = bytearray()
     while number > 127:
@@ -50,8 +49,8 @@ def encode_headers(headers: Iterable[Header]) -> bytes:
 
 
 class HeaderBlock(msgspec.Struct, frozen=True, gc=False):
-    """Headers, encoded. Iterates and counts like the list of pairs that it was made of; `encoded`
-    begins with the count."""
+    """Headers, encoded, their count first. Iterates and counts like the list of pairs it was
+    made of."""
 
     encoded: bytes
 

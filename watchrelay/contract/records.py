@@ -77,8 +77,8 @@ _VARYING = 9
 
 
 def content_hash(key: bytes, value: bytes) -> int:
-    """ce_wrhash as a number: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value).
-    Source: docs/record-contract.md, section 3."""
+    """ce_wrhash: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value). Record
+    contract 3."""
     hashed = _fresh_hash()
     hashed.update(key)
     hashed.update(b"\0")
@@ -87,12 +87,9 @@ def content_hash(key: bytes, value: bytes) -> int:
 
 
 class Marker(msgspec.Struct, frozen=True, gc=False):
-    """The content of a marker, without its position. A field at its default is not sent; a claim
-    has none of these.
-
-    `begin_*` are of an end alone, `last_snapshot*` of a heartbeat alone (docs/record-contract.md,
-    section 3).
-    """
+    """The content of a marker, without its position; a field at its default is not sent. A
+    claim has none of these, `begin_*` are of an end, `last_snapshot*` of a heartbeat (record
+    contract 3)."""
 
     kind: MarkerKind
     frontier: str = ""
@@ -107,11 +104,9 @@ class Marker(msgspec.Struct, frozen=True, gc=False):
 
 
 class CloudEvents:
-    """Renders the records of one writer (one stream, one epoch) as CloudEvents 1.0, binary mode.
-
-    With an `envelope` the object is inside it; a delete is a value too, and its tombstone a record
-    of its own.
-    """
+    """Renders the records of one writer (one stream, one epoch) as CloudEvents 1.0, binary
+    mode. With an `envelope` the object is inside it; a delete is a value too, its tombstone a
+    record of its own."""
 
     def __init__(self, spec: StreamSpec, epoch: int, envelope: Envelope | None = None) -> None:
         self._envelope = envelope
@@ -191,12 +186,9 @@ class CloudEvents:
         trimmed: Trimmed = "",
         tombstone: bool = False,
     ) -> WireRecord:
-        """One object's record. Positional, for this is the hot path; an empty `uid` or `version`
-        has no header.
-
-        `tombstone`: the null behind a delete that is a value; only formats with an envelope have
-        those.
-        """
+        """One object's record. Positional, for this is the hot path; an empty `uid` or
+        `version` has no header. `tombstone`: the null behind a delete that is a value
+        (formats with an envelope)."""
         subject = key[self._cut :]
         namespace, _, name = subject.partition(b"/")
         who, at = uid.encode(), version.encode()
@@ -287,10 +279,8 @@ def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:
 class ObjectRecord(msgspec.Struct, frozen=True, gc=False):
     """One object's record, read from a topic.
 
-    `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then is 0;
-    "" is absent. `enveloped`: the value wrapped the object; a delete that did is followed by its
-    tombstone.
-    """
+    `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then is
+    0; "" is absent. `enveloped`: the value wrapped the object."""
 
     stream: str
     epoch: int
@@ -333,11 +323,8 @@ Decoded = ObjectRecord | MarkerRecord
 
 
 def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Decoded:
-    """The content of a record.
-
-    Raises: RecordRefused, naming the rule, for a record that does not follow the contract; skip it,
-    count it, report it.
-    """
+    """The content of a record. Raises: RecordRefused, naming the rule; skip it, count it,
+    report it."""
     held = dict(headers)
     kind = held.get("ce_type")
     if kind is None or "ce_wrstream" not in held:
@@ -368,8 +355,7 @@ def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) ->
 
 
 def refuse_unreadable(headers: Mapping[str, bytes]) -> None:
-    """Raises: RecordRefused, with the reason, for a record that could not be read
-    (`UNREADABLE`)."""
+    """Raises: RecordRefused, with the reason, for a record that could not be read."""
     if UNREADABLE in headers:
         raise RecordRefused(headers[UNREADABLE].decode())
 
@@ -450,8 +436,8 @@ def _decode_marker(
 
 
 def _number(text: bytes) -> int:
-    """Digits alone: `int` takes signs, blanks and underscores, and numbers that no other reader can
-    hold."""
+    """Digits alone: `int` takes signs, blanks and underscores, and numbers beyond other
+    readers."""
     if not text.isdigit() or len(text) > _DIGITS_MAX:
         raise ValueError(
             f"{text.decode(errors='replace')!r} is not a number of up to {_DIGITS_MAX} digits"

@@ -24,8 +24,8 @@ class Builtin:
     watchable: bool
 
     def called(self, name: str) -> bool:
-        """True when `name` is its plural, singular, Kind or one of its short names, whatever the
-        case (kubectl lowers it too)."""
+        """True when `name` is its plural, singular, Kind or short name, whatever the case,
+        as for kubectl."""
         lowered = name.lower()
         return lowered in (self.resource.plural, self.singular) or lowered in self.short_names
 
@@ -188,11 +188,8 @@ GROUPS: frozenset[str] = frozenset(entry.resource.group for entry in BUILTIN)
 
 
 def resolve(name: ResourceName) -> tuple[Builtin, ...]:
-    """The built-in resources that `name` can mean, preferred first, one version of each; empty when
-    it is none of them.
-
-    A wildcard gives every watchable resource of its group.
-    """
+    """The built-in resources that `name` can mean, preferred first, one version of each; for a
+    wildcard every watchable one of its group."""
     found: dict[tuple[str, str], Builtin] = {}
     for entry in BUILTIN:
         resource = entry.resource

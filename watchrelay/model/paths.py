@@ -28,12 +28,10 @@ _BARE = re.compile(r'[^.\[\]"*\s]+')
 
 
 def parse_path(text: str) -> Path:
-    """The steps that `text` names.
+    """The steps that `text` names, at least one; the first is never `Wild.ITEM`. The inverse of
+    `format_path`.
 
-    At least one step; the first is never `Wild.ITEM`, for an object is a map.
-    Raises: ValueError, one line with what is wrong and where: the text is no path, or names a
-    protected key. parse_path(format_path(p)) == p for every path p that this returns.
-    """
+    Raises: ValueError, one line: the text is no path, or names a protected key."""
     if not text:
         raise ValueError("the path is empty")
     if text.startswith(("$", "/")):

@@ -16,8 +16,7 @@ where a topic holds several resources."""
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One group/version/plural: the thing that one list+watch follows. Group is "" for the core
-    group."""
+    """One group/version/plural: what one list+watch follows. Group is "" for the core group."""
 
     group: str
     version: str
@@ -61,7 +60,6 @@ class Selection:
 
     @property
     def path(self) -> str:
-        """The URL path of the collection asked."""
         return self.resource.path(self.namespace)
 
 
@@ -70,8 +68,7 @@ _VERSION_MAX = 1024
 
 
 def watchable(version: str) -> bool:
-    """Whether a watch may start from `version`: "" and "0" mean any state (docs/watch-facts.md
-    2.11)."""
+    """Whether a watch may start from `version`: "" and "0" mean any state (WATCH 2.11)."""
     return version not in {"", "0"} and len(version) <= _VERSION_MAX
 
 
@@ -79,8 +76,8 @@ _COMPARABLE_MAX = str(2**64 - 1)
 
 
 def comparable(version: str) -> bool:
-    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504,
-    docs/watch-facts.md 4.1-4.2."""
+    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504, WATCH 4.1,
+    4.2."""
     return (
         version.isascii()
         and version.isdigit()
@@ -93,11 +90,8 @@ def comparable(version: str) -> bool:
 
 
 def compare(left: str, right: str) -> int | None:
-    """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when the two cannot
-    be ordered.
-
-    compare(a, b) == -compare(b, a) wherever it is not None. Source: KEP-5504.
-    """
+    """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when they cannot
+    be ordered. compare(a, b) == -compare(b, a). Source: KEP-5504."""
     if left == right:
         return 0
     if not (comparable(left) and comparable(right)):

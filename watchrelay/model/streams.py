@@ -15,8 +15,7 @@ Format = Literal["cloudevents", "structured", "debezium"]
 
 @dataclass(frozen=True, slots=True)
 class WatchPlan:
-    """How a stream is followed. Units: `page_size` in objects, 0 for unbounded; `relist_interval_s`
-    0 for never."""
+    """How a stream is followed. `page_size` 0: unbounded; `relist_interval_s` 0: never."""
 
     selection: Selection
     initial_list: InitialList = "auto"
@@ -31,11 +30,8 @@ class WatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """Everything that decides what a stream's topic holds, and where. see docs/record-contract.md.
-
-    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"; `labels` is group, version,
-    resource for metrics.
-    """
+    """Everything that decides what a stream's topic holds, and where: docs/record-contract.md.
+    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"."""
 
     id: str
     cluster: str

@@ -41,11 +41,8 @@ _MOST_S: Final[dict[_Kind, float | None]] = {
 
 class Connections:
     """The open connections of one server, by what they wait for, the oldest first; each kind is
-    bounded on its own.
-
-    A flood of silent clients closes none that is being answered, and one of clients that do not
-    read closes none that is about to ask.
-    """
+    bounded on its own, so that silent clients close none that is being answered, and slow ones
+    none that is about to ask."""
 
     def __init__(self) -> None:
         self._held: dict[
@@ -54,13 +51,8 @@ class Connections:
         self._server: asyncio.Server | None = None
 
     async def listen(self, server: web.Server, host: str, port: int) -> int:
-        """Accept connections until `close`.
-
-        Returns: the port in use: the one asked for, or the one found when it was 0.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
+        """Accept connections until `close`; the port in use. Raises: OSError for an address
+        that cannot be used."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Connection(server, self), host, port, backlog=_ACCEPTED_AT_ONCE
@@ -71,7 +63,6 @@ class Connections:
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
 
@@ -82,7 +73,6 @@ class Connections:
                 transport.abort()
 
     def opened(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """A client connected."""
         self._enter("waiting", connection, transport)
 
     def move(
@@ -103,7 +93,6 @@ class Connections:
             )
 
     def closed(self, connection: web.RequestHandler) -> None:
-        """The connection is gone."""
         for kind in self._held:
             self._leave(kind, connection)
 
@@ -125,8 +114,6 @@ class Connections:
 
 
 class _Connection(web.RequestHandler):
-    """A connection whose state `Connections` knows."""
-
     __slots__ = ("_all",)
 
     def __init__(self, server: web.Server, connections: Connections) -> None:

@@ -22,12 +22,8 @@ class LogLimit:
         """When each may be a line again, and how often it occurred since its last one."""
 
     def due(self, subject: Hashable, now_s: float) -> int:
-        """How many occurrences a line written now represents; 0: write none.
-
-        Args:
-            subject: What the line is about: an object and a cause.
-            now_s: Monotonic seconds.
-        """
+        """How many occurrences of `subject` a line written now represents; 0: write none.
+        `now_s` is monotonic."""
         subjects = self._subjects
         if subject not in subjects and len(subjects) > SUBJECTS_MAX:
             for known in [
@@ -46,6 +42,5 @@ class LogLimit:
         return count + 1
 
     def _others(self, count: int) -> None:
-        """Count occurrences of a subject that is forgotten."""
         next_s, others = self._subjects[_OTHERS]
         self._subjects[_OTHERS] = (next_s, others + count)

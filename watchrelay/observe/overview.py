@@ -36,7 +36,6 @@ class StreamVerdict:
 
     @property
     def kind(self) -> CauseKind | None:
-        """The kind of the cause."""
         return self.cause.kind if self.cause is not None else None
 
 
@@ -190,8 +189,8 @@ def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
 
 @dataclass(slots=True)
 class Card:
-    """One cause of trouble and the streams that it affects; `messages`: pairs of the stream ("" for
-    the process) and the message."""
+    """One cause of trouble and its streams; `messages`: pairs of stream ("": the process) and
+    message."""
 
     level: Level
     kind: CauseKind
@@ -202,7 +201,6 @@ class Card:
     _gists: list[str] = field(default_factory=list)
 
     def add(self, stream: str, message: str, since_ms: int, next_ms: int | None) -> None:
-        """Add a message of `stream`."""
         if stream:
             self.streams.append(stream)
         gist = _VARIES.sub("", message)
@@ -216,7 +214,6 @@ class Card:
             self.next_ms = next_ms
 
     def as_json(self) -> dict[str, object]:
-        """For the page."""
         advice = ADVICE[self.kind]
         return {
             "level": self.level,
@@ -232,8 +229,7 @@ class Card:
 
 
 def cards(statuses: StatusRegistry, verdicts: dict[str, StreamVerdict]) -> list[Card]:
-    """What is wrong, worst first; of one level what began first. A problem of the process
-    is on the card of its streams."""
+    """What is wrong, worst first. A problem of the process is on the card of its streams."""
     found: dict[CauseKind, Card] = {}
     for name, message in statuses.problems.items():
         since_ms = statuses.problems.since_ms[name]
@@ -317,7 +313,6 @@ class Overview:
 
 
 def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Overview:
-    """Look at the statuses."""
     now_ms = clock.wall_ms()
     verdicts = {name: judge(status, now_ms) for name, status in statuses.streams.items()}
     wrong = cards(statuses, verdicts)
@@ -338,7 +333,7 @@ def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Ov
 
 
 def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, object]:
-    """One stream. It changes only when something happened, so that a stream at rest is not sent
+    """One stream. It changes only when something happened: a stream at rest is not sent
     again."""
     waiting_ms = status.waiting_since_ms()
     return {
@@ -372,8 +367,7 @@ def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, 
 
 
 def as_text(statuses: StatusRegistry, readiness: Readiness, about: About) -> str:
-    """The overview for a terminal: what is wrong, then a table: printable, one line a
-    stream; worst first."""
+    """The overview for a terminal: what is wrong, then a line for each stream, worst first."""
     seen = overview(statuses, readiness, about)
     up, ready = (
         duration(seen.at_ms - about.started_ms),

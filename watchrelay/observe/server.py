@@ -45,17 +45,10 @@ class AdminServer:
 
     @property
     def viewers(self) -> int:
-        """Pages that are kept fresh now."""
         return self._live.viewers
 
     async def start(self, host: str, port: int) -> int:
-        """Listen.
-
-        Returns: the port in use: the one asked for, or the one found when it was 0.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
+        """Listen; the port in use. Raises: OSError for an address that cannot be used."""
         app = web.Application()
         app.router.add_get("/", self._index)
         app.router.add_get("/page/{name}", self._file)
@@ -77,7 +70,6 @@ class AdminServer:
             raise
 
     async def close(self) -> None:
-        """Stop listening."""
         self._live.end()
         self._connections.close()
         if self._runner is not None:

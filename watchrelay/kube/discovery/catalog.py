@@ -33,8 +33,7 @@ class NotDiscovery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServedResource:
-    """One resource as one version serves it. All names but the resource's kind are lower-case;
-    `watchable`: its verbs include list and watch."""
+    """One resource as one version serves it. `watchable`: its verbs include list and watch."""
 
     resource: Resource
     singular: str
@@ -44,8 +43,8 @@ class ServedResource:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a group. `fresh` False: the server behind it does not answer now, so what it
-    serves is unknown."""
+    """One version of a group. `fresh` False: its server does not answer, what it serves is
+    unknown."""
 
     name: str
     fresh: bool
@@ -70,8 +69,8 @@ class ApiCatalog:
         return next((group for group in self.groups if group.name == name), None)
 
     def serves(self, resource: Resource) -> bool | None:
-        """Whether this very version of the resource is served with the same scope; None when that
-        is unknown now."""
+        """Whether this very version is served with the same scope; None when that is
+        unknown now."""
         group = self.group(resource.group)
         versions = group.versions if group else ()
         version = next((v for v in versions if v.name == resource.version), None)
@@ -199,7 +198,7 @@ def parse_core_versions(body: bytes) -> list[tuple[str, list[str]]]:
 
 
 def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
-    """Of the legacy `/apis`: each group with its versions, the preferred one first. Raises:
+    """Of the legacy `/apis`: each group with its versions, the preferred first. Raises:
     NotDiscovery."""
     found = _decode(body, _LegacyGroups)
     if found.groups is msgspec.UNSET:
@@ -215,7 +214,7 @@ def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
 
 
 def parse_resources(group: str, version: str, body: bytes) -> Version:
-    """Of the legacy `/apis/GROUP/VERSION`: what it serves, subresources left out. Raises:
+    """Of the legacy `/apis/GROUP/VERSION`: its resources, no subresources. Raises:
     NotDiscovery."""
     served = [
         _entry(

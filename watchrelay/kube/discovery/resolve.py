@@ -16,8 +16,7 @@ from watchrelay.model.resources import Resource
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the name means. `complete` False: a part of the group is unknown now, so what is not
-    here may yet exist."""
+    """What the name means. `complete` False: a part of the group is unknown now."""
 
     resources: tuple[Resource, ...]
     warnings: tuple[str, ...] = ()
@@ -71,8 +70,7 @@ docs/watch-facts.md 8.3."""
 
 
 def resolve(written: str, catalog: ApiCatalog) -> Resolution:
-    """What `written` means to this server. Source: docs/watch-facts.md 8.3; order and preference as
-    kubectl's."""
+    """What `written` means to this server, as for kubectl. Source: docs/watch-facts.md 8.3."""
     try:
         wanted = parse_name(written)
     except ValueError as error:
@@ -87,8 +85,8 @@ def resolve(written: str, catalog: ApiCatalog) -> Resolution:
 
 
 def _matches(wanted: ResourceName, catalog: ApiCatalog) -> list[ServedResource]:
-    """One match per group: in the first fresh version that has it. Those in their group's preferred
-    version come first, as in kubectl."""
+    """A match per group, in the first fresh version that has it; those in a preferred version
+    first."""
     for fits in _LEVELS:
         ranked: list[tuple[bool, ServedResource]] = []
         for group in catalog.groups:

@@ -35,5 +35,4 @@ HEADERS: Final = {
 
 
 def read(name: str) -> str:
-    """The text of a file of the page."""
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
