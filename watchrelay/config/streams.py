@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from watchrelay.config.settings import DEFAULT_PARTITIONS, ResourceEntry, Settings
-from watchrelay.model.builtin import GROUPS, Builtin, resolve
+from watchrelay.model.builtin import GROUPS, resolve
 from watchrelay.model.names import ResourceName, parse_name
 from watchrelay.model.reach import Reach
-from watchrelay.model.resources import Resource
+from watchrelay.model.resources import Resource, ServedResource
 
 CORE = "core"
 """The core group in a topic's name."""
@@ -39,7 +39,7 @@ class Planned:
     index: int
     entry: ResourceEntry
     name: ResourceName
-    builtin: Builtin | None
+    builtin: ServedResource | None
     what: str
     id: str
     namespace: str | None
@@ -110,7 +110,7 @@ def reach_of(stream: Planned) -> Reach:
 
 
 def topic_of(
-    settings: Settings, entry: ResourceEntry, name: ResourceName, builtin: Builtin | None
+    settings: Settings, entry: ResourceEntry, name: ResourceName, builtin: ServedResource | None
 ) -> str | None:
     """The topic of an entry's records; None where the template needs what only discovery knows."""
     if entry.topic:
@@ -141,8 +141,7 @@ def shared_topics(
     settings: Settings, found: Iterable[tuple[ResourceEntry, Sequence[Resource]]]
 ) -> set[str]:
     """The topics that several resources share or may come to share; their keys begin with the
-    resource. An entry counts whether or not its resource is served; a wildcard counts as
-    several.
+    resource. An entry counts whether or not its resource is served; a wildcard counts as several.
 
     Args:
         settings: of the topics.
@@ -232,7 +231,7 @@ def _plural(name: ResourceName) -> bool:
     )
 
 
-def _meanings(name: ResourceName) -> list[tuple[Builtin | None, str]]:
+def _meanings(name: ResourceName) -> list[tuple[ServedResource | None, str]]:
     found = resolve(name)
     if name.wildcard and name.group in GROUPS:
         return [(builtin, builtin.resource.qualified) for builtin in found]

@@ -1,5 +1,4 @@
-"""What the API server sent, decoded no further than needed: the object's own fields stay the bytes
-that were received."""
+"""What the API server sent, decoded no further than needed."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Bookmark(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An ERROR line, or a bare Status: it ends the stream; the error's class decides what to
-    do."""
+    """An ERROR line, or a bare Status: it ends the stream; the error's class decides what to do."""
 
     error: KubeError
 

@@ -19,8 +19,7 @@ Step = str | Wild
 Path = tuple[Step, ...]
 
 PROTECTED: Final = ("name", "namespace", "uid", "resourceVersion")
-"""Keys of `metadata` that no path removes or hides: without them there is neither a record key nor
-an order."""
+"""Keys of `metadata` that no path removes or hides: the record key and the order need them."""
 
 _KEY = re.compile(r'[^.\[\]"*\s]+|\*')
 _QUOTED = re.compile(r'\["((?:[^"\\]|\\["\\])*)"\]')

@@ -80,8 +80,7 @@ def _of_fields(fields: str) -> Reach:
 
 
 class Overlaps(Generic[Item]):
-    """Items with a reach each, in groups; finds which of a group overlap, without comparing
-    all."""
+    """Items with a reach each, in groups; finds which of a group overlap, without comparing all."""
 
     def __init__(self) -> None:
         self._items: dict[tuple[Hashable, str | None], list[tuple[int, Reach, Item]]] = {}

@@ -24,8 +24,7 @@ class WatchPlan:
     bookmarks: bool = True
     relist_interval_s: float = 0.0
     arrival_namespaces: frozenset[str] = frozenset()
-    """Not empty: a cluster-wide watch of which only these namespaces are kept (`scope: cluster`),
-    filtered on arrival."""
+    """Not empty: a cluster-wide watch (`scope: cluster`), filtered on arrival to these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,7 @@ class StreamSpec:
     description: dict[str, object] = field(default_factory=dict)
     """The JSON of the control topic's `stream/<id>` record, but for `epochBase`."""
     partitions_from: Literal["config", "default", "topic"] = field(default="config", compare=False)
-    """Where the number of partitions comes from: "topic" where the stream, or its topic, was
-    started with it."""
+    """"topic" where the stream, or its topic, was started with this number of partitions."""
 
     @property
     def source(self) -> str:

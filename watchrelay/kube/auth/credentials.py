@@ -48,11 +48,10 @@ T = TypeVar("T")
 
 
 class Reread(Generic[T]):
-    """A value read from files, again when it is older than `interval_s`; if that fails, the
-    former stays.
+    """A value read from files, again when it is older than `interval_s`; if that fails, the former
+    stays.
 
-    Raises: ConfigError from the constructor, which names `file`, or the `key` of the
-    kubeconfig."""
+    Raises: ConfigError from the constructor, which names `file`, or the `key` of the kubeconfig."""
 
     def __init__(
         self,
@@ -180,11 +179,9 @@ class ClusterCredentials:
         self._context: tuple[bytes | None, ClientCertificate | None, ssl.SSLContext] | None = None
 
     async def headers(self) -> list[tuple[str, str]]:
-        """Authorization and Impersonate-* headers of the next request, some of which may
-        repeat.
+        """Authorization and Impersonate-* headers of the next request, some of which may repeat.
 
-        Raises: Misconfigured when a plugin gives no credential; retry slowly, a person must
-        act."""
+        Raises: Misconfigured when a plugin gives no credential; retry slowly, a person must act."""
         user, token = self._user, ""
         if self._token:
             token = self._token.current()
@@ -199,9 +196,8 @@ class ClusterCredentials:
         return [*bearer, *user.impersonation]
 
     async def tls(self) -> ssl.SSLContext | None:
-        """The context of the next connection, another object exactly when a certificate
-        changed; None: plain http. Raises: Misconfigured when a plugin gives no
-        certificate."""
+        """The context of the next connection, another object exactly when a certificate changed;
+        None: plain http. Raises: Misconfigured when a plugin gives no certificate."""
         if not self._cluster.server.startswith("https:"):
             return None
         authorities = self._authorities.current()
@@ -217,9 +213,8 @@ class ClusterCredentials:
         return held[2]
 
     async def rejected(self, asked_s: float) -> None:
-        """The server answered 401: with the next request files are read and the plugin is
-        run again, once. `asked_s`: when the refused request got its credentials,
-        monotonic."""
+        """The server answered 401: with the next request files are read and the plugin is run
+        again, once. `asked_s`: when the refused request got its credentials, monotonic."""
         self.distrusted(asked_s)
         for source in (self._token, self._client):
             if source:
@@ -228,8 +223,7 @@ class ClusterCredentials:
             self._exec.rejected()
 
     def distrusted(self, asked_s: float) -> None:
-        """The server's certificate did not verify: read the CA again before the next
-        connection."""
+        """The server's certificate did not verify: read the CA again before the next connection."""
         self._authorities.expire(asked_s)
 
 

@@ -35,8 +35,7 @@ _REAP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """The plugin's answer. `expires_ms` is wall time; None: good until the server refuses
-    it."""
+    """The plugin's answer. `expires_ms` is wall time; None: good until the server refuses it."""
 
     token: str = field(repr=False)
     client: ClientCertificate | None
@@ -72,8 +71,7 @@ class ExecCredentials:
         self._failure: Misconfigured | None = None
 
     async def current(self) -> ExecCredential:
-        """A credential that has not expired. Raises: Misconfigured when there is none any
-        more."""
+        """A credential that has not expired. Raises: Misconfigured when there is none any more."""
         if self._fresh(LEEWAY_MS):
             assert self._held is not None
             return self._held
@@ -147,8 +145,7 @@ class ExecCredentials:
 
 
 def exec_info(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -> str:
-    """The JSON of KUBERNETES_EXEC_INFO; the cluster's part only where the plugin asked for
-    it."""
+    """The JSON of KUBERNETES_EXEC_INFO; the cluster's part only where the plugin asked for it."""
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
         facts = {

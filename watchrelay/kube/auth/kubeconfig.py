@@ -40,8 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CredentialData:
-    """Bytes of a file, or of the kubeconfig itself (`data`, which wins); both None: not
-    given."""
+    """Bytes of a file, or of the kubeconfig itself (`data`, which wins); both None: not given."""
 
     file: Path | None = None
     data: bytes | None = field(default=None, repr=False)
@@ -196,8 +195,7 @@ class Kubeconfig:
                     entries.setdefault(name, section)
 
     def resolve(self, context: str | None) -> tuple[Cluster, User]:
-        """The cluster and the user of `context`, or of the current one. Raises:
-        ConfigError."""
+        """The cluster and the user of `context`, or of the current one. Raises: ConfigError."""
         name, contexts = context or self._current_context, self._entries["context"]
         where = ", ".join(str(file) for file in self._files)
         if not name:

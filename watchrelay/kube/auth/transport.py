@@ -23,14 +23,12 @@ _KEEPALIVE = {
     "TCP_USER_TIMEOUT": 60_000,
     "TCP_NODELAY": 1,
 }
-"""aiohttp leaves keepalive off; a NAT that dropped the flow would never be noticed. Source: WATCH
-2.14."""
+"""aiohttp leaves keepalive off; a NAT that dropped the flow would go unnoticed. WATCH 2.14."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the API server is and how it is reached; `url` without trailing slash, `proxy` a
-    URL.
+    """Where the API server is and how it is reached; `url` without trailing slash, `proxy` a URL.
 
     `server_hostname`: the name in its certificate, where not the URL's host (tls-server-name).
     `compress`: False for `disable-compression` of the kubeconfig."""
@@ -86,8 +84,7 @@ def tls_without_endpoint(proxy: str | None) -> ssl.SSLContext | bool:
 
 
 def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
-    """No limit: every watch holds a connection, and a pool would block the next (WATCH
-    2.18)."""
+    """No limit: every watch holds a connection, and a pool would block the next (WATCH 2.18)."""
     if not is_socks(endpoint):
         return aiohttp.TCPConnector(
             limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from watchrelay.core.text import BROKEN_JSON
-from watchrelay.model.resources import Resource
+from watchrelay.model.resources import Resource, ServedResource
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 ACCEPT_AGGREGATED = f"{_AGGREGATED.format('v2')},{_AGGREGATED.format('v2beta1')},application/json"
@@ -29,16 +29,6 @@ server names what it likes: anything else is passed over, and so is as good as n
 
 class NotDiscovery(ValueError):
     """The body is no discovery document."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedResource:
-    """One resource as one version serves it. `watchable`: its verbs include list and watch."""
-
-    resource: Resource
-    singular: str
-    short_names: tuple[str, ...]
-    watchable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +204,7 @@ def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
 
 
 def parse_resources(group: str, version: str, body: bytes) -> Version:
-    """Of the legacy `/apis/GROUP/VERSION`: its resources, no subresources. Raises:
-    NotDiscovery."""
+    """Of the legacy `/apis/GROUP/VERSION`: its resources, no subresources. Raises: NotDiscovery."""
     served = [
         _entry(
             Resource(group, version, r.name, r.kind, r.namespaced),
