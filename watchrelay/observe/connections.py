@@ -1,5 +1,4 @@
-"""Connections to the HTTP port: few at a time and none for long, so that file descriptors are left
-for Kafka and the watches."""
+"""Few connections to the HTTP port and none for long: Kafka and the watches need the files."""
 
 from __future__ import annotations
 
@@ -10,22 +9,17 @@ from typing import Any, Final, Literal
 from aiohttp import web
 
 CONNECTIONS_MAX: Final = 32
-"""Connections that wait for a request, and as many that send an answer; one more closes the oldest
-of its kind."""
+"""Those that wait for a request, and as many that send an answer; one more closes the oldest."""
 IDLE_S: Final = 20.0
-"""A connection that sends no whole request for so long is closed. Above the chart's scrape interval
-of 15 s."""
+"""A connection without a whole request for so long is closed. Above a scrape interval of 15 s."""
 ANSWER_S: Final = 20.0
-"""A client that does not read its answer for so long is cut off. Above a scrape's deadline of 10
-s."""
+"""A client that does not read for so long is cut off. Above a scrape's deadline of 10 s."""
 VIEWER_S: Final = 10.0
-"""A viewer whose buffers are full for so long is cut off; its browser connects again when it is
-back."""
+"""A viewer whose buffers are full for so long is cut off; its browser connects again."""
 _BODY_S: Final = 1.0
 """How long a request's body, which nobody reads, may take to end."""
 _ACCEPTED_AT_ONCE: Final = 8
-"""Connections accepted in one turn of the event loop: what may be open beyond the bound for a
-moment."""
+"""Accepted in one turn of the event loop: what may be open beyond the bound for a moment."""
 _BACKLOG: Final = 256
 """Connections that the kernel keeps for us meanwhile; they cost no file descriptor."""
 _NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

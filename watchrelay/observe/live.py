@@ -1,5 +1,4 @@
-"""Server-sent events for the status page: one update per second, shared by all viewers, and none
-while there is no viewer."""
+"""Server-sent events for the status page: one update a second for all viewers, if any."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class _Picture:
 
 
 class Live:
-    """Encoded overviews, made on request once older than `TICK_S`, dropped with the last
-    viewer."""
+    """Encoded overviews, made on request once older than `TICK_S`, dropped with the last viewer."""
 
     def __init__(self, statuses: StatusRegistry, readiness: Readiness, about: About) -> None:
         self._statuses, self._readiness, self._about = statuses, readiness, about
@@ -139,8 +137,7 @@ class Live:
 
 
 def _news(before: _Picture, now: _Picture) -> bytes:
-    """The event that leads from one picture to the next; the time alone where nothing
-    happened."""
+    """The event that leads from one picture to the next; the time alone where nothing happened."""
     parts = [b'"at":%d' % now.seen.at_ms]
     changed = [row for name, row in now.rows.items() if row != before.rows.get(name)]
     if changed:

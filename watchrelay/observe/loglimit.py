@@ -1,5 +1,4 @@
-"""Which of many similar log lines are written: the first about each subject, then one with a count
-now and then."""
+"""Which of many similar log lines are written: the first of a subject, then one now and then."""
 
 from __future__ import annotations
 
@@ -9,8 +8,7 @@ from typing import Final
 LINE_EVERY_S: Final = 300.0
 """A subject that occurs again and again is one line in this time."""
 SUBJECTS_MAX: Final = 100
-"""Subjects remembered: so many lines, and one for all other subjects together, in
-`LINE_EVERY_S`."""
+"""Subjects remembered: a line each, and one for all others, in `LINE_EVERY_S`."""
 _OTHERS: Final = object()
 
 

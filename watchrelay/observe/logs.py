@@ -24,8 +24,7 @@ _RESET = "\x1b[0m"
 _ERROR_MAX, _TRACEBACK_MAX = 1_000, 16_000
 """Characters. An exception may quote the input that caused it, at the end of its traceback."""
 _LIBRARIES = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
-"""Never below warnings: those of AWS say at debug what they sign, and the keys that they were given
-for it."""
+"""Never below warnings: those of AWS log at debug what they sign, and the keys for it."""
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:

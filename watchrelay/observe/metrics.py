@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from prometheus_client import (
@@ -54,8 +55,7 @@ USUAL_ERRORS = {
     "TopicAuthorizationFailedError": False,
     "UnknownTopicOrPartitionError": True,
 }
-"""Errors of batches that every topic has a series for from its start, with their `retriable`: a
-rate needs a zero to begin at."""
+"""Errors with a series in every topic from its start: a rate needs a zero to begin at."""
 _VALUES: Final = {
     "list": ("success", "expired", "error"),
     "watch_starts": ("watchlist", "watch"),
@@ -180,8 +180,7 @@ CATALOGUE: Final = {
 }
 
 _SERIES = re.compile(rb"^(\w+)([{ ])", re.MULTILINE)
-"""The begin of a line of the text format that is a series: its name, then its labels or its
-value."""
+"""The begin of a series in the text format: its name, then its labels or its value."""
 _COLLECTED = {"relay_lag_seconds", "gc_pause_seconds"}
 """They are counted outside the library, and read when somebody asks."""
 
@@ -194,8 +193,7 @@ class Lag:
         self.total_s = 0.0
 
     def observe_batch(self, received_s: Iterable[float], now_s: float) -> float | None:
-        """Count `now_s - t` for each t but 0; the longest of them. Units: seconds,
-        monotonic."""
+        """Count `now_s - t` for each t but 0; the longest of them. Units: seconds, monotonic."""
         slowest_s: float | None = None
         # events of one chunk were received at one moment
         for at_s, count in Tally(received_s).items():
@@ -207,37 +205,27 @@ class Lag:
         return slowest_s
 
 
-class _LagCollector(Collector):
-    def __init__(self) -> None:
-        self.by_stream: dict[str, Lag] = {}
-
-    def collect(self) -> Iterable[HistogramMetricFamily]:
-        described = CATALOGUE["relay_lag_seconds"]
-        family = HistogramMetricFamily(
-            "watchrelay_relay_lag_seconds", described.help, labels=["stream"]
-        )
-        for stream, lag in self.by_stream.items():
-            running, buckets = 0, []
-            for bound, count in zip((*map(str, LAG_BUCKETS_S), "+Inf"), lag.counts, strict=True):
-                running += count
-                buckets.append((bound, running))
-            family.add_metric([stream], buckets=buckets, sum_value=lag.total_s)
-        yield family
-
-
-class _PauseCollector(Collector):
-    """`seconds` are added to from where no lock may be taken (`interpreter.py`)."""
+class _Collected(Collector):
+    """The metrics of `_COLLECTED`. `gc_seconds`, by generation, are added to from where no lock may
+    be taken (`interpreter.py`)."""
 
     def __init__(self) -> None:
-        self.seconds = [0.0, 0.0, 0.0]
+        self.lags: dict[str, Lag] = {}
+        self.gc_seconds = [0.0, 0.0, 0.0]
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        family = CounterMetricFamily(
-            "watchrelay_gc_pause_seconds", CATALOGUE["gc_pause_seconds"].help, labels=["generation"]
-        )
-        for generation, seconds in enumerate(self.seconds):
-            family.add_metric([str(generation)], seconds)
-        yield family
+    def collect(self) -> Iterable[HistogramMetricFamily | CounterMetricFamily]:
+        name, text = "watchrelay_relay_lag_seconds", CATALOGUE["relay_lag_seconds"].help
+        lags = HistogramMetricFamily(name, text, labels=["stream"])
+        for stream, lag in self.lags.items():
+            bounds = (*map(str, LAG_BUCKETS_S), "+Inf")
+            buckets = list(zip(bounds, accumulate(lag.counts), strict=True))
+            lags.add_metric([stream], buckets=buckets, sum_value=lag.total_s)
+        yield lags
+        name, text = "watchrelay_gc_pause_seconds", CATALOGUE["gc_pause_seconds"].help
+        pauses = CounterMetricFamily(name, text, labels=["generation"])
+        for generation, seconds in enumerate(self.gc_seconds):
+            pauses.add_metric([str(generation)], seconds)
+        yield pauses
 
 
 class _Children:
@@ -315,8 +303,7 @@ class TopicMetrics(_Children):
             self._produce_errors(error, retriable)
 
     def produce_failed(self, error: str, *, retriable: bool) -> None:
-        """Count one failed batch. `error`: an exception's class name, or
-        `NO_ACKNOWLEDGEMENT`."""
+        """Count one failed batch. `error`: an exception's class name, or `NO_ACKNOWLEDGEMENT`."""
         self._produce_errors(error, retriable).inc()
 
     def _produce_errors(self, error: str, retriable: bool) -> Counter:
@@ -337,11 +324,9 @@ class Metrics:
         for described in CATALOGUE.values():
             if described.name not in _COLLECTED:
                 self._families[described.name] = self._make(described)
-        self._lags = _LagCollector()
-        pauses = _PauseCollector()
-        self.gc_pause_seconds = pauses.seconds
-        for collector in (self._lags, pauses):
-            self.registry.register(collector)
+        self._collected = _Collected()
+        self.gc_pause_seconds = self._collected.gc_seconds
+        self.registry.register(self._collected)
 
     def _make(self, described: Described) -> Counter | Gauge | Histogram:
         name, labels = f"watchrelay_{described.name}", described.labels[1:]
@@ -387,7 +372,7 @@ class Metrics:
         return family
 
     def lag(self, stream: str) -> Lag:
-        return self._lags.by_stream.setdefault(stream, Lag())
+        return self._collected.lags.setdefault(stream, Lag())
 
     def stream(self, stream: str, resource: Resource | None) -> StreamMetrics:
         """The children of a stream; made again when its resource was resolved to another
@@ -406,8 +391,7 @@ class Metrics:
         return held
 
     def set_states(self, current: Mapping[str, str], states: Sequence[str]) -> None:
-        """Make the series of `stream_state` those of `current` (by stream id) and no
-        others."""
+        """Make the series of `stream_state` those of `current` (by stream id) and no others."""
         family = self.gauge("stream_state")
         family.clear()
         for stream, state in current.items():
@@ -419,7 +403,7 @@ class Metrics:
         held = self._streams.pop(stream, None)
         if held is not None:
             self._drop_children(held)
-            self._lags.by_stream.pop(stream, None)
+            self._collected.lags.pop(stream, None)
 
     def _drop_children(self, held: StreamMetrics) -> None:
         for name, family in self._families.items():

@@ -1,5 +1,4 @@
-"""What each stream is doing, for `/readyz`, `/api/streams` and the status page. Written and read on
-one event loop, without locks."""
+"""What each stream is doing; written and read on one event loop, without locks."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ control topic), the supervisor (discovery, entries of the config), the stream's 
 the producer and the reader of the stream's log."""
 
 HISTORY_MAX: Final = 20
-"""Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold
-less than 1 MB of them at worst."""
+"""Transitions of a stream that are remembered; 200 streams hold less than 1 MB of them."""
 _ONE_STEP_MS: Final = 1_000
 
 
@@ -89,8 +87,7 @@ class EventRate:
         return newest, self._bins[(newest - 1) % BINS], self._bins[newest % BINS]
 
     def history(self) -> list[int]:
-        """The bins up to the newest, oldest first, without the empty ones at the
-        beginning."""
+        """The bins up to the newest, oldest first, without the empty ones at the beginning."""
         if self._bins is None:
             return []
         bins = [self._bins[(self._newest + 1 + each) % BINS] for each in range(BINS)]
@@ -98,8 +95,7 @@ class EventRate:
         return bins[first:]
 
     def per_s(self, now_ms: int) -> float:
-        """Events a second over the last ten: of the former bin the share that is that
-        young."""
+        """Events a second over the last ten: of the former bin the share that is that young."""
         newest, former, present = self.latest()
         now, into_ms = divmod(now_ms, BIN_MS)
         young = 1 - into_ms / BIN_MS
@@ -119,8 +115,7 @@ class StreamStatus:
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
     first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
     `transitions_count`: transitions since the start, so that a reader knows when there are new
-    ones.
-    """
+    ones."""
 
     stream: str
     topic: str = ""
@@ -182,9 +177,8 @@ class StreamStatus:
         operator: bool = False,
         next_attempt_ms: int | None = None,
     ) -> None:
-        """Report a trouble, shown until `recovered` of the same reporter. `message`: what
-        failed, where, and the cure; `operator`: only an operator can provide what is
-        missing."""
+        """Report a trouble, shown until `recovered` of the same reporter. `message`: what failed,
+        where, and the cure; `operator`: only an operator can provide what is missing."""
         now_ms, before = clock.wall_ms(), self.troubles.pop(by, None)
         # what the producer reports counts the seconds: only its begin is news
         if before is None or (message != before.message and by != "records"):
@@ -206,8 +200,7 @@ class StreamStatus:
             self.next_attempt_ms = None
 
     def renew(self) -> None:
-        """The stream restarts, perhaps with other objects: none of it is known to be in
-        Kafka."""
+        """The stream restarts, perhaps with other objects: none of it is known to be in Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
         self.recovered("records")
         self.recovered()
@@ -333,8 +326,7 @@ class Readiness:
 
     statuses: StatusRegistry
     started: bool = False
-    """The streams that the config asks for are known (an empty registry before that is not
-    readiness)."""
+    """The streams of the config are known: an empty registry before that is not readiness."""
     reached: bool = False
 
     def check(self) -> tuple[bool, dict[str, object]]:
