@@ -177,8 +177,8 @@ async def test_a_broker_that_is_not_there_is_told_in_plain_words() -> None:
     with pytest.raises(SinkUnavailable) as caught:
         await everything(tail)
     assert str(caught.value) == (
-        "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers (check "
-        "kafka.bootstrapServers)"
+        "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers: Connect call failed "
+        "(nothing listens there: does the broker run, and is kafka.bootstrapServers right?)"
     )
 
 

@@ -161,7 +161,7 @@ async def test_a_stream_that_nobody_says_anything_of_is_named(pod_topics: PodTop
             await reader.ready()
     async with pod_topics.ended(topics=["k8s.other"]) as reader:
         with pytest.raises(
-            NothingPublished, match=r"of the streams wanted none stands on topic k8s\.other"
+            NothingPublished, match=r"of the wanted streams none is on topic k8s\.other"
         ):
             await reader.ready()
 

@@ -44,8 +44,7 @@ class AuditProblem(msgspec.Struct, frozen=True):
     the end), `partition` (a record that belongs into another), `partitions` (a count other than
     described), `source` (two clusters on one topic), `overlap` (two streams with the same key).
     With `--cluster`: `missing` on the topic, `extra` on the topic, `differs`, `unreadable` (an
-    object that the API server lists and cannot be decoded).
-    """
+    object that the API server lists and cannot be decoded)."""
 
     kind: Kind
     offset: int | None
@@ -82,8 +81,7 @@ def _without_version(source: bytes) -> list[bytes]:
 
 
 class Audit:
-    """One stream in one partition. `bare`: keep for comparing with the cluster, not the
-    values."""
+    """One stream in one partition. `bare`: keep for comparing with the cluster, not the values."""
 
     def __init__(
         self,
@@ -107,8 +105,8 @@ class Audit:
         self._as_of_version: str | None = None
         self._partitions, self._bare = partitions, bare
         self._outdated: dict[bytes, tuple[int, int | None]] = {}
-        """By key the offset and the value's hash (None: a delete) of an ignored record behind which
-        none of that key was taken."""
+        """By key offset and hash (None: a delete) of an ignored record behind which none was
+        taken."""
         self._more = 0
         self._holes = False
         self._failing = False

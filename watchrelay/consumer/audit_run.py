@@ -144,7 +144,9 @@ class Auditor:
             try:
                 record = decode(message.key, message.value, headers)
             except RecordRefused as error:
-                log.foreign.add(Problem("foreign", *place, offset, str(error)))
+                log.foreign.add(
+                    Problem("foreign", place.topic, place.partition, offset, str(error))
+                )
             else:
                 audit = by_stream.get(record.stream)
                 if audit is not None and offset >= audit.start:

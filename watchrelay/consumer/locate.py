@@ -38,15 +38,13 @@ class Finder:
         self.consumer, self._servers = consumer, servers
         self._topics, self._streams, self._problems = tuple(topics), streams, problems
         self.control = TopicPartition(control_topic, 0) if control_topic else None
-        """The partition to follow for new streams; None when there is none, or no right to read
-        it."""
+        """The partition to follow for new streams; None: there is none, or no right to it."""
         self.control_at = 0
         self.control_there = False
         self.there: TopicPartitions = {}
         """What the last look found, of the topics that are read."""
-        self.anew: set[str] = set()
-        """Topics that were found to be others, under the same name, until the reader takes
-        them out."""
+        self.recreated: set[str] = set()
+        """Topics that were recreated, until the reader takes them out."""
         self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
         """What the last look missed, in words: by stream; without the control topic, by topic."""
@@ -78,7 +76,7 @@ class Finder:
         control = {self.control.topic} if self.control else set()
         self.there = await partitions_of_topics(self.consumer, {*topics, *control})
         changed = await self._look_at_ids()
-        self.anew |= changed
+        self.recreated |= changed
         was, self.control_there = self.control_there, bool(control & self.there.keys())
         if was and not self.control_there and self.control is not None:
             detail = (
@@ -97,7 +95,7 @@ class Finder:
         try:
             found = await ids_of_topics(self.consumer, sorted(self.there))
         except (KafkaError, OSError):
-            return set()  # the next look tells
+            return set()  # found by the next look
         ids = {topic: each for topic, each in found.items() if each}
         changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
         self._ids |= ids
@@ -136,7 +134,7 @@ class Finder:
         if not described:
             return f"no stream has been published yet: {control.topic} describes none"
         elsewhere = (
-            f"of the streams wanted none stands on topic {', '.join(self._topics)}, as "
+            f"of the wanted streams none is on topic {', '.join(self._topics)}, as "
             f"{control.topic} describes them"
         )
         return "" if self.described() else elsewhere
@@ -172,25 +170,23 @@ class Finder:
         }
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
-        """Whether a partition with these streams, which is not there any more, will never
-        be there again.
-        Without the control topic: whether the topic has fewer partitions now, a number that
+        """Whether a partition with these streams, which is not there any more, will never be there
+        again. Without the control topic: whether the topic has fewer partitions now, a number that
         never goes down for one topic."""
         if (described := self.described()) is None:
             return place.topic in self.there
-        stands = (
+        present = (
             each.topic == place.topic and place.partition < each.partitions
             for each in described.values()
         )
-        return not any(stands) and all(
+        return not any(present) and all(
             stream in described or self._view.of(stream).retired for stream in streams
         )
 
     async def places(
         self, known: frozenset[TopicPartition]
     ) -> dict[TopicPartition, dict[str, Origin]]:
-        """The partitions that are there and not `known` yet, with the origin of each
-        stream."""
+        """The partitions that are there and not `known` yet, with the origin of each stream."""
         described = self.described()
         wanted = self._topics if described is None else {each.topic for each in described.values()}
         there = await self._look_at({*wanted, *(place.topic for place in known)})
@@ -215,10 +211,9 @@ class Finder:
         """Each partition from the newest heartbeats; from its start where a stream that was named
         has none.
 
-        Streams share topics, and one may be silent where another is busy: those that are
-        named are looked for until the partition's start, unless another topic is found to hold
-        them. One that is neither named nor has written lately is not known.
-        """
+        Streams share topics, and one may be silent where another is busy: those that are named are
+        looked for until the partition's start, unless another topic is found to hold them. One that
+        is neither named nor has written lately is not known."""
         places = [
             TopicPartition(topic, partition)
             for topic in self._topics

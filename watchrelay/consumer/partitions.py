@@ -19,8 +19,7 @@ from watchrelay.contract.state import Changed, Held
 from watchrelay.contract.wire import Position
 
 FOLD_CHANGES = 20_000
-"""From here on changes that are not taken are folded to one per object, so that they never outgrow
-the state. Partitions share it."""
+"""From here on changes not taken are folded to one per object. Partitions share it."""
 
 
 class Cause(NamedTuple):
@@ -32,8 +31,7 @@ class Cause(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One object that differs from what was given before; None: nothing was, or it is
-    deleted."""
+    """One object that differs from what was given before; None: nothing was, or it is deleted."""
 
     key: bytes
     before: Held | None
@@ -47,8 +45,7 @@ class Outbox:
     Nothing is given before `begin` or `go_on`. A change that is proven waits as it came, in
     `_queue`. Where it is not proven, or where something is folded already, it is folded: `_folded`
     has for each object what was given of it last, and what the state holds of it when it is taken
-    is given then. All of `_queue` is older than `_folded`.
-    """
+    is given then. All of `_queue` is older than `_folded`."""
 
     __slots__ = ("_folded", "_place", "_queue", "begun", "closed", "passed")
 
@@ -209,8 +206,7 @@ class PartitionReplicas:
     """All streams of one partition, and how far it is read.
 
     A stream without an origin of its own starts at its first record. `only` not empty: other
-    streams are ignored.
-    """
+    streams are ignored."""
 
     def __init__(
         self,
@@ -225,8 +221,8 @@ class PartitionReplicas:
         self.elsewhere: Collection[str] = ()
         """Streams that are on another topic now: their records here are ignored."""
         self.next = 0
-        """The offset behind what was applied last: what arrives from before it, unasked, is of a
-        recreated topic."""
+        """The offset behind what was applied last: older ones, unasked, are of a recreated
+        topic."""
         self.end = 0
         """Where it ended when it was found, or had to be read again; 0 once that is reached."""
         self.gone = False
@@ -260,9 +256,8 @@ class PartitionReplicas:
             lane.replica.restart()
 
     def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
-        """What the record at `offset` does; None for one that is not wanted, or before its
-        stream's start.
-        After `ReadAgain`, go back to its offset and apply what comes, for all streams."""
+        """What the record at `offset` does; None for one that is not wanted, or before its stream's
+        start. After `ReadAgain`, go back to its offset and apply what comes, for all streams."""
         lane = self.by_stream.get(record.stream)
         if lane is None:
             if record.stream in self.elsewhere or (self._only and record.stream not in self._only):
@@ -289,8 +284,7 @@ class Pending:
         return bool(self._waiting)
 
     def begin(self, lane: PartitionReplica, offset: int) -> None:
-        """The state of `lane` is proven for the first time, behind the record at
-        `offset`."""
+        """The state of `lane` is proven for the first time, behind the record at `offset`."""
         lane.outbox.begin(lane.replica.held, Cause("initial", lane.replica.position, offset))
         self._offer(lane)
 

@@ -36,13 +36,11 @@ Item = TypeVar("Item")
 LOOK_AGAIN_S = 1.0
 _AT_ONCE = 2_000
 _AT_LEAST = 20
-"""Records of one fetch: of each partition that much is held at most while the past is put in
-order."""
+"""Records of one fetch: of each partition that much is held while the past is put in order."""
 _MERGE_WAIT_S = 2.0
 """How long the past of all partitions waits for one of which nothing comes."""
 _FETCH_WAIT_MS = 50
-"""A fetch that waits for live records holds up what is to be read of the past on the same
-connection."""
+"""A fetch that waits for live records holds up those of the past on its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,7 @@ class TailReader:
     What was there before comes in order of time over all partitions; what comes live, as it is
     read. `awaited` tells of a stream that is not described yet whether it is worth waiting for.
     Use: `async for batch in TailReader(...).batches()`; close the generator when leaving early
-    (`contextlib.aclosing`).
-    """
+    (`contextlib.aclosing`)."""
 
     def __init__(
         self,

@@ -30,8 +30,7 @@ class ReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """The state is not what the writer holds, also after reading again: wait for the next
-    end."""
+    """The state is not what the writer holds, also after reading again: wait for the next end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,7 @@ class Replica:
     once proven.
 
     `started_in` is the snapshot at whose begin the reader starts, "" for the start of the
-    partition. Applying a record a second time, or any record of a lower epoch, changes nothing.
-    """
+    partition. Applying a record a second time, or any record of a lower epoch, changes nothing."""
 
     def __init__(self, started_in: str = "") -> None:
         self._shown = ObjectState(started_in)
@@ -102,8 +100,7 @@ class Replica:
         return self._judge(state, record)
 
     def restart(self) -> None:
-        """The topic was recreated: its records fill a second state, whatever their
-        epochs."""
+        """The topic was recreated: its records fill a second state, whatever their epochs."""
         self._shown.proven = False
         self._second, self._failed_at = ObjectState(), Position(0, 0)
         self._tried, self.last_snapshot = set(), ("", None)

@@ -117,10 +117,9 @@ class UnreachedPositions:
         *,
         wanted: bool,
     ) -> None:
-        """Forget the positions in a topic that is not `wanted` any more, and refuse what
-        would miss deletes: fewer partitions, or a retired stream.
-        `described` None: there is no control topic; the topic has `partitions`, 0 for one
-        not read."""
+        """Forget the positions in a topic that is not `wanted` any more, and refuse what would miss
+        deletes: fewer partitions, or a retired stream. `described` None: there is no control topic;
+        the topic has `partitions`, 0 for one not read."""
         for saved in self._of(topic, partition):
             if described is None and partitions:
                 raise _lost(saved, f"the topic has {counted(partitions, 'partition')} now")

@@ -1,5 +1,4 @@
-"""Follows streams on Kafka: from the newest snapshot, then live; verified at every marker, and
-repaired after a loss."""
+"""Follows streams on Kafka: from the newest snapshot, live, verified, repaired after a loss."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ from watchrelay.kafka.client.failures import servers_text, unreadable
 from watchrelay.kafka.reader import assign, fetch, offset_ranges
 
 LOOK_ANYWAY_S = 15.0
-"""However well all goes: a topic that was deleted, and a broker that is away, are only seen by
-asking. Longer than a heartbeat interval."""
+"""Only asking shows a deleted topic or a broker away. Longer than a heartbeat interval."""
 _LOOK_TIMEOUT_S = 10.0
 _AT_ONCE = 2_000
 
@@ -129,8 +127,7 @@ class TopicReader:
     # ---- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises: KafkaUnavailable; RuntimeError: entered before, or closed
-        meanwhile."""
+        """Connect. Raises: KafkaUnavailable; RuntimeError: entered before, or closed meanwhile."""
         if self._entered:
             raise RuntimeError("a TopicReader is entered once: make another one")
         self._entered = True
@@ -180,9 +177,8 @@ class TopicReader:
     async def __anext__(self) -> Change:
         """The next change.
 
-        Raises: as the class says; StopAsyncIteration when the reader is closed, or at the
-        end with `until_end`; NothingPublished where a partition is not proven at that
-        end."""
+        Raises: as the class says; StopAsyncIteration when the reader is closed, or at the end with
+        `until_end`; NothingPublished where a partition is not proven at that end."""
         while (change := self._pending.take()) is None:
             if self._at_end_proven():
                 raise StopAsyncIteration
@@ -216,8 +212,7 @@ class TopicReader:
         return sorted({stream for lanes in self._lanes.values() for stream in lanes.by_stream})
 
     def objects(self, stream: str) -> Objects:
-        """The objects of `stream` by key, a live view. Not the truth where it is not
-        proven."""
+        """The objects of `stream` by key, a live view. Not the truth where it is not proven."""
         return Objects(stream, self._lanes)
 
     def get(self, key: str, *, stream: str = "") -> Any:
@@ -301,7 +296,7 @@ class TopicReader:
         elif _now_s() >= self._unproven_s + LOOK_AGAIN_S:
             self._unproven_s = _now_s()
             self._waiting(
-                f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells"
+                f"read to the end, and not proven yet: {self._unproven()}; waiting for a heartbeat"
             )
         return going
 
@@ -407,7 +402,7 @@ class TopicReader:
         gone -= over
         control = finder.control if finder.control_there else None
         if (
-            not (found or over or finder.anew)
+            not (found or over or finder.recreated)
             and gone == {place for place, lanes in self._lanes.items() if lanes.gone}
             and control == self._control
         ):
@@ -430,14 +425,14 @@ class TopicReader:
             starts[place] = max(begin, lanes.start)
             lanes.end = end if end > starts[place] else 0
         for place, lanes in self._lanes.items():
-            if place not in gone and (lanes.gone or place.topic in finder.anew):
+            if place not in gone and (lanes.gone or place.topic in finder.recreated):
                 self._restart(lanes)
                 starts[place] = 0
             lanes.gone = place in gone
             # 0 is the start, wherever it is: what arrives from there is still of a recreated topic
             # if it is before what was applied
             lanes.next = starts[place] or lanes.next
-        finder.anew.clear()
+        finder.recreated.clear()
         self._control = control
         # the client would ask for a partition that is gone again and again
         reads = {place: start for place, start in starts.items() if place not in gone}

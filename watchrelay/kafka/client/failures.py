@@ -106,8 +106,8 @@ def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> S
     Returns: SinkMisconfigured where only a change of the configuration helps, SinkForbidden where a
     right is missing, else SinkUnavailable.
     """
-    if isinstance(error, TimeoutError) and str(error):
-        # an earlier failure of a connection, which was logged, does not explain it
+    if isinstance(error, TimeoutError) and error.errno is None and str(error):
+        # silence: an earlier failure of a connection, which was logged, does not explain it
         return SinkUnavailable(
             f"kafka at {connection.servers} stopped answering: {error} ({SILENCE})"
         )
@@ -116,10 +116,11 @@ def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> S
     reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(why)))
     if reason.endswith(":"):
         reason += " no answer in time"
-    message = f"kafka at {connection.servers} is not usable: {reason}"
     kind, cure = _judged(connection, reason.lower())
     if not cure and "connect call failed" in reason.lower():
+        reason = "no broker answers: Connect call failed"
         cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
+    message = f"kafka at {connection.servers} is not usable: {reason}"
     return kind(message + (f" ({cure})" if cure else ""))
 
 
