@@ -1,5 +1,4 @@
-"""Requests snapshots from a running relay, through Kafka alone, and waits for their index
-records."""
+"""Requests snapshots from a running relay, through Kafka, and waits for their index records."""
 
 from __future__ import annotations
 
@@ -11,10 +10,9 @@ from typing import Any
 
 from watchrelay.config import Settings
 from watchrelay.contract.wire import Batch, Receipt
-from watchrelay.core.errors import SinkForbidden, SinkUnavailable, WatchrelayError
+from watchrelay.core.errors import SinkForbidden, SinkUnavailable, WatchrelayError, first_cause
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, signal_spec
-from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
@@ -79,7 +77,7 @@ async def running(work: Coroutine[Any, Any, None], *, name: str) -> AsyncIterato
             finally:
                 task.cancel()
     except BaseExceptionGroup as group:
-        raise only_error(group) from None
+        raise first_cause(group) from None
 
 
 @asynccontextmanager
@@ -98,8 +96,7 @@ async def read_control_topic(control: ControlTopic) -> AsyncIterator[ControlTopi
 
 
 def published_streams(control: ControlTopic, streams: Sequence[str]) -> tuple[str, ...]:
-    """`streams` without duplicates; without any, all published streams. Raises:
-    NotPublished."""
+    """`streams` without duplicates; without any, all published streams. Raises: NotPublished."""
     described = control.described_streams()
     for stream in streams:
         if stream not in described:

@@ -67,14 +67,6 @@ async def unless(
     return None if working.cancelled() else working.result()
 
 
-def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that a group holds, if it holds just one, however deep; else the group."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
 class UnexpectedErrors:
     """Tells new errors that no code expected from those whose traceback was logged before."""
 
