@@ -1,5 +1,4 @@
-"""The config's topics as an AsyncAPI 3.0 document, made without a connection to a cluster or
-Kafka."""
+"""The config's topics as an AsyncAPI 3.0 document, made without any connection."""
 
 from __future__ import annotations
 
@@ -329,8 +328,7 @@ OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _headers(name: str, content_type: str, *, enveloped: bool) -> dict[str, Any]:
-    """The schema of the headers of the record type `name`; `enveloped`: a delete has a
-    value."""
+    """The schema of the headers of the record type `name`; `enveloped`: a delete has a value."""
     fixed = {"ce_type": {"const": TYPES[name]}, "content-type": {"const": content_type}}
     names = [
         *REQUIRED[name],

@@ -24,8 +24,7 @@ from watchrelay.model.resources import compare
 from watchrelay.publish.trim import stub, without_fields
 
 _DEADLINE_S = 30.0
-"""For changes that are not yet in the log: they take less than a second, but the frontier of a
-stream without changes waits for a bookmark, about one a minute."""
+"""For changes that are not yet in the log; a stream without changes waits for a bookmark."""
 _CONFIRM_S = 5.0
 _PAGE_SIZE = 500
 

@@ -56,8 +56,7 @@ _WATCH_S = 1
 _CHECKS_AT_ONCE = 8
 _TOPICS_SHOWN = 5
 _IMPERSONATE = "cannot impersonate"
-"""Part of the API server's 403, whatever the authorizer. Source: k8s.io/apiserver,
-endpoints/handlers/responsewriters/errors.go."""
+"""Part of the API server's 403. Source: k8s.io/apiserver, handlers/responsewriters/errors.go."""
 
 Level = Literal["ok", "warning", "error"]
 
@@ -117,8 +116,7 @@ async def resolve_streams(settings: Settings) -> tuple[list[PlannedStream], list
 async def connected(
     settings: Settings, stack: AsyncExitStack, act_as: str = ""
 ) -> tuple[KubeClient | None, list[PlannedStream], list[CheckResult]]:
-    """A client that is closed with `stack` (None: not connected), the streams, and the
-    results."""
+    """A client that is closed with `stack` (None: not connected), the streams, and the results."""
     results: list[CheckResult] = []
     client = await _client(settings, stack, results, act_as)
     streams = [] if client is None else await _resolve(settings, client, results)
@@ -194,8 +192,7 @@ def _refused(spec: TopicSpec, reason: str) -> CheckResult:
 def missing_rights(
     granted: Mapping[str, frozenset[str]], names: Sequence[str], absent: Sequence[str]
 ) -> list[CheckResult]:
-    """A result per right that `run` needs and this user lacks; one for all when none is
-    missing.
+    """A result per right that `run` needs and this user lacks; one for all when none is missing.
 
     Args:
         granted: rights by topic, where they are known.

@@ -55,8 +55,7 @@ _MARGIN_S = 1.0
 _READING_BACK_S = 600.0
 """A relay that has claimed a stream writes nothing until it has read its log back and listed."""
 PATIENCE_S = 60.0
-"""How long Kafka may accept and return nothing until the retirement gives up; it may be repeated at
-any time."""
+"""How long Kafka may accept and return nothing; then repeat the retirement."""
 
 
 class StillConfigured(WatchrelayError):

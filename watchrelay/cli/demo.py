@@ -37,8 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
-    """Run until Ctrl-C: events on stdout, messages on stderr; the exit code of the relay's
-    drain.
+    """Run until Ctrl-C: events on stdout, messages on stderr; the exit code of the relay's drain.
 
     Raises: ConfigError: an unusable kubeconfig, or no directory for temporary files.
     EmbeddedKafkaError: the extra `demo` is not installed. SinkUnavailable."""

@@ -15,8 +15,7 @@ _TEXT = "tag:yaml.org,2002:str"
 _OTHER_TYPES = re.compile(
     r"([-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0[bo][0-7_]+|[yYnN])\Z"
 )
-"""What PyYAML reads as text, and YAML 1.2 or the Go parser of kubectl and Helm as a number or a
-boolean: `1e3`, `0o17`, `y`."""
+"""Text for PyYAML; a number or boolean for YAML 1.2 or the Go parser: `1e3`, `0o17`, `y`."""
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml may be missing

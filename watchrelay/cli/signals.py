@@ -38,8 +38,7 @@ def exit_code(argv: Sequence[str], number: int) -> int:
 
 
 def install_signal_handlers(argv: Sequence[str]) -> None:
-    """From now on both signals end the process silently, unless the parent has turned them
-    off."""
+    """From now on both signals end the process silently, unless the parent has turned them off."""
     _handle(lambda number, _: os._exit(exit_code(argv, number)))
 
 

@@ -1,5 +1,4 @@
-"""`watchrelay verify`: replays the topics from their last complete snapshots and checks every rule
-and digest; with `--cluster` compares them with the API server."""
+"""`watchrelay verify`: replays the topics and checks every rule and digest."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def verify(
     partitions: bool,
     output: str,
 ) -> int:
-    """Check the streams, print the result; 0 when each partition is proven and without a
-    problem.
+    """Check the streams, print the result; 0 when each partition is proven and without a problem.
 
     Raises: ConfigError, SinkUnavailable, KubeError, NothingPublished."""
     from watchrelay.cli.audits import check_streams, reduce_garbage_collection

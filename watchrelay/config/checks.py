@@ -1,5 +1,4 @@
-"""Checks of valid settings as a whole: refusals of combinations that cannot work and of keys of a
-later release, and warnings about what is legal and surprising."""
+"""Checks of settings as a whole: what cannot work, what comes later, what may not be meant."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ COLD: Final[tuple[Path, ...]] = (
     LISTEN,
     ("sharding",),
 )
-"""The keys that the process is built from: connections, topic names, queues. All other keys are
-hot."""
+"""The keys that the process is built from; all others are hot."""
 
 
 @dataclass(frozen=True, slots=True)

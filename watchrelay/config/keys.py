@@ -1,5 +1,4 @@
-"""The keys of the config: the type of each, its name in the environment, and the key that a wrong
-name probably means. All of it follows from the settings model."""
+"""The keys of the config, by the settings model: types, environment names, nearest names."""
 
 from __future__ import annotations
 

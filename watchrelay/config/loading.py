@@ -32,8 +32,7 @@ _STAND_IN: Final = {
     "kafka": {"bootstrapServers": ["x:1"]},
     "resources": [{"resource": "pods"}],
 }
-"""Its values are put in place of required ones that are missing or wrong, so that everything else
-can still be checked in the same run."""
+"""Put in place of required values that are missing or wrong, so that the rest is checked too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,7 @@ class Loaded:
         return _located(self.given, (path,), message, hint)
 
     def problems_of(self, settings: Settings) -> list[ConfigProblem]:
-        """The conflicts within `settings`, a variant of these; with the lines of this
-        file."""
+        """The conflicts within `settings`, a variant of these; with the lines of this file."""
         found = refusals(settings, self.given.origins.__contains__)
         return _in_order([_refused(self.given, refusal) for refusal in found])
 

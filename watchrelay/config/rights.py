@@ -1,5 +1,4 @@
-"""The rights that a config needs in the cluster: `list` and `watch`, of what it names and nothing
-else."""
+"""The rights that a config needs in the cluster: `list` and `watch` of what it names."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ VERBS: Final = ("list", "watch")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """One RBAC rule: plurals, sorted, or ("*",); `names`, when not empty: only these
-    objects."""
+    """One RBAC rule: plurals, sorted, or ("*",); `names`, when not empty: only these objects."""
 
     group: str
     resources: tuple[str, ...]
@@ -104,8 +102,7 @@ def _plural(text: str) -> tuple[str, str, bool] | str:
 
 
 def _rules(wanted: set[_Grant], already: set[_Grant]) -> tuple[Rule, ...]:
-    """`wanted` without what `already` or a wider grant gives; a rule per group and object
-    names."""
+    """`wanted` without what `already` or a wider grant gives; a rule per group and object names."""
     granted = wanted | already
     names: dict[tuple[str, str], set[str]] = {}
     for group, plural, name in wanted - already:

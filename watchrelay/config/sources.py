@@ -14,15 +14,13 @@ from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
-"""Variables that begin like settings and are none: the config file's path, and the cache of the
-real test parts."""
+"""Begin like settings and are none: the config file's path, the cache of the real test parts."""
 
 _SERVICE_LINK = re.compile(
     r"WATCHRELAY(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z"
 )
-"""What the kubelet puts into every pod of a namespace that has a Service named watchrelay or
-watchrelay-*.
-Source: Kubernetes docs, "Service: discovering services, environment variables"."""
+"""What the kubelet puts into every pod beside a Service named watchrelay or watchrelay-*. Source:
+Kubernetes docs, "Service: discovering services, environment variables"."""
 
 SET: Final = "--set"
 _KEY: Final = r"[A-Za-z][A-Za-z0-9]*"

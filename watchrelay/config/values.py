@@ -87,8 +87,7 @@ def size_bytes(value: object) -> int:
 
 
 def period(least: str, *, zero: bool = False) -> GetPydanticSchema:
-    """The type of a duration in seconds of at least `least`; `zero`: 0 disables what it
-    times."""
+    """The type of a duration in seconds of at least `least`; `zero`: 0 disables what it times."""
     least_s = duration_s(least)
     schema: dict[str, Any] = {
         "type": "string",
@@ -148,8 +147,7 @@ def shown(value: object) -> str:
 # ---- names ---------------------------------------------------------------------------------------
 
 STREAM_ID_MAX: Final = 317
-"""The longest that the relay derives: the name of a custom resource definition, at most 253
-characters, then @ and a namespace."""
+"""The longest derived: the name of a CRD, at most 253 characters, then @ and a namespace."""
 TOPIC_MAX: Final = 249
 """Source: Kafka's Topic.java: a log directory's name, suffix included, must fit 255 characters."""
 
@@ -228,8 +226,7 @@ _LABEL_TERM: Final = (
 _LABEL_SELECTOR = re.compile(rf" ?{_LABEL_TERM}(?: ?, ?{_LABEL_TERM})* ?")
 """Source: k8s.io/apimachinery/pkg/labels, Parse: what passes here passes there."""
 _FIELD_TERM = re.compile(r"\s*[^=!\s]+\s*(==|!=|=)")
-"""Source: k8s.io/apimachinery/pkg/fields, ParseSelector; as far as a term is wrong for every
-resource."""
+"""Source: k8s.io/apimachinery/pkg/fields, ParseSelector; what is wrong for every resource."""
 
 
 def _label_selector(text: str) -> None:
@@ -364,6 +361,5 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _left_out(cls, given: Any) -> Any:
-        """A section whose keys are all commented out reads as null: it counts as left
-        out."""
+        """A section whose keys are all commented out reads as null: it counts as left out."""
         return {} if given is None else given

@@ -25,11 +25,9 @@ Value = dict[str, Any]
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""An index record has about a hundred bytes for each partition; decoded, JSON takes up to twenty
-times its size."""
+"""An index record has a hundred bytes for each partition; decoded JSON takes twenty times more."""
 EPOCH_BASE_MAX: Final = EPOCH_MAX - (1 << 40)
-"""The highest `epochBase` under which a stream is written: each claim uses up as many epochs as the
-control topic has grown since the last."""
+"""The highest to write under: each claim takes as many epochs as the control topic has grown."""
 NAME_MAX: Final = 1000
 """Characters of a stream id, and of any other name in a control record."""
 _ID_MAX = 200
@@ -83,8 +81,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "partitions": list[_IndexPartition],
     },
 }
-"""What this version reads of each kind, and the type that it must have where it is present. A field
-of another name is left as it is."""
+"""What this version reads of each kind, and its type; other fields are left as they are."""
 _REQUIRED = {"claim": ("instance",), "stream": ("topic", "partitions", "epochBase"), "snapshot": ()}
 
 
@@ -268,14 +265,12 @@ class StreamControl:
     epoch_base: int | None = None
     """Never goes down, whatever an older writer may describe later."""
     too_high: int | None = None
-    """The `epochBase` of the newest description where it is too high to write the stream under
-    it."""
+    """The `epochBase` of the newest description where it is too high to write under it."""
     description: Value | None = None
     retired: bool = False
     """The description was deleted."""
     overwritten: bool = False
-    """A record that cannot be used follows the description: compaction will keep that one and
-    take this."""
+    """An unusable record follows the description: compaction will keep that one."""
     index: Value | None = None
 
     @property

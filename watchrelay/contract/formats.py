@@ -54,11 +54,10 @@ def structured_envelope() -> Envelope:
 
 
 def debezium_envelope(spec: StreamSpec, version: str) -> Envelope:
-    """Debezium's envelope, without a schema. Source: Debezium documentation, "Change event
-    values".
+    """Debezium's envelope, without a schema. Source: Debezium documentation, "Change event values".
 
-    `before` is always null: the store keeps no former states. `source.snapshot` is "true" for
-    each record of a snapshot: which is the last is not known yet."""
+    `before` is always null: the store keeps no former states. `source.snapshot` is "true" for each
+    record of a snapshot: which is the last is not known yet."""
     resource = spec.plan.selection.resource
 
     def wrap(headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:

@@ -14,8 +14,7 @@ import msgspec
 Header = tuple[str, bytes]
 
 UNREADABLE: Final = "\udcff"
-"""The only header of a placeholder for a record that could not be read; its value is the reason. No
-name on a topic is this one, for it is no UTF-8."""
+"""The only header of a placeholder for an unreadable record, with the reason; it is no UTF-8."""
 
 LENGTHS: Final = 320
 """Values shorter than this have their varint made beforehand."""

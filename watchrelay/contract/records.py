@@ -156,8 +156,8 @@ class CloudEvents:
         ]
         longest = len(self._ids[-1] % (10**_DIGITS_MAX - 1))
         self._short = LENGTHS if longest < LENGTHS and envelope is None else 0
-        """Key, uid and version together are shorter than this where every header's length is known
-        beforehand; 0: a ce_id's may not be, or there is an envelope."""
+        """Below this many bytes of key, uid and version each header's length is known beforehand;
+        0: a ce_id's may not be, or there is an envelope."""
         self._marker_keys = {
             kind: [
                 b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition)
@@ -168,8 +168,7 @@ class CloudEvents:
         one = self._objects["modified", "watch"]
         self.overhead_bytes = sum(len(name) + len(value) + 2 for name, value in one) + 300
         self.overhead_bytes += envelope.overhead_bytes if envelope is not None else 0
-        """What headers and envelope of one object come to, about; the names and numbers that vary
-        included."""
+        """What headers and envelope of one object come to, about."""
 
     def object(
         self,
@@ -436,8 +435,7 @@ def _decode_marker(
 
 
 def _number(text: bytes) -> int:
-    """Digits alone: `int` takes signs, blanks and underscores, and numbers beyond other
-    readers."""
+    """Digits alone: `int` takes signs, blanks and underscores, and numbers beyond other readers."""
     if not text.isdigit() or len(text) > _DIGITS_MAX:
         raise ValueError(
             f"{text.decode(errors='replace')!r} is not a number of up to {_DIGITS_MAX} digits"

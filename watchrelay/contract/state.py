@@ -146,8 +146,7 @@ class ObjectState(State[Held]):
 
 
 def _order(snapshot: str) -> tuple[int, ...]:
-    """Epoch and number of a snapshot, by which the later is known; () for an id of another
-    form."""
+    """Epoch and number of a snapshot, by which the later is known; () for an id of another form."""
     parts = snapshot.split("-")
     return (
         tuple(map(int, parts))

@@ -1,5 +1,4 @@
-"""The process: starts the admin server, the control and signal topics and the streams, and stops
-them in order."""
+"""The process: starts admin server, control and signal topics and streams, and stops them."""
 
 from __future__ import annotations
 
@@ -323,8 +322,7 @@ class Daemon:
         backoff: Backoff,
         failed: Callable[[str, float], None] = lambda _error, _wait_s: None,
     ) -> TopicFacts:
-        """Return once `topic` exists and is safe; `failed` is called after each failed
-        attempt."""
+        """Return once `topic` exists and is safe; `failed` is called after each failed attempt."""
         while True:
             try:
                 facts = await context.topics.ensure_topic(topic)
@@ -347,8 +345,7 @@ class Daemon:
                 return facts
 
     async def _signal(self, context: DaemonContext) -> None:
-        """The signal topic, likewise. Without it streams go on, and no snapshot request is
-        read."""
+        """The signal topic, likewise. Without it streams go on, and no snapshot request is read."""
         await context.control_made.wait()
         await context.control.caught_up()  # it tells which streams there are
         topic = signal_spec(self.settings).name

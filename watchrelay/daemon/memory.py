@@ -1,5 +1,4 @@
-"""Settings of the interpreter's garbage collector and the allocator: fewer collections, less idle
-memory."""
+"""Garbage collector and allocator: fewer collections, less idle memory."""
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ from collections.abc import Iterator
 from watchrelay.core import clock
 
 _YOUNG_OBJECTS = 50_000
-"""Objects made, less those freed, until the collector looks at the young ones. What flows through
-here is free of cycles, and one chunk of events makes more than the default of 700: the collector
-took 9 % of all CPU."""
+"""New objects until the young ones are collected. What flows through here has no cycles, and a
+chunk of events makes more than the default of 700: the collector took 9 % of all CPU."""
 
 
 _TRIM_EVERY_S = 5.0
@@ -41,8 +39,7 @@ def lean_import() -> Iterator[None]:
 
 
 def tune_collector() -> None:
-    """What is alive now stays out of collections; they become rare. Call it once all is
-    built."""
+    """What is alive now stays out of collections; they become rare. Call it once all is built."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
@@ -59,8 +56,7 @@ def trim_heap() -> None:
 
 
 class HeapTrimmer:
-    """Trims when it is called, but only every few seconds, however many streams start
-    together."""
+    """Trims when it is called, but only every few seconds, however many streams start together."""
 
     def __init__(self) -> None:
         self._next_s = 0.0

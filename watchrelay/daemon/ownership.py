@@ -7,8 +7,7 @@ import socket
 from typing import Final
 
 RETIRE: Final = "watchrelay retire on "
-"""How the holder of a claim begins that a retirement wrote: it is no relay, and a relay that it
-stops says so."""
+"""How the holder begins in the claim of a retirement, which is no relay."""
 
 
 def retirement_holder() -> str:

@@ -46,8 +46,7 @@ DEADLOCK_CURE = (
 """What to do about a stream that `deadlocked` names."""
 
 CONTENT_VERSION = 1
-"""Raised when a release publishes other bytes for the same object and config: streams then compare
-contents at resume."""
+"""Raised when a release publishes other bytes for the same object and config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +251,7 @@ def topic_conflict(
 
 
 def _clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    """By id the other streams on its topic beside which `stream` may not be written, with
-    why."""
+    """By id the other streams on its topic beside which `stream` may not be written, with why."""
     ours, found = stream.description, dict[str, str]()
     resource, reach = stream.plan.selection.resource.qualified, _reach(ours["selectors"])
     for other, theirs in described.items():

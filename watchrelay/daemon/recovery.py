@@ -37,8 +37,7 @@ log = logging.getLogger(__name__)
 
 Failed = Callable[[SinkUnavailable, float], None]
 READS_AT_ONCE = 4
-"""So many streams of a process read back at the same time: each has connections and buffers of its
-own."""
+"""Streams that read back at the same time: each has connections and buffers of its own."""
 
 
 class Reads(Protocol):

@@ -1,5 +1,4 @@
-"""Reloads the config file while the relay runs: edits are applied, or refused with a log line, a
-metric and a problem in the status registry."""
+"""Applies edits of the config while the relay runs, or refuses them: log, metric, problem."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from watchrelay.observe.status import StatusRegistry
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two checks of the file. A change is read once two checks see the same file, since
-an editor may still be writing."""
+"""A change is read once two checks see the same file: an editor may still be writing."""
 PROBLEMS_SHOWN_MAX = 3
 """Problems shown in full; `watchrelay validate` shows all."""
 

@@ -1,5 +1,4 @@
-"""Hands snapshot requests to the writers of the streams that they name, now or once there is a
-writer, unless the stream's index record shows that an earlier writer answered."""
+"""Hands snapshot requests to the writers of their streams, unless an earlier one answered."""
 
 from __future__ import annotations
 
@@ -19,14 +18,11 @@ log = logging.getLogger(__name__)
 WAITING_MAX = 1000
 """Requests kept per stream."""
 ALL_WAITING_MAX = 10 * WAITING_MAX
-"""Approximate number of requests kept for all streams: each stream has an equal share and drops its
-oldest requests beyond it."""
+"""Kept for all streams, about: each has an equal share and drops its oldest beyond it."""
 EXPIRE_S = 3600.0
-"""A request that is older has nobody waiting for it any more. Source: record contract 7, "the
-signals of the last hour"."""
+"""Nobody waits for older ones. Source: record contract 7, "the signals of the last hour"."""
 SNAPSHOT_MS_MAX = 600_000
-"""A request older than the newest snapshot's end by this was answered, or its snapshot would have
-taken longer than any does."""
+"""Older than the newest snapshot's end by this: answered, for no snapshot takes longer."""
 
 Ask = Callable[[str], None]
 
@@ -131,9 +127,8 @@ class SnapshotRequests:
 def answered(
     index: Mapping[str, object] | None, request_id: str, written_ms: int, now_ms: int
 ) -> bool:
-    """Whether an earlier writer answered: the index record names the request, or is so much
-    newer that an older one did. One dated in the future is of a wrong clock: only its names
-    count."""
+    """Whether an earlier writer answered: the index record names the request, or is so much newer
+    that an older one did. One dated in the future is of a wrong clock: only its names count."""
     if index is None:
         return False
     named, ended = index.get("requests"), index.get("time")

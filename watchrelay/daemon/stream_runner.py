@@ -1,5 +1,4 @@
-"""Runs one stream: checks its topic, claims it, reads its log back, then runs watch, store and
-writer until it is stopped."""
+"""Runs one stream: topic, claim, log, then watch, store and writer until it is stopped."""
 
 from __future__ import annotations
 
@@ -69,14 +68,12 @@ FLUSH_INTERVAL_S = 0.004
 
 
 _REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
-"""A refused topic waits for a person: looked at again rarely. Source: the exact meanings of `run`,
-as for a missing right."""
+"""A refused topic waits for a person, as a missing right does: looked at again rarely."""
 _AWAY = Backoff(base_s=0.8, cap_s=30.0)
 _AGAIN = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 """Between two lives of a stream whose topic was lost."""
 _FAILED = Backoff(base_s=1.0, cap_s=300.0, jitter=0.1)
-"""After an unexpected error: what caused it is probably still there, and each restart claims the
-stream and reads its log."""
+"""After an unexpected error, whose cause is probably there still; restarts claim and read."""
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which an outclaimed relay has ended."""
@@ -194,9 +191,8 @@ class StreamRunner:
             self._metrics.stream_owned.set(0)
 
     async def _until_ended(self) -> Exception | None:
-        """Claim, read the log back and follow the resource; why that ended: None when it
-        was asked for, else an unexpected error, or records that no claim explains. Raises:
-        Fenced."""
+        """Claim, read the log back and follow the resource; why that ended: None when it was asked
+        for, else an unexpected error, or records that no claim explains. Raises: Fenced."""
         try:
             begun = await unless(self._ended, self._begin(), name=f"begin {self.spec.id}")
             if begun is not None:
@@ -363,8 +359,7 @@ class StreamRunner:
     def _check_pins(self) -> None:
         """Take the keys and the partitions that the topic has.
 
-        Raises: TopicRefused when another shape is pinned there, or a stream has the same
-        keys."""
+        Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
         control = self._context.control
         described, own = control.described_streams(), control.described(self.spec.id)
         formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
@@ -453,8 +448,7 @@ class StreamRunner:
         )
 
     async def _highest_epoch(self) -> int:
-        """Where the control topic does not know the stream, its own topic tells who wrote
-        it."""
+        """Where the control topic does not know the stream, its own topic tells who wrote it."""
         spec, connection = self.spec, self._context.connection
         found = await self._until_usable(
             lambda: written(connection, spec.topic, spec.id, cluster=spec.cluster)
@@ -525,8 +519,7 @@ class StreamRunner:
             self._watcher = None
 
     async def _newer_claim_is_read(self) -> bool:
-        """Whether the control topic holds another relay's newer claim, waiting a moment for
-        it."""
+        """Whether the control topic holds another relay's newer claim, waiting a moment for it."""
         control, stream = self._context.control, self.spec.id
         try:
             async with asyncio.timeout(_CLAIM_READ_S):

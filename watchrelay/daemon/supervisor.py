@@ -38,22 +38,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DISCOVERY_INTERVAL_S = (30.0, 60.0)
-"""Time between two looks at what the server serves, drawn at random; two requests that answer 304
-while nothing changed. WATCH 8.1."""
+"""Between two looks at what is served, drawn at random; two requests that cost a 304. WATCH 8.1."""
 _WAITING_INTERVAL_S = (5.0, 10.0)
 """The same while some entry waits for its resource."""
 VERSION_INTERVAL_S = 600.0
 _VERSION_TIMEOUT_S = 5.0
-"""How long the first streams wait for the answer to /version, which tells whether the server has
-streaming lists (from 1.34 on)."""
+"""How long the first streams wait for /version: streaming lists come with 1.34."""
 
 _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
 
 
 class Supervisor:
-    """Keeps the running streams equal to what config and discovery ask for: `run()` as a
-    task."""
+    """Keeps the running streams equal to what config and discovery ask for: `run()` as a task."""
 
     def __init__(
         self,
@@ -71,8 +68,7 @@ class Supervisor:
         self._outclaimed = outclaimed
         self._running: dict[str, StreamRunner] = {}
         self._alive: dict[StreamRunner, asyncio.Task[None]] = {}
-        """Those that run, and those that are stopping, because they left the config or changed,
-        and still drain; the newest last."""
+        """Those that run, and those that still drain; the newest last."""
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
@@ -226,8 +222,7 @@ class Supervisor:
             self._failed(message, 0.0, causes.INTERNAL)
 
     async def _ask_version(self) -> None:
-        """Keep the server's version known, before the first stream starts: lists depend on
-        it."""
+        """Keep the server's version known, before the first stream starts: lists depend on it."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._version_due_s:
             return
@@ -335,8 +330,7 @@ class Supervisor:
     def _wait_for(
         self, entry: ResourceEntry, reason: str, cause: Cause | None, *, streams: Sequence[str] = ()
     ) -> None:
-        """Show why the entry's streams cannot start. Those that run show the error
-        alone."""
+        """Show why the entry's streams cannot start. Those that run show the error alone."""
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._context.statuses.open(stream)
