@@ -93,7 +93,7 @@ def unreadable(error: BaseException) -> str:
     if isinstance(error, TopicAuthorizationFailedError):
         names = error.args[0] if error.args else ""
         topics = names if isinstance(names, str) else ", ".join(sorted(map(str, names)))
-        return f"topic {topics} may not be read: grant READ on it"
+        return f"topic {topics} may not be read by this user: grant READ on it or its prefix"
     return plain_words(error)
 
 
