@@ -10,6 +10,8 @@ from watchrelay import __version__
 from watchrelay.config import Settings
 from watchrelay.config.streams import Planned, plan, shared_topics
 from watchrelay.config.values import duration_text
+from watchrelay.contract.records import MARKER_TYPES as MARKER_WIRE_TYPES
+from watchrelay.contract.records import VERB_TYPES
 from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.signal_records import EXECUTE_SNAPSHOT
 from watchrelay.kafka.topic_config import TopicSpec
@@ -224,12 +226,8 @@ def _keyed(key: dict[str, Any]) -> dict[str, Any]:
 
 OBJECT_TYPES: Final = ("added", "modified", "read", "deleted")
 MARKER_TYPES: Final = ("claim", "begin", "end", "heartbeat")
-TYPES: Final[dict[str, str]] = {
-    **{verb: f"dev.watchrelay.object.{verb}.v1" for verb in OBJECT_TYPES},
-    "claim": "dev.watchrelay.claim.v1",
-    "begin": "dev.watchrelay.snapshot.begin.v1",
-    "end": "dev.watchrelay.snapshot.end.v1",
-    "heartbeat": "dev.watchrelay.heartbeat.v1",
+TYPES: Final = {
+    str(name): wire.decode() for name, wire in (*VERB_TYPES.items(), *MARKER_WIRE_TYPES.items())
 }
 """ce_type by its short name."""
 

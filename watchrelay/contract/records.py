@@ -48,17 +48,17 @@ PARTITIONS_MAX = 100_000
 EPOCH_MAX = (1 << 53) - 1
 """Its base is a JSON number on the control topic, which every reader must read alike."""
 
-_VERB_TYPES: dict[Verb, bytes] = {
+VERB_TYPES: dict[Verb, bytes] = {
     verb: b"dev.watchrelay.object.%b.v1" % verb.encode() for verb in get_args(Verb)
 }
-_MARKER_TYPES: dict[MarkerKind, bytes] = {
+MARKER_TYPES: dict[MarkerKind, bytes] = {
     "claim": b"dev.watchrelay.claim.v1",
     "begin": b"dev.watchrelay.snapshot.begin.v1",
     "end": b"dev.watchrelay.snapshot.end.v1",
     "heartbeat": b"dev.watchrelay.heartbeat.v1",
 }
-_VERBS = {wire: verb for verb, wire in _VERB_TYPES.items()}
-_MARKERS = {wire: kind for kind, wire in _MARKER_TYPES.items()}
+_VERBS = {wire: verb for verb, wire in VERB_TYPES.items()}
+_MARKERS = {wire: kind for kind, wire in MARKER_TYPES.items()}
 _REASONS: dict[bytes, Reason] = {reason.encode(): reason for reason in get_args(Reason)}
 _TRIMMED: dict[bytes, Trimmed] = {trimmed.encode(): trimmed for trimmed in get_args(Trimmed)}
 
@@ -136,7 +136,7 @@ class CloudEvents:
                 ("ce_type", wire),
                 ("ce_wrreason", name),
             )
-            for verb, wire in _VERB_TYPES.items()
+            for verb, wire in VERB_TYPES.items()
             for name, reason in _REASONS.items()
         }
         pinned: tuple[Header, ...] = (
@@ -148,7 +148,7 @@ class CloudEvents:
             for kinds, headers in self._objects.items()
         }
         self._markers = {
-            kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in _MARKER_TYPES.items()
+            kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in MARKER_TYPES.items()
         }
         name = stream.replace(b"%", b"%%")
         self._ids = [
@@ -163,7 +163,7 @@ class CloudEvents:
                 b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition)
                 for partition in range(spec.partitions)
             ]
-            for kind in _MARKER_TYPES
+            for kind in MARKER_TYPES
         }
         one = self._objects["modified", "watch"]
         self.overhead_bytes = sum(len(name) + len(value) + 2 for name, value in one) + 300
