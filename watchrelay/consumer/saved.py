@@ -132,8 +132,7 @@ class UnreachedPositions:
             del self._left[topic, partition, saved.stream]
 
     def settle(self, at: int, lanes: PartitionReplicas) -> None:
-        """Places that are reached at offset `at` are given up: there the state must be what
-        it was."""
+        """At the places reached at offset `at` the state must be what it was; changes follow."""
         for saved in self._of(lanes.topic, lanes.partition):
             if at < saved.offset:
                 continue
