@@ -25,15 +25,15 @@ from tests.support.kafkabroker import KafkaBroker
 from watchrelay.cli.audits import reduce_garbage_collection
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.audit_run import Auditor
+from watchrelay.kafka.client.connection import KafkaConnection
 
 OBJECTS, RUNS = 100_000, 3
 
 
 async def audited(bootstrap: str, *, bare: bool = False) -> int:
     """Records read, all of them right."""
-    async with Auditor(
-        {"bootstrap_servers": bootstrap}, control_topic=CONTROL, bare=bare
-    ) as auditor:
+    connection = KafkaConnection(bootstrap_servers=(bootstrap,))
+    async with Auditor(connection, control_topic=CONTROL, bare=bare) as auditor:
         await auditor.read_to_end()
         rows = await auditor.rows()
     assert all(audit.state.proven and not audit.problems for audit, _, _ in rows), [

@@ -20,9 +20,8 @@ from watchrelay.config import Settings, load_settings
 from watchrelay.contract.records import Marker, encoder_for
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core import clock
-from watchrelay.core.errors import Fenced, SinkUnavailable
+from watchrelay.core.errors import Fenced, SinkUnavailable, first_cause
 from watchrelay.daemon.ownership import retirement_holder
-from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.sink import KafkaSink
@@ -156,7 +155,7 @@ def test_a_retirement_that_was_killed_is_finished_by_the_next(
     file, keys = published(testbed)
     with pytest.raises(BaseExceptionGroup) as caught:
         asyncio.run(retire_interrupted(testbed, load_settings(str(file)), at=batches, instead=die))
-    assert str(only_error(caught.value)) == "killed here"
+    assert str(first_cause(caught.value)) == "killed here"
     done = command("retire", "configmaps", "--yes", "-c", file)
     assert done.code == 0, done
     assert_retired(testbed, keys)
@@ -175,7 +174,7 @@ def test_a_retirement_that_kafka_leaves_alone_gives_up_says_so_and_is_finished_b
                 testbed, load_settings(str(file)), at=5, instead=goes_away, patience_s=2.0
             )
         )
-    error = only_error(caught.value)
+    error = first_cause(caught.value)
     assert isinstance(error, SinkUnavailable), "exit code 69"
     assert str(error).startswith(
         f"kafka at {testbed.broker.bootstrap} has accepted nothing for 2 s, so stream configmaps is "
@@ -207,7 +206,7 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(testbed: 
     file, _ = published(testbed)
     with pytest.raises(BaseExceptionGroup) as caught:
         asyncio.run(retire_interrupted(testbed, load_settings(str(file)), at=5, instead=claim))
-    assert isinstance(only_error(caught.value), Fenced)
+    assert isinstance(first_cause(caught.value), Fenced)
     assert command("retire", "configmaps", "--yes", "--force", "-c", file).code == 0
 
 

@@ -80,7 +80,7 @@ def reader(
     kafka: EmbeddedKafka, *streams: str, from_beginning: bool = False, until_end: bool = False
 ) -> TailReader:
     return TailReader(
-        connection(kafka).arguments(),
+        connection(kafka),
         control_topic=CONTROL,
         streams=streams,
         from_beginning=from_beginning,
@@ -152,9 +152,7 @@ async def test_a_stream_that_nobody_published_is_named_with_those_that_are(
 
 
 async def test_without_a_control_topic_it_says_what_to_check(kafka: EmbeddedKafka) -> None:
-    tail = TailReader(
-        connection(kafka).arguments(), control_topic="k8s.other.control", until_end=True
-    )
+    tail = TailReader(connection(kafka), control_topic="k8s.other.control", until_end=True)
     with pytest.raises(
         NothingPublished,
         match=r"k8s.other.control is not there, .*: start the relay, check cluster and kafka\.topicPrefix",
@@ -165,21 +163,22 @@ async def test_without_a_control_topic_it_says_what_to_check(kafka: EmbeddedKafk
 async def test_a_stream_that_is_neither_published_nor_awaited_is_refused_at_once(
     kafka: EmbeddedKafka,
 ) -> None:
-    arguments = connection(kafka).arguments()
     tail = TailReader(
-        arguments, control_topic=CONTROL, streams=("pods@typo",), awaited=lambda _: False
+        connection(kafka), control_topic=CONTROL, streams=("pods@typo",), awaited=lambda _: False
     )
     with pytest.raises(NothingPublished, match=r"the config has no stream pods@typo either$"):
         await everything(tail)
 
 
 async def test_a_broker_that_is_not_there_is_told_in_plain_words() -> None:
-    tail = TailReader({"bootstrap_servers": ["127.0.0.1:1", "127.0.0.1:2"]}, control_topic=CONTROL)
+    tail = TailReader(
+        KafkaConnection(bootstrap_servers=("127.0.0.1:1", "127.0.0.1:2")), control_topic=CONTROL
+    )
     with pytest.raises(SinkUnavailable) as caught:
         await everything(tail)
     assert str(caught.value) == (
-        "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers (check "
-        "kafka.bootstrapServers)"
+        "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers: Connect call failed "
+        "(nothing listens there: does the broker run, and is kafka.bootstrapServers right?)"
     )
 
 
@@ -198,9 +197,8 @@ async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_wit
             b'{"topic":"t","partitions":1,"epochBase":1}',
             partition=0,
         )
-        arguments = connection(broker).arguments()
         tail = TailReader(
-            arguments,
+            connection(broker),
             control_topic=CONTROL,
             from_beginning=True,
             until_end=True,
@@ -217,9 +215,8 @@ async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_wit
             SinkUnavailable,
             match=f"kafka at {broker.bootstrap} stopped answering: no records of t for 1 s, and "
             "its end",
-        ) as caught:
+        ):
             await read()
-    assert caught.value.__cause__ is None, "no earlier failure of a connection explains it"
     assert 0 < len(seen) < 12
 
 
@@ -283,7 +280,7 @@ async def test_the_past_of_all_partitions_comes_in_order_of_time() -> None:
     logs[1] = logs[1][:10]
     async with published(*logs, []) as (broker, _):
         tail = TailReader(
-            connection(broker).arguments(),
+            connection(broker),
             control_topic=CONTROL,
             from_beginning=True,
             until_end=True,
@@ -293,9 +290,7 @@ async def test_the_past_of_all_partitions_comes_in_order_of_time() -> None:
 
 async def test_live_records_follow_the_past_at_once() -> None:
     async with published([10, 30], [20]) as (broker, append), asyncio.timeout(20.0):
-        tail = TailReader(
-            connection(broker).arguments(), control_topic=CONTROL, from_beginning=True
-        )
+        tail = TailReader(connection(broker), control_topic=CONTROL, from_beginning=True)
         seen: list[Seen] = []
         async with aclosing(tail.batches()) as batches:
             async for batch in batches:
@@ -327,7 +322,7 @@ async def test_a_partition_of_which_nothing_comes_holds_up_the_others_for_a_mome
     async with published([10, 30], [20], [15]) as (broker, _), asyncio.timeout(20.0):
         tail, seen = (
             Stalled(
-                connection(broker).arguments(),
+                connection(broker),
                 control_topic=CONTROL,
                 from_beginning=True,
                 until_end=True,

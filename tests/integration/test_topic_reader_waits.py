@@ -16,6 +16,7 @@ from tests.vectors.document import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
 from watchrelay.consumer.audit_run import Auditor
 from watchrelay.consumer.reader import TailReader
+from watchrelay.kafka.client.connection import KafkaConnection
 
 
 async def describe_nodes(pod_topics: PodTopics, partitions: int = 1) -> str:
@@ -102,13 +103,13 @@ async def test_too_few_partitions_are_said_at_once_by_every_reader(pod_topics: P
             assert (await take(reader, 1))[0].stream == "nodes", "what is there is read"
             assert not reader.proven
         assert "has 1 partition" in said[0]
-        arguments = {"bootstrap_servers": pod_topics.kafka.bootstrap}
-        async with Auditor(arguments, control_topic=pod_topics.control) as auditor:
+        connection = KafkaConnection(bootstrap_servers=(pod_topics.kafka.bootstrap,))
+        async with Auditor(connection, control_topic=pod_topics.control) as auditor:
             await auditor.read_to_end()
         assert re.match(words, auditor.missing["nodes"]), "what is there is read"
         said.clear()
         tail = TailReader(
-            arguments,
+            connection,
             control_topic=pod_topics.control,
             from_beginning=True,
             until_end=True,
@@ -121,7 +122,7 @@ async def test_too_few_partitions_are_said_at_once_by_every_reader(pod_topics: P
 async def test_a_tail_without_any_topic_says_which_one_is_missing(pod_topics: PodTopics) -> None:
     topic = await describe_nodes(pod_topics)
     tail = TailReader(
-        {"bootstrap_servers": pod_topics.kafka.bootstrap},
+        KafkaConnection(bootstrap_servers=(pod_topics.kafka.bootstrap,)),
         control_topic=pod_topics.control,
         until_end=True,
     )
@@ -160,7 +161,7 @@ async def test_a_stream_that_nobody_says_anything_of_is_named(pod_topics: PodTop
             await reader.ready()
     async with pod_topics.ended(topics=["k8s.other"]) as reader:
         with pytest.raises(
-            NothingPublished, match=r"of the streams wanted none stands on topic k8s\.other"
+            NothingPublished, match=r"of the wanted streams none is on topic k8s\.other"
         ):
             await reader.ready()
 

@@ -373,10 +373,6 @@ _KAFKA = (
                 "without_secrets(logged or error_text(why))",
                 "logged or error_text(why)",
             ),
-            "what a broker repeats to a reader": (
-                "connection.arguments()  # so that its secrets are known here",
-                "pass",
-            ),
         },
     ),
     *_of(

@@ -8,6 +8,7 @@ from tests.support.testbed import Testbed
 from tests.support.topicreader import read_control
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.consumer.replica import Replica
+from watchrelay.kafka.client.connection import KafkaConnection
 
 RESOURCES = ("configmaps", "namespaces")
 
@@ -32,8 +33,8 @@ def index_of(testbed: Testbed, stream: str) -> dict[str, Any]:
     return newest
 
 
-def arguments(testbed: Testbed) -> dict[str, Any]:
-    return {"bootstrap_servers": [testbed.broker.bootstrap], "client_id": "test"}
+def connection(testbed: Testbed) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=(testbed.broker.bootstrap,), client_id="test")
 
 
 def seen(testbed: Testbed, *streams: str) -> list[Seen]:
@@ -41,7 +42,7 @@ def seen(testbed: Testbed, *streams: str) -> list[Seen]:
 
     async def read() -> list[Seen]:
         tail = TailReader(
-            arguments(testbed),
+            connection(testbed),
             control_topic=testbed.control_topic,
             streams=streams,
             from_beginning=True,

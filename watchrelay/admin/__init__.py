@@ -1,5 +1,2 @@
-"""What an operator's command does and then ends.
-
-In: settings, stream ids. Out: results, answers and documents as values; records for a retirement.
-Knows nothing of the command line: no arguments, no printing, no exit of the process.
-"""
+"""What an operator's command does and then ends. In: settings, stream ids. Out: results, answers
+and documents as values; records for a retirement. Knows nothing of the command line."""

@@ -1,5 +1,4 @@
-"""The config's topics as an AsyncAPI 3.0 document, made without a connection to a cluster or
-Kafka."""
+"""The config's topics as an AsyncAPI 3.0 document, made without any connection."""
 
 from __future__ import annotations
 
@@ -11,6 +10,8 @@ from watchrelay import __version__
 from watchrelay.config import Settings
 from watchrelay.config.streams import Planned, plan, shared_topics
 from watchrelay.config.values import duration_text
+from watchrelay.contract.records import MARKER_TYPES as MARKER_WIRE_TYPES
+from watchrelay.contract.records import VERB_TYPES
 from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.signal_records import EXECUTE_SNAPSHOT
 from watchrelay.kafka.topic_config import TopicSpec
@@ -125,10 +126,7 @@ def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) 
         else "<namespace>/<name>, or /<name> of what is cluster-scoped"
     )
     channel = _channel(
-        spec,
-        what,
-        f"Streams: {about}. Keys of objects: {names}.",
-        (*OBJECT_TYPES, *MARKER_TYPES),
+        spec, what, f"Streams: {about}. Keys of objects: {names}.", (*OBJECT_TYPES, *MARKER_TYPES)
     )
     if topic is None:
         channel["description"] += " Its topic is known once the relay has connected to the cluster."
@@ -228,12 +226,8 @@ def _keyed(key: dict[str, Any]) -> dict[str, Any]:
 
 OBJECT_TYPES: Final = ("added", "modified", "read", "deleted")
 MARKER_TYPES: Final = ("claim", "begin", "end", "heartbeat")
-TYPES: Final[dict[str, str]] = {
-    **{verb: f"dev.watchrelay.object.{verb}.v1" for verb in OBJECT_TYPES},
-    "claim": "dev.watchrelay.claim.v1",
-    "begin": "dev.watchrelay.snapshot.begin.v1",
-    "end": "dev.watchrelay.snapshot.end.v1",
-    "heartbeat": "dev.watchrelay.heartbeat.v1",
+TYPES: Final = {
+    str(name): wire.decode() for name, wire in (*VERB_TYPES.items(), *MARKER_WIRE_TYPES.items())
 }
 """ce_type by its short name."""
 
@@ -332,8 +326,7 @@ OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _headers(name: str, content_type: str, *, enveloped: bool) -> dict[str, Any]:
-    """The schema of the headers of the record type `name`; `enveloped`: in this format a delete has
-    a value, and its tombstone is a record of its own."""
+    """The schema of the headers of the record type `name`; `enveloped`: a delete has a value."""
     fixed = {"ce_type": {"const": TYPES[name]}, "content-type": {"const": content_type}}
     names = [
         *REQUIRED[name],
@@ -432,7 +425,6 @@ def _object(properties: dict[str, Any], description: str) -> dict[str, Any]:
 
 
 def _values(form: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of an upsert and of a delete."""
     null: dict[str, Any] = {
         "type": "null",
         "description": "The tombstone behind the delete, a record of its own.",

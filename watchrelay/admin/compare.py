@@ -15,7 +15,6 @@ from watchrelay.consumer.audit import Audit, AuditProblem, Kind, bare_hash
 from watchrelay.consumer.audit_run import Auditor
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import Trimmed
-from watchrelay.contract.state import Held
 from watchrelay.core.errors import Expired, Undecodable
 from watchrelay.core.text import counted
 from watchrelay.daemon.plan import PlannedStream
@@ -25,8 +24,7 @@ from watchrelay.model.resources import compare
 from watchrelay.publish.trim import stub, without_fields
 
 _DEADLINE_S = 30.0
-"""For changes that are not yet in the log: they take less than a second, but the frontier of a
-stream without changes waits for a bookmark, about one a minute."""
+"""For changes that are not yet in the log; a stream without changes waits for a bookmark."""
 _CONFIRM_S = 5.0
 _PAGE_SIZE = 500
 
@@ -47,16 +45,8 @@ class ClusterState:
 async def compare_with_cluster(
     auditor: Auditor, client: KubeClient, planned: PlannedStream
 ) -> None:
-    """Add the differences between cluster and topic to the stream's audits.
-
-    Args:
-        auditor: has read the stream to its end.
-        client: of the API server.
-        planned: the stream.
-
-    Raises:
-        KubeError, SinkUnavailable: as the message says.
-    """
+    """Add the differences between cluster and topic to the audits of the stream, which
+    `auditor` has read to its end. Raises: KubeError, SinkUnavailable."""
     stream = planned.spec.id
     audits = auditor.of(stream)
     listed = await _list(client, planned, audits)
@@ -137,9 +127,7 @@ def _add(
 
 
 def _differences(audits: list[Audit], listed: ClusterState) -> dict[bytes, Kind]:
-    held: dict[bytes, Held] = {}
-    for audit in audits:
-        held |= audit.held_as_of()
+    held = {key: each for audit in audits for key, each in audit.held_as_of().items()}
     found: dict[bytes, Kind] = {}
     for key, forms in listed.hashes.items():
         on_topic = held.get(key)
@@ -161,8 +149,9 @@ def _add_problem(
         "differs": "the topic has it with other content than the API server",
     }[kind]
     home = partition_of(key, planned.spec.partitions)
-    audit = next(each for each in audits if each.partition == home)
-    held = audit.held_as_of().get(key) if kind != "missing" else None
+    # the topic may lack that partition
+    audit = next((each for each in audits if each.partition == home), audits[0])
+    held = audit.held_at(key) if kind != "missing" else None
     at = f" (resourceVersion {held.version} on the topic)" if held is not None else ""
     behind = (
         ""

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from watchrelay.config import ResourceEntry, Settings
-from watchrelay.config.streams import resource_topic, shared_topics
+from watchrelay.config import Settings
+from watchrelay.core.causes import CauseKind
 from watchrelay.core.errors import (
     PERSON,
     ConfigError,
@@ -24,13 +24,15 @@ from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.core.text import counted, printable
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import (
+    EntryPlan,
     KeyFormats,
     PlannedStream,
     control_spec,
     overlapping,
     pinned_conflict,
-    plan_streams,
+    plan_entries,
     signal_spec,
+    streams_by_id,
     topic_conflict,
     topic_spec,
     why_overlapping,
@@ -41,7 +43,6 @@ from watchrelay.kafka.topics import Topics
 from watchrelay.kube.auth.credentials import load_credentials
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
-from watchrelay.kube.discovery.resolve import Found, Impossible, Resolution
 from watchrelay.model.frames import ListQuery, WatchQuery
 from watchrelay.observe.metrics import Metrics
 
@@ -55,8 +56,7 @@ _WATCH_S = 1
 _CHECKS_AT_ONCE = 8
 _TOPICS_SHOWN = 5
 _IMPERSONATE = "cannot impersonate"
-"""Part of the API server's 403, whatever the authorizer. Source: k8s.io/apiserver,
-endpoints/handlers/responsewriters/errors.go."""
+"""Part of the API server's 403. Source: k8s.io/apiserver, handlers/responsewriters/errors.go."""
 
 Level = Literal["ok", "warning", "error"]
 
@@ -97,9 +97,8 @@ async def check_everything(settings: Settings, act_as: str = "") -> list[CheckRe
 
     Args:
         settings: what is checked.
-        act_as: the service account whose rights in the cluster are checked,
-            `system:serviceaccount:NAMESPACE:NAME`; "" for the caller's.
-    """
+        act_as: the account whose rights are checked,
+        `system:serviceaccount:NAMESPACE:NAME`; "" for the caller's."""
     async with AsyncExitStack() as stack:
         client, streams, results = await connected(settings, stack, act_as)
         if client is not None:
@@ -117,8 +116,7 @@ async def resolve_streams(settings: Settings) -> tuple[list[PlannedStream], list
 async def connected(
     settings: Settings, stack: AsyncExitStack, act_as: str = ""
 ) -> tuple[KubeClient | None, list[PlannedStream], list[CheckResult]]:
-    """A client that is closed with `stack` (None: not connected), the streams of the config there,
-    and the results."""
+    """A client that is closed with `stack` (None: not connected), the streams, and the results."""
     results: list[CheckResult] = []
     client = await _client(settings, stack, results, act_as)
     streams = [] if client is None else await _resolve(settings, client, results)
@@ -128,8 +126,8 @@ async def connected(
 async def check_topics(
     settings: Settings, streams: Sequence[PlannedStream], *, create: bool
 ) -> list[CheckResult]:
-    """A result per topic: control and signal topic first, then those of the streams; then one per
-    right that is missing."""
+    """A result per topic: control, signal, those of the streams; then one per right that is
+    missing."""
     connection = kafka_connection(settings, client_id="watchrelay-check")
     topics = Topics(connection, create=create or settings.kafka.create_topics)
     control, results = control_spec(settings), list[CheckResult]()
@@ -197,11 +195,9 @@ def missing_rights(
     """A result per right that `run` needs and this user lacks; one for all when none is missing.
 
     Args:
-        granted: the rights of this user, without topics where they are unknown.
+        granted: rights by topic, where they are known.
         names: the topics.
-        absent: those of them that `run` would create. That the configs of the others cannot be read
-            is part of their own results.
-    """
+        absent: those of them that `run` would create."""
     subject, results = "rights in kafka", list[CheckResult]()
     for right, concerned in (
         ("READ", names),
@@ -294,63 +290,28 @@ async def _resolve(
     except KubeError as error:
         results.append(_kube_error("discovery", error))
         return []
-    resolutions = [(entry, discovery.resolve(entry.resource)) for entry in settings.resources]
-    shared = shared_topics(
-        settings,
-        (
-            (entry, resolution.resources if isinstance(resolution, Found) else ())
-            for entry, resolution in resolutions
-        ),
-    )
-    found = [
-        stream
-        for entry, resolution in resolutions
-        for stream in _planned(settings, entry, resolution, shared, results)
-    ]
-    planned: dict[str, PlannedStream] = {}
-    # a wildcard means all others of its group
-    for stream in sorted(found, key=lambda each: each.entry.resource.startswith("*")):
-        planned.setdefault(stream.spec.id, stream)
+    plans = plan_entries(settings, discovery.resolve)
+    for plan in plans:
+        results += _entry_results(plan)
+    planned = streams_by_id(plans)
     for stream, earlier in list(overlapping(planned.values())):
         results.append(
             _error(
-                f"stream {stream.spec.id}",
-                ": ".join(why_overlapping(settings, stream, earlier)),
+                f"stream {stream.spec.id}", ": ".join(why_overlapping(settings, stream, earlier))
             )
         )
         del planned[stream.spec.id]
     return list(planned.values())
 
 
-def _planned(
-    settings: Settings,
-    entry: ResourceEntry,
-    resolution: Resolution,
-    shared: set[str],
-    results: list[CheckResult],
-) -> list[PlannedStream]:
-    what = f"resource {entry.resource}"
-    if isinstance(resolution, Impossible):
-        results.append(_error(what, resolution.reason))
-        return []
-    if not isinstance(resolution, Found):
-        results.append(CheckResult(what, f"{resolution.reason}: `run` waits for it", "warning"))
-        return []
-    results.extend(CheckResult(what, warning, "warning") for warning in resolution.warnings)
-    planned: list[PlannedStream] = []
-    for resource in resolution.resources:
-        try:
-            planned += plan_streams(
-                settings,
-                entry,
-                resource,
-                prefixed=resource_topic(settings, entry, resource) in shared,
-            )
-        except ValueError as error:
-            results.append(_error(what, str(error)))
-            return []
-    results.append(CheckResult(what, ", ".join(str(resource) for resource in resolution.resources)))
-    return planned
+def _entry_results(plan: EntryPlan) -> list[CheckResult]:
+    what = f"resource {plan.entry.resource}"
+    warnings = [CheckResult(what, warning, "warning") for warning in plan.warnings]
+    if not plan.problem:
+        return [*warnings, CheckResult(what, ", ".join(map(str, plan.resources)))]
+    if plan.cause is not None and plan.cause.kind is not CauseKind.RESOURCE_NOT_SERVED:
+        return [*warnings, _error(what, plan.problem)]
+    return [CheckResult(what, f"{plan.problem}: `run` waits for it", "warning")]
 
 
 async def _rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[CheckResult]:

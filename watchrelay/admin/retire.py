@@ -55,8 +55,7 @@ _MARGIN_S = 1.0
 _READING_BACK_S = 600.0
 """A relay that has claimed a stream writes nothing until it has read its log back and listed."""
 PATIENCE_S = 60.0
-"""How long Kafka may accept and return nothing until the retirement gives up; it may be repeated at
-any time."""
+"""How long Kafka may accept and return nothing; then repeat the retirement."""
 
 
 class StillConfigured(WatchrelayError):
@@ -93,15 +92,11 @@ async def plan_retirement(
 
     Args:
         settings: the config without the stream.
-        stream: id of the stream.
+        stream: its id.
         force: do not check whether a relay writes the stream.
         watching: see `refuse_written`.
 
-    Raises:
-        StillWritten: a relay writes the stream.
-        NotPublished: the control topic does not describe the stream.
-        SinkUnavailable, TopicRefused: as the message says.
-    """
+    Raises: StillWritten, NotPublished, SinkUnavailable, TopicRefused."""
     connection = kafka_connection(settings, client_id="watchrelay-retire")
     name = await check_control_topic(settings, connection)
     async with read_control_topic(ControlTopic(connection, name, ReadOnlySink())) as control:
@@ -123,11 +118,8 @@ async def plan_retirement(
 async def retire_stream(settings: Settings, stream: str) -> Retired:
     """Retire `stream`, even while a relay writes it: call `plan_retirement` first.
 
-    Raises:
-        NotPublished, TopicRefused: as in `plan_retirement`.
-        Fenced: a relay claimed the stream meanwhile.
-        SinkUnavailable: also when Kafka was unavailable for `PATIENCE_S` in the middle.
-    """
+    Raises: NotPublished, TopicRefused; Fenced: a relay claimed the stream meanwhile;
+    SinkUnavailable: also when Kafka was unavailable for `PATIENCE_S` in the middle."""
     connection = kafka_connection(settings, client_id="watchrelay-retire")
     name = await check_control_topic(settings, connection, writes=[control_spec(settings).name])
     sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
@@ -184,11 +176,8 @@ async def _exists(connection: KafkaConnection, spec: StreamSpec) -> bool:
 
 
 def refuse_configured(settings: Settings, stream: str) -> None:
-    """Check that no entry of the config means `stream`, or may mean it on some cluster.
-
-    Raises:
-        StillConfigured: names the entry.
-    """
+    """Check that no entry of the config means `stream`, or may on some cluster. Raises:
+    StillConfigured."""
     for planned in plan(settings):
         if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
@@ -199,11 +188,7 @@ def refuse_configured(settings: Settings, stream: str) -> None:
 
 
 def spec_of(settings: Settings, stream: str, description: dict[str, object]) -> StreamSpec:
-    """The stream, from its description on the control topic.
-
-    Raises:
-        RecordRefused: the description is not of the record contract.
-    """
+    """The stream, from its description on the control topic. Raises: RecordRefused."""
     match description:
         case {
             "topic": str(topic),
@@ -239,11 +224,9 @@ async def refuse_written(
     interval_s: float,
     watching: Watching,
 ) -> None:
-    """Return when no relay writes the stream: none of its records comes in one and a half heartbeat
-    intervals, whatever the clocks of other hosts show.
-
-    A claim would stop that relay as a whole (exit 75), and its next start would publish again what
-    was retired.
+    """Return when no relay writes the stream: none of its records comes in one and a half
+    heartbeat intervals, whatever the clocks of other hosts show. A claim would stop that relay
+    as a whole (exit 75), and its next start would publish again what was retired.
 
     Args:
         spec: the stream; its topic exists.
@@ -252,10 +235,7 @@ async def refuse_written(
         interval_s: between two heartbeats.
         watching: called with the topic and the seconds before it is watched.
 
-    Raises:
-        StillWritten: names the relay and the cure.
-        SinkUnavailable: as the message says.
-    """
+    Raises: StillWritten: names the relay and the cure. SinkUnavailable."""
     holder = control.holder_of(spec.id) or "of unknown name"
     if holder.startswith(RETIRE):
         return  # an earlier retirement was interrupted; the writer before it has read that claim
@@ -283,14 +263,13 @@ async def refuse_written(
 
 
 class RemainingObjects:
-    """The objects of one partition that any consumer may still have: one that follows the record
-    contract, or a plain table. May include keys that only a sweep removed."""
+    """The objects of one partition that any consumer may still have: one of the record
+    contract, or a plain table."""
 
     def __init__(self) -> None:
         self._table, self._state = ObjectState(), ObjectState()
 
     def apply(self, record: ObjectRecord) -> None:
-        """Apply the next object record of the log."""
         self._table.put(record)
         if self._state.admit(record.epoch, record.sequence) is None:
             self._state.put(record)

@@ -1,5 +1,4 @@
-"""Requests snapshots from a running relay, through Kafka alone, and waits for their index
-records."""
+"""Requests snapshots from a running relay, through Kafka, and waits for their index records."""
 
 from __future__ import annotations
 
@@ -11,10 +10,9 @@ from typing import Any
 
 from watchrelay.config import Settings
 from watchrelay.contract.wire import Batch, Receipt
-from watchrelay.core.errors import SinkForbidden, SinkUnavailable, WatchrelayError
+from watchrelay.core.errors import SinkForbidden, SinkUnavailable, WatchrelayError, first_cause
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, signal_spec
-from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
@@ -43,19 +41,10 @@ class ReadOnlySink:
 async def check_control_topic(
     settings: Settings, connection: KafkaConnection, *, writes: Sequence[str] = ()
 ) -> str:
-    """The name of the control topic, after a check that it exists, and of the rights.
+    """The name of the control topic, after a check of it and of the rights: without these,
+    reading and writing would retry without end. `writes`: topics that will be written.
 
-    Without the rights, reading and writing would retry without end, as a relay has to.
-
-    Args:
-        settings: name the topic.
-        connection: to Kafka.
-        writes: topics that will be written.
-
-    Raises:
-        NotPublished: the topic does not exist.
-        SinkUnavailable, TopicRefused: as the message says.
-    """
+    Raises: NotPublished: it does not exist. SinkUnavailable, TopicRefused."""
     spec = control_spec(settings)
     topics = Topics(connection, create=True)
     if await topics.check_topic(spec) is None:
@@ -88,16 +77,13 @@ async def running(work: Coroutine[Any, Any, None], *, name: str) -> AsyncIterato
             finally:
                 task.cancel()
     except BaseExceptionGroup as group:
-        raise only_error(group) from None
+        raise first_cause(group) from None
 
 
 @asynccontextmanager
 async def read_control_topic(control: ControlTopic) -> AsyncIterator[ControlTopic]:
-    """`control`, read to its end, and kept up to date inside the block.
-
-    Raises:
-        SinkUnavailable: the end was not reached in 60 s.
-    """
+    """`control`, read to its end, kept up to date in the block. Raises: SinkUnavailable after
+    60 s."""
     async with running(control.run(), name="control"):
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
@@ -110,11 +96,7 @@ async def read_control_topic(control: ControlTopic) -> AsyncIterator[ControlTopi
 
 
 def published_streams(control: ControlTopic, streams: Sequence[str]) -> tuple[str, ...]:
-    """`streams` without duplicates; without any, all published streams.
-
-    Raises:
-        NotPublished: names the first of `streams` that is not published, and all that are.
-    """
+    """`streams` without duplicates; without any, all published streams. Raises: NotPublished."""
     described = control.described_streams()
     for stream in streams:
         if stream not in described:
@@ -140,14 +122,9 @@ async def request_snapshots(
         settings: of the relay.
         streams: ids; none: all published streams.
         timeout_s: for all of it, also where Kafka accepts connections and does not respond.
-        completed: called with each stream and its index record (record contract 7), as its
-            snapshot is complete.
+        completed: called with each stream and its index record (record contract 7).
 
-    Raises:
-        NotPublished: there is no such stream.
-        SnapshotTimeout: names the streams without a snapshot.
-        SinkUnavailable, TopicRefused: as the message says.
-    """
+    Raises: NotPublished; SnapshotTimeout: names the streams; SinkUnavailable, TopicRefused."""
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
     signal = signal_spec(settings)
     request: SnapshotRequest | None = None

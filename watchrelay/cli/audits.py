@@ -23,7 +23,6 @@ from watchrelay.core.exit_codes import FAILED, OK
 from watchrelay.core.text import counted, printable
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import KeyFormats, PlannedStream, control_topic
-from watchrelay.kafka.client.failures import explained_failures
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kube.client import KubeClient
 
@@ -54,14 +53,11 @@ async def check_streams(
             if client is None or worst_exit_code(results):
                 return worst_exit_code(results)
         connection = kafka_connection(settings, client_id="watchrelay-verify")
-        auditor = Auditor(
-            connection.arguments(),
-            control_topic=control_topic(settings),
-            streams=streams,
-            bare=cluster,
+        auditor = await stack.enter_async_context(
+            Auditor(
+                connection, control_topic=control_topic(settings), streams=streams, bare=cluster
+            )
         )
-        stack.enter_context(explained_failures(connection))
-        await stack.enter_async_context(auditor)
         await auditor.read_to_end()
         for reason in auditor.missing.values():
             print(f"error: {reason}", file=sys.stderr)
@@ -91,8 +87,8 @@ async def check_streams(
 
 
 def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
-    """The streams of the config that are not among `published`, without those whose id only the
-    cluster knows: wildcards, and short names and kinds of resources that are not built in."""
+    """The streams of the config that are not among `published` and whose id is known without a
+    cluster."""
     certain = [each for each in plan(settings) if each.certain and not each.name.wildcard]
     return sorted(
         {each.id for each in certain if not any(may_mean(each, stream) for stream in published)}
@@ -102,8 +98,7 @@ def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
 async def _compare(
     auditor: Auditor, client: KubeClient, planned: list[PlannedStream], wanted: Sequence[str]
 ) -> list[str]:
-    """Compare each published stream that the config has; the ids of those that are not
-    published."""
+    """Compare each published stream of the config; the ids of those that are not published."""
     by_id = {each.spec.id: each for each in planned}
     for stream in auditor.streams:
         if stream in by_id:
@@ -121,7 +116,6 @@ async def _compare(
 
 
 def passes(audit: Audit) -> bool:
-    """Whether the partition is proven, and without a problem."""
     return audit.state.proven and not audit.problems
 
 
@@ -139,12 +133,9 @@ def print_rows(
 
     Args:
         rows: the partitions, in the order of their streams.
-        out: gets the lines.
-        as_json: print JSON.
         absent: how many streams of the config were never published.
         missing: how many streams cannot be read as a whole.
-        each: print a line for each partition in place of one for each stream.
-    """
+        each: print a line for each partition in place of one for each stream."""
     if as_json:
         out.write("".join(f"{_row_json(row)}\n" for row in rows))
         return
@@ -206,8 +197,7 @@ def _print_problems(audit: Audit, out: TextIO) -> None:
 
 
 def _row_json(row: Row) -> str:
-    """One partition as a JSON object. `to` is the offset behind the last one read; `stale` is null,
-    or how many keys, at which offsets, and the first key."""
+    """One partition as a JSON object. `to` is the offset behind the last one read."""
     audit, start, to = row
     fields = {
         "stream": audit.stream,

@@ -18,7 +18,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def completion(*, shell: str) -> int:
-    """Print the completion script."""
     import shtab
 
     from watchrelay.cli.main import build_parser

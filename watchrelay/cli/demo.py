@@ -37,16 +37,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
-    """Run until Ctrl-C. Decoded events go to stdout, messages to stderr.
+    """Run until Ctrl-C: events on stdout, messages on stderr; the exit code of the relay's drain.
 
-    Returns:
-        the exit code of the relay's drain.
-
-    Raises:
-        ConfigError: the kubeconfig cannot be read, or there is no directory for temporary files.
-        EmbeddedKafkaError: the extra `demo` is not installed.
-        SinkUnavailable: nothing answers at `kafka`.
-    """
+    Raises: ConfigError: an unusable kubeconfig, or no directory for temporary files.
+    EmbeddedKafkaError: the extra `demo` is not installed. SinkUnavailable."""
     import sys
 
     from watchrelay.cli.records import print_batch, text_printer

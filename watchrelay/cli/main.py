@@ -34,14 +34,7 @@ from watchrelay.cli.output import (
     open_standard_streams,
     print_error,
 )
-from watchrelay.core.exit_codes import (
-    BAD_CONFIG,
-    FAILED,
-    OK,
-    OWNERSHIP_LOST,
-    UNAVAILABLE,
-    USAGE,
-)
+from watchrelay.core.exit_codes import BAD_CONFIG, FAILED, OK, OWNERSHIP_LOST, UNAVAILABLE, USAGE
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": run.COMMAND,
@@ -109,15 +102,7 @@ def build_parser(commands: Mapping[str, Command] = COMMANDS) -> argparse.Argumen
 
 
 def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
-    """Run the command line.
-
-    Args:
-        argv: the arguments, by default those of the process.
-        commands: the verbs.
-
-    Returns:
-        the exit code; every error is printed.
-    """
+    """Run the command line; the exit code. Every error is printed."""
     argv = sys.argv[1:] if argv is None else argv
     open_standard_streams()
     try:
@@ -188,8 +173,8 @@ def _exit_code(error: Exception) -> int:
 
 
 def _debugging(options: Mapping[str, Any]) -> bool:
-    """True when the environment, --set or the config in force set the log level to debug; the file
-    is not read: it may be what is broken."""
+    """Whether environment, --set or the config in force ask for debug; the file may be what is
+    broken."""
     logging = sys.modules.get("logging")
     return (
         os.environ.get("WATCHRELAY_OBSERVE__LOG_LEVEL") == "debug"

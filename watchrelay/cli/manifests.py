@@ -15,8 +15,7 @@ _TEXT = "tag:yaml.org,2002:str"
 _OTHER_TYPES = re.compile(
     r"([-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0[bo][0-7_]+|[yYnN])\Z"
 )
-"""What PyYAML reads as text, and YAML 1.2 or the Go parser of kubectl and Helm as a number or a
-boolean: `1e3`, `0o17`, `y`."""
+"""Text for PyYAML; a number or boolean for YAML 1.2 or the Go parser: `1e3`, `0o17`, `y`."""
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml may be missing
@@ -27,8 +26,8 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 
 def _text(dumper: Any, value: str) -> Any:
-    """Several lines as a block; in double quotes what would be read as another type, and what a
-    terminal may not show: it is escaped."""
+    """Several lines as a block; double quotes where another type, or a control character, would
+    be read."""
     if not value.replace("\n", "").isprintable():
         style = '"'
     elif "\n" in value:
@@ -61,8 +60,8 @@ def yaml_text(value: object, *, width: int, flow: bool | None = False) -> str:
 
 
 def yaml_of(value: bytes) -> str:
-    """The object in `value` as a YAML document with sorted keys, without its last line end. Raises:
-    RecordRefused: the value is not JSON."""
+    """The object in `value` as a YAML document with sorted keys. Raises: RecordRefused: it is
+    not JSON."""
     try:
         found = msgspec.json.decode(value)
     except BROKEN_JSON as error:

@@ -44,8 +44,8 @@ class Command(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with usage errors in the form of all other messages, and no option values in them:
-    an unknown argument may be a setting without its --set, and that one a password."""
+    """argparse with usage errors in the form of all other messages, and without values in them:
+    an unknown argument may be a password."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=_help_formatter, allow_abbrev=False, **options)
@@ -117,12 +117,7 @@ def add_streams(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, *, per_line: bool) -> None:
-    """Add `--output text|json`.
-
-    Args:
-        parser: gets the option.
-        per_line: the JSON is several objects, one a line.
-    """
+    """Add `--output text|json`; `per_line`: the JSON is several objects, one a line."""
     parser.add_argument(
         "--output",
         choices=("text", "json"),
@@ -176,8 +171,7 @@ def service_account(text: str) -> tuple[str, str]:
 
 
 def service_account_user(text: str) -> str:
-    """The user name `system:serviceaccount:NS:NAME`, also from `NS/NAME`, or with a slash for the
-    last colon."""
+    """The user name `system:serviceaccount:NS:NAME`, also from `NS/NAME`."""
     named = text.removeprefix(_ACCOUNT_PREFIX)
     try:
         namespace, name = service_account(named if "/" in named else named.replace(":", "/", 1))

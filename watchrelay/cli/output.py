@@ -47,12 +47,8 @@ def check_json(result: CheckResult) -> dict[str, Any]:
 
 
 def open_standard_streams() -> None:
-    """Open those that the process was started without (`>&-`) on /dev/null: nothing that belongs to
-    one may appear on another.
-
-    Characters that stdout's encoding lacks (a file name in an ASCII locale) are escaped, as on
-    stderr.
-    """
+    """Open those that the process was started without (`>&-`) on /dev/null, so that nothing of
+    one appears on another. What stdout's encoding lacks is escaped, as on stderr."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
@@ -73,8 +69,7 @@ def print_error(*lines: str) -> None:
 
 
 def close_stderr() -> None:
-    """Give up what cannot be written to stderr: the interpreter would try again at exit, and change
-    the exit code to 120."""
+    """Give up what cannot be written to stderr: the interpreter would exit with 120 for it."""
     try:
         sys.stderr.flush()
     except OSError:
@@ -82,10 +77,8 @@ def close_stderr() -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Redirect `stream` to /dev/null: its reader is gone, and a write at exit must not fail.
-
-    Source: Python docs, "Note on SIGPIPE".
-    """
+    """Redirect `stream`, whose reader is gone, to /dev/null. Source: Python docs, "Note on
+    SIGPIPE"."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

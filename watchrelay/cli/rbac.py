@@ -25,12 +25,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def rbac(*, config: str | None, sets: Sequence[str], service_account: tuple[str, str]) -> int:
-    """Print the manifests.
-
-    Raises:
-        ConfigError: the config is wrong, or names a resource whose API group only the cluster
-            knows.
-    """
+    """Print the manifests. Raises: ConfigError, also for a resource whose group only the
+    cluster knows."""
     from watchrelay.cli.manifests import yaml_text
     from watchrelay.config import load
     from watchrelay.config.rights import manifests, rights

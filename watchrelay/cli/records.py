@@ -40,8 +40,8 @@ _BREAKS = frozenset(b"\n\r\t")
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which records are printed. `keys` are shell patterns; empty `keys`, `types` or `namespaces`
-    match all objects. Markers are printed with `markers`, or where `types` names theirs."""
+    """Which records are printed: empty `keys` (shell patterns), `types` or `namespaces` match
+    all; markers with `markers`, or where `types` names theirs."""
 
     markers: bool = False
     keys: tuple[str, ...] = ()
@@ -49,7 +49,6 @@ class RecordFilter:
     namespaces: frozenset[str] = frozenset()
 
     def matches(self, record: Decoded) -> bool:
-        """Whether the record is printed."""
         if isinstance(record, MarkerRecord):
             return self.markers or record.kind in self.types
         key = record.key.decode()
@@ -92,14 +91,9 @@ def print_batch(
 
 
 def as_json(seen: Seen) -> str:
-    """A record as one JSON object, on one line, of printable characters.
-
-    `object` has the bytes of the value, but for line ends between tokens and for characters that
-    are not printable. A marker has the fields of `marker_fields`.
-
-    Raises:
-        RecordRefused: the value is not JSON.
-    """
+    """A record as one JSON object, on one line, of printable characters; `object` has the bytes
+    of the value, but for line ends and unprintable ones. Raises: RecordRefused: the value is
+    not JSON."""
     record = seen.record
     assert record is not None
     place: dict[str, Any] = {
@@ -169,8 +163,7 @@ def _key_of(marker: MarkerRecord) -> str:
 
 
 def as_name(seen: Seen) -> str:
-    """The object as kubectl names it, `pods/shop/web`, `nodes/n1`: the resource by ce_source, else
-    by the stream's id; a marker by its key."""
+    """The object as kubectl names it, `pods/shop/web`, `nodes/n1`; a marker by its key."""
     record = seen.record
     assert record is not None
     if isinstance(record, MarkerRecord):
@@ -189,8 +182,7 @@ def as_name(seen: Seen) -> str:
 
 
 def yaml_printer() -> Printer:
-    """Prints each object as a YAML document, as kubectl does, and deletes and markers as
-    comments."""
+    """Prints each object as a YAML document, and deletes and markers as comments."""
     separator = ""
 
     def as_yaml(seen: Seen) -> str:
@@ -206,8 +198,8 @@ def yaml_printer() -> Printer:
 
 
 def text_printer(out: TextIO) -> Printer:
-    """Prints a record as one aligned line; coloured on a terminal, unless NO_COLOR is set. Source:
-    https://no-color.org."""
+    """Prints a record as one aligned line, coloured on a terminal. Source: https://no-
+    color.org."""
     coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return lambda seen: as_text(seen, coloured=coloured)
 
@@ -245,11 +237,8 @@ def as_text(seen: Seen, *, coloured: bool) -> str:
 
 
 class ShortClientLog(logging.Handler):
-    """Writes at most a line every half minute to `out`, where the client logs dozens a second.
-
-    Problems that last less than three seconds are not shown, nor one that ends the command: the
-    command reports it, with the cure.
-    """
+    """Writes at most a line every half minute to `out`, where the client logs dozens a second;
+    none for problems of less than three seconds, nor for one that ends the command."""
 
     def __init__(self, out: TextIO, *, now_s: Callable[[], float] = clock.now_s) -> None:
         super().__init__(logging.WARNING)

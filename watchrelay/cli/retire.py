@@ -44,11 +44,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def retire(*, config: str | None, sets: Sequence[str], stream: str, yes: bool, force: bool) -> int:
-    """Ask for confirmation, retire the stream, print what was done.
-
-    Returns:
-        0 when it is retired, 1 when the answer was not yes, 2 when nobody can be asked.
-    """
+    """Ask, retire, print. Returns 1 when the answer was not yes, 2 when nobody can be asked."""
     from watchrelay.admin.retire import plan_retirement, refuse_configured, retire_stream
     from watchrelay.core.text import counted
 

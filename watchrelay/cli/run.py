@@ -16,15 +16,9 @@ if TYPE_CHECKING:
 
 
 def run(*, config: str | None, sets: Sequence[str]) -> int:
-    """Relay until a signal stops it.
+    """Relay until a signal stops it; the exit code of the drain.
 
-    Returns:
-        the exit code of the drain.
-
-    Raises:
-        ConfigError: with every problem.
-        AddressRefused: `observe.listen` cannot be bound.
-    """
+    Raises: ConfigError; ListenAddressUnavailable."""
     daemon: Daemon | None = None
 
     def leave(number: int, _frame: object) -> None:

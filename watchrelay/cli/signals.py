@@ -30,16 +30,15 @@ class StoppedBySignal(KeyboardInterrupt):
 
 
 def exit_code(argv: Sequence[str], number: int) -> int:
-    """The exit code of the command line `argv` when the signal `number` stops it: 0 for commands
-    that run until then, else 128 + `number`."""
+    """The exit code when the signal `number` stops `argv`: 0 for what runs until then, else 128
+    + it."""
     command = next(iter(argv), "")
     endless = command in ("run", "demo") or (command == "tail" and "--until-end" not in argv)
     return 0 if endless else 128 + number
 
 
 def install_signal_handlers(argv: Sequence[str]) -> None:
-    """From now on both signals end the process silently. One that the parent has turned off
-    (`nohup`, `&`) stays ignored."""
+    """From now on both signals end the process silently, unless the parent has turned them off."""
     _handle(lambda number, _: os._exit(exit_code(argv, number)))
 
 
@@ -49,15 +48,10 @@ def ignore_late_signals(code: int) -> None:
 
 
 def run_until_signalled(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run `work` in an event loop of its own, until it is done or the first signal cancels it. A
-    second signal ends the process without waiting for the clean-up.
+    """Run `work` in an event loop of its own until it is done, or the first signal cancels it;
+    a second one ends the process at once.
 
-    Returns:
-        what `work` returns.
-
-    Raises:
-        StoppedBySignal: a signal came first. Else, what `work` raises.
-    """
+    Raises: StoppedBySignal: a signal came first. Else, what `work` raises."""
     import asyncio  # here, so that --help does not import it
 
     received: list[int] = []

@@ -1,5 +1,4 @@
-"""`watchrelay snapshot`: requests snapshots from the running relay, through Kafka, and waits until
-they are complete."""
+"""`watchrelay snapshot`: requests snapshots from the running relay and waits for them."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def snapshot(
     *, config: str | None, sets: Sequence[str], streams: Sequence[str], output: str, timeout: float
 ) -> int:
-    """Request a snapshot of each stream, wait up to `timeout` seconds for all, and print a line for
-    each."""
+    """Request a snapshot of each stream, wait up to `timeout` seconds, print a line for each."""
     from watchrelay.admin.snapshot_request import request_snapshots
 
     def completed(stream: str, index: Mapping[str, object]) -> None:
@@ -68,8 +66,7 @@ def snapshot(
 
 
 def answer_json(stream: str, index: Mapping[str, object]) -> dict[str, Any]:
-    """The stream and the fields of its index record (record contract 7), null for those that it
-    lacks."""
+    """The stream and the fields of its index record (record contract 7), null for absent ones."""
     return {"stream": stream, **{name: index.get(key) for name, key in _FIELDS.items()}}
 
 

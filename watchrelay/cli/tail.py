@@ -7,13 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from watchrelay.cli.options import (
-    Command,
-    add_config,
-    add_streams,
-    command_settings,
-    non_empty,
-)
+from watchrelay.cli.options import Command, add_config, add_streams, command_settings, non_empty
 from watchrelay.cli.signals import run_until_signalled
 
 _TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
@@ -83,15 +77,12 @@ def tail(
 ) -> int:
     """Print records until a signal stops it, or with `until_end` up to the end at the start.
 
-    Raises:
-        ConfigError, SinkUnavailable, NothingPublished: one line for the operator each.
-    """
+    Raises: ConfigError, SinkUnavailable, NothingPublished."""
     from watchrelay.cli.records import PRINTERS, RecordFilter, print_batch, short_client_log
     from watchrelay.config.streams import may_mean, plan
     from watchrelay.consumer.reader import TailReader
     from watchrelay.daemon.kafka_connection import kafka_connection
     from watchrelay.daemon.plan import control_topic
-    from watchrelay.kafka.client.failures import explained_failures
 
     settings = command_settings(config, sets)
     printer = PRINTERS[output]()
@@ -104,9 +95,8 @@ def tail(
             print(f"waiting: {problem}", file=sys.stderr)
 
     async def print_records() -> None:
-        connection = kafka_connection(settings, client_id="watchrelay-tail")
         reader = TailReader(
-            connection.arguments(),
+            kafka_connection(settings, client_id="watchrelay-tail"),
             control_topic=control_topic(settings),
             streams=streams,
             from_beginning=from_beginning,
@@ -114,7 +104,7 @@ def tail(
             waiting=waiting,
             awaited=lambda stream: any(may_mean(each, stream) for each in plan(settings)),
         )
-        with explained_failures(connection), short_client_log(sys.stderr):
+        with short_client_log(sys.stderr):
             async with aclosing(reader.batches()) as batches:
                 async for seen in batches:
                     print_batch(seen, printer, sys.stdout, sys.stderr, wanted)

@@ -23,11 +23,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def topics(*, config: str | None, sets: Sequence[str], create: bool, output: str) -> int:
-    """Check the topics and print the results, a line for each, or one JSON object.
-
-    Returns:
-        the exit code of the worst result: 0, 69 or 78.
-    """
+    """Check the topics, print a line for each or one JSON object; the exit code of the worst
+    result."""
     from watchrelay.admin.preflight import check_topics, resolve_streams, worst_exit_code
 
     settings = command_settings(config, sets)

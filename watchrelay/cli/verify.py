@@ -1,18 +1,11 @@
-"""`watchrelay verify`: replays the topics from their last complete snapshots and checks every rule
-and digest; with `--cluster` compares them with the API server."""
+"""`watchrelay verify`: replays the topics and checks every rule and digest."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
-from watchrelay.cli.options import (
-    Command,
-    add_config,
-    add_output,
-    add_streams,
-    command_settings,
-)
+from watchrelay.cli.options import Command, add_config, add_output, add_streams, command_settings
 from watchrelay.cli.signals import run_until_signalled
 
 _DESCRIPTION = """\
@@ -45,14 +38,9 @@ def verify(
     partitions: bool,
     output: str,
 ) -> int:
-    """Check the streams and print the result.
+    """Check the streams, print the result; 0 when each partition is proven and without a problem.
 
-    Returns:
-        0 when every partition of every stream is proven and without a problem, else 1.
-
-    Raises:
-        ConfigError, SinkUnavailable, KubeError, NothingPublished: one line for the operator each.
-    """
+    Raises: ConfigError, SinkUnavailable, KubeError, NothingPublished."""
     from watchrelay.cli.audits import check_streams, reduce_garbage_collection
 
     settings = command_settings(config, sets)

@@ -6,12 +6,4 @@ from watchrelay.config.loading import Loaded, find_file, load, load_settings
 from watchrelay.config.settings import ResourceEntry, Settings
 from watchrelay.config.sources import parse_set
 
-__all__ = [
-    "Loaded",
-    "ResourceEntry",
-    "Settings",
-    "find_file",
-    "load",
-    "load_settings",
-    "parse_set",
-]
+__all__ = ["Loaded", "ResourceEntry", "Settings", "find_file", "load", "load_settings", "parse_set"]

@@ -1,5 +1,4 @@
-"""Checks of valid settings as a whole: refusals of combinations that cannot work and of keys of a
-later release, and warnings about what is legal and surprising."""
+"""Checks of settings as a whole: what cannot work, what comes later, what may not be meant."""
 
 from __future__ import annotations
 
@@ -13,14 +12,7 @@ from pydantic import SecretStr
 
 from watchrelay.config.keys import field_name
 from watchrelay.config.settings import KafkaSecurity, ResourceEntry, Settings
-from watchrelay.config.streams import (
-    Planned,
-    is_secrets,
-    own_topics,
-    plan,
-    reach_of,
-    separate,
-)
+from watchrelay.config.streams import Planned, is_secrets, own_topics, plan, reach_of, separate
 from watchrelay.config.tree import Path
 from watchrelay.config.values import TOPIC_MAX
 from watchrelay.model.builtin import GROUPS, known_names, resolve, served_in
@@ -30,12 +22,8 @@ from watchrelay.model.reach import Overlaps
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A combination that cannot work.
-
-    Attributes:
-        paths: the keys it is about; it is shown at the first of them that was given.
-        other: a second place, whose line is shown too.
-    """
+    """A combination that cannot work: shown at the first of `paths` that was given, with the
+    line of `other` too."""
 
     paths: tuple[Path, ...]
     message: str
@@ -45,12 +33,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A key that this release supports only in part.
-
-    Attributes:
-        only: the values it accepts; none: it must not be given.
-        written: those values as a file has them.
-    """
+    """A key of which this release accepts `only` some values (none: it must not be given), as
+    `written`."""
 
     path: tuple[str, ...]
     only: tuple[object, ...] = ()
@@ -66,12 +50,8 @@ LATER: Final = (
 
 
 def refusals(settings: Settings, given: Callable[[Path], bool]) -> Iterator[Refusal]:
-    """Everything that is wrong about `settings` as a whole.
-
-    Args:
-        settings: with `defaults` merged.
-        given: whether a source sets the key at a path.
-    """
+    """Everything that is wrong about `settings` as a whole (`defaults` are merged); `given`:
+    whether a source sets the key at a path."""
     for row in LATER:
         value: Any = settings
         for key in row.path:
@@ -250,8 +230,8 @@ _IDENTITY: Final = (
 
 
 def _about(*streams: Planned) -> tuple[Path, ...]:
-    """The keys that decide ids, topics and objects of `streams`: where one of them is wrong itself,
-    the refusal is not reported."""
+    """The keys that decide about `streams`: where one of them is wrong itself, this is not
+    reported."""
     return tuple(("resources", stream.index, key) for stream in streams for key in _IDENTITY)
 
 

@@ -23,19 +23,13 @@ COLD: Final[tuple[Path, ...]] = (
     LISTEN,
     ("sharding",),
 )
-"""The keys that the process is built from: connections, topic names, queues. All other keys are
-hot."""
+"""The keys that the process is built from; all others are hot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An accepted edit.
-
-    Attributes:
-        settings: what to put in force.
-        kept: the edited keys that require a restart and keep their old values.
-        places: per entry of `resources`, where it is in the file, for objections to it.
-    """
+    """An accepted edit: the settings to put in force; `kept`: keys that require a restart and
+    keep their old values; `places`: where each entry of `resources` is in the file."""
 
     settings: Settings
     kept: tuple[str, ...]
@@ -50,17 +44,15 @@ def read_edit(
     connected: bool,
     environ: Mapping[str, str] | None = None,
 ) -> Edit:
-    """`take` for the config as it is now; `connected`: whether connections have been built from
-    `current` already, else only the address to listen on is kept. The rest is as for `load`."""
+    """`take` for the config as it is now; before connections are built, only `observe.listen`
+    is kept."""
     return take(current, load(config, sets, environ=environ), cold=COLD if connected else (LISTEN,))
 
 
 def take(current: Settings, loaded: Loaded, *, cold: tuple[Path, ...] = COLD) -> Edit:
     """What to put in force in place of `current`: the edited values, except those under `cold`.
 
-    Raises:
-        ConfigError: when the rest of the edit conflicts with the values that are kept.
-    """
+    Raises: ConfigError when the rest of the edit conflicts with the values that are kept."""
     settings, kept = loaded.settings, list[str]()
     for path in cold:
         kept.extend(map(show, _differences(current, settings, path, ())))

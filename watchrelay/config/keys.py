@@ -1,5 +1,4 @@
-"""The keys of the config: the type of each, its name in the environment, and the key that a wrong
-name probably means. All of it follows from the settings model."""
+"""The keys of the config, by the settings model: types, environment names, nearest names."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ ENV_PREFIX: Final = "WATCHRELAY_"
 
 @cache
 def keys_of(section: type[Section]) -> dict[str, Any]:
-    """The keys of a section, as files write them, and the type of each: a section, `tuple[...]`,
-    `bool`, `int`, `SecretStr`, or text."""
+    """The keys of a section and the type of each: a section, `tuple[...]`, `bool`, `int`, or
+    text."""
     return {str(info.alias): _plain_type(info.annotation) for info in section.model_fields.values()}
 
 
@@ -91,8 +90,8 @@ def nearest_env(name: str) -> str:
 
 
 def nearest_key(path: Path) -> str:
-    """The key that `path` probably means, as people write it, or "": a sibling first, else the same
-    key in another section."""
+    """The key that `path` probably means, or "": a sibling, else the same key in another
+    section."""
     section, wrong = type_at(path[:-1]), _without_separators(str(path[-1]))
     siblings = {_without_separators(key): key for key in keys_of(section)}
     if close := _closest(wrong, siblings):

@@ -32,19 +32,13 @@ _STAND_IN: Final = {
     "kafka": {"bootstrapServers": ["x:1"]},
     "resources": [{"resource": "pods"}],
 }
-"""Its values are put in place of required ones that are missing or wrong, so that everything else
-can still be checked in the same run."""
+"""Put in place of required values that are missing or wrong, so that the rest is checked too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A valid config and where it came from.
-
-    Attributes:
-        settings: with `defaults` merged.
-        file: None when all is from the environment and `--set`.
-        given: the values as written, with their lines.
-    """
+    """A valid config, the file (None: all is from environment and `--set`), and the values as
+    written."""
 
     settings: Settings
     file: FilePath | None
@@ -55,8 +49,7 @@ class Loaded:
         return _located(self.given, (path,), message, hint)
 
     def problems_of(self, settings: Settings) -> list[ConfigProblem]:
-        """The conflicts within `settings`, a variant of these settings; with the lines of this
-        file."""
+        """The conflicts within `settings`, a variant of these; with the lines of this file."""
         found = refusals(settings, self.given.origins.__contains__)
         return _in_order([_refused(self.given, refusal) for refusal in found])
 
@@ -64,18 +57,11 @@ class Loaded:
 def load_settings(
     config: str | None = None, sets: Sequence[str] = (), *, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """The settings of file, environment and `--set`; the later wins. Entries of `resources` have
-    `defaults` merged in.
+    """The settings of file (`config` is the value of `-c`), environment and `--set`; the later
+    wins. Entries of `resources` have `defaults` merged in.
 
-    Args:
-        config: the value of `-c`.
-        sets: the values of `--set`.
-        environ: default: the environment of the process.
-
-    Raises:
-        ConfigError: with every problem found (exit code 78).
-        ValueError: when a `--set` is not path=value at all (exit code 2).
-    """
+    Raises: ConfigError with every problem (exit code 78); ValueError: a `--set` is not
+    path=value at all (exit code 2)."""
     return load(config, sets, environ=environ).settings
 
 
@@ -153,8 +139,8 @@ def _check(given: Given) -> tuple[Settings, list[ConfigProblem]]:
 
 
 def _set_aside(raw: Any, path: Path) -> Path:
-    """Take the value at `path` out of `raw` (an item takes its whole list along), or put a stand-in
-    there; returns what is void now."""
+    """Take the value at `path` out of `raw` (an item with its whole list), or put a stand-in
+    there; what is void now."""
     while isinstance(path[-1], int) and path[:-1] != ("resources",):
         path = path[:-1]
     here, stand_in = raw, _STAND_IN
@@ -182,8 +168,7 @@ def _with_default(path: Path) -> list[Path]:
 
 
 def _located(given: Given, paths: tuple[Path, ...], message: str, hint: str) -> ConfigProblem:
-    """The problem at the first of `paths` that was given, itself or in `defaults`; else at the
-    section around the first."""
+    """The problem at the first of `paths` that was given, itself or in `defaults`."""
     candidates = [candidate for path in paths for candidate in _with_default(path)]
     path = next((candidate for candidate in candidates if candidate in given.origins), paths[0])
     return ConfigProblem(message, show(path), *given.origin(path), hint)
@@ -199,8 +184,7 @@ def _refused(given: Given, refusal: Refusal) -> ConfigProblem:
 
 
 def _in_order(problems: list[ConfigProblem]) -> list[ConfigProblem]:
-    """Those of the file by line, of the environment, and of `--set`; each once, whichever of
-    several entries led to it."""
+    """Those of the file by line, of the environment, and of `--set`; each once."""
     return sorted(
         dict.fromkeys(problems),
         key=lambda problem: (
@@ -215,12 +199,9 @@ def _in_order(problems: list[ConfigProblem]) -> list[ConfigProblem]:
 def find_file(
     config: str | None, environ: Mapping[str, str]
 ) -> tuple[FilePath | None, ConfigProblem | None]:
-    """The config file to read, or the problem that there is none: `-c`, else $WATCHRELAY_CONFIG,
-    else `DEFAULT_PATHS`.
-
-    An empty variable counts as not set, as with $KUBECONFIG; an empty `-c` is an error: a script's
-    variable was not set.
-    """
+    """The config file to read, or the problem that there is none: `-c`, else
+    $WATCHRELAY_CONFIG, else `DEFAULT_PATHS`. An empty variable counts as not set, as with
+    $KUBECONFIG; an empty `-c` is an error: a script's variable was not set."""
     named = environ.get(CONFIG_VARIABLE, "") if config is None else config
     source = CONFIG_VARIABLE if config is None else "-c"
     if (config is not None and not config.strip()) or named.isspace():

@@ -1,5 +1,4 @@
-"""The rights that a config needs in the cluster: `list` and `watch`, of what it names and nothing
-else."""
+"""The rights that a config needs in the cluster: `list` and `watch` of what it names."""
 
 from __future__ import annotations
 
@@ -17,12 +16,7 @@ VERBS: Final = ("list", "watch")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """One RBAC rule.
-
-    Attributes:
-        resources: plurals, sorted; or ("*",).
-        names: when not empty, only these objects.
-    """
+    """One RBAC rule: plurals, sorted, or ("*",); `names`, when not empty: only these objects."""
 
     group: str
     resources: tuple[str, ...]
@@ -38,8 +32,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What must be granted. Rules are sorted by group; what the cluster-wide rules grant is not
-    repeated in a namespace."""
+    """What must be granted, sorted; cluster-wide grants are not repeated in a namespace."""
 
     cluster: tuple[Rule, ...]
     namespaced: Mapping[str, tuple[Rule, ...]]
@@ -60,10 +53,8 @@ _Grant = tuple[str, str, str]  # group, plural or "*", object name or ""
 def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
     """The rights of all entries, and the entries that cannot be granted offline.
 
-    RBAC knows plurals and groups only; a list or watch with a field selector on
-    metadata.name is matched against resourceNames (Kubernetes docs, "Using RBAC authorization:
-    referring to resources").
-    """
+    A list or watch with a field selector on metadata.name is matched against resourceNames
+    (Kubernetes docs, "Using RBAC authorization: referring to resources")."""
     cluster: set[_Grant] = set()
     namespaced: dict[str, set[_Grant]] = {}
     unresolved: list[Unresolved] = []
@@ -91,8 +82,8 @@ def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
 
 
 def _plural(text: str) -> tuple[str, str, bool] | str:
-    """Group, plural and whether it is namespaced; or why that is unknown. Custom resources count as
-    namespaced."""
+    """Group, plural and whether it is namespaced, as custom resources count; or why that is
+    unknown."""
     name = parse_name(text)
     if name.wildcard:
         return name.group or "", "*", True
@@ -111,8 +102,7 @@ def _plural(text: str) -> tuple[str, str, bool] | str:
 
 
 def _rules(wanted: set[_Grant], already: set[_Grant]) -> tuple[Rule, ...]:
-    """`wanted` without what `already` or a wider grant gives; one rule per group and set of object
-    names."""
+    """`wanted` without what `already` or a wider grant gives; a rule per group and object names."""
     granted = wanted | already
     names: dict[tuple[str, str], set[str]] = {}
     for group, plural, name in wanted - already:
@@ -127,13 +117,9 @@ def _rules(wanted: set[_Grant], already: set[_Grant]) -> tuple[Rule, ...]:
 
 
 def manifests(granted: Rights, *, namespace: str, name: str) -> list[dict[str, Any]]:
-    """ServiceAccount, roles and bindings that give the service account `namespace`/`name` these
-    rights, and no others.
-
-    Returns objects ready for `kubectl apply`: a ClusterRole when anything is cluster-wide, a Role
-    per namespace for the rest. Roles are named for the service account, so that two relays in one
-    cluster do not overwrite each other's.
-    """
+    """ServiceAccount, roles and bindings for `kubectl apply`, that give the account
+    `namespace`/`name` these rights and no others. Roles are named for the account, so that two
+    relays in one cluster do not overwrite each other's."""
     labels = {"app.kubernetes.io/name": "watchrelay"}
     account = {"name": name, "namespace": namespace}
     made: list[dict[str, Any]] = [

@@ -14,15 +14,13 @@ from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
-"""Variables that begin like settings and are none: the config file's path, and the cache of the
-real test parts."""
+"""Begin like settings and are none: the config file's path, the cache of the real test parts."""
 
 _SERVICE_LINK = re.compile(
     r"WATCHRELAY(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z"
 )
-"""What the kubelet puts into every pod of a namespace that has a Service named watchrelay or
-watchrelay-*.
-Source: Kubernetes docs, "Service: discovering services, environment variables"."""
+"""What the kubelet puts into every pod beside a Service named watchrelay or watchrelay-*. Source:
+Kubernetes docs, "Service: discovering services, environment variables"."""
 
 SET: Final = "--set"
 _KEY: Final = r"[A-Za-z][A-Za-z0-9]*"
@@ -33,9 +31,7 @@ _PATH = re.compile(rf"{_KEY}(?:\.{_KEY}|\.[0-9]{{1,9}}|\[[0-9]{{1,9}}\]){{0,20}}
 def parse_set(text: str) -> tuple[Path, str]:
     """Path and value of `kafka.partitions=3` or `resources[0].labelSelector=app=web`.
 
-    Raises:
-        ValueError: when it has another form (exit code 2). Whether the key exists is not checked.
-    """
+    Raises: ValueError: another form (exit code 2). Whether the key exists is not checked."""
     name, equals, value = text.partition("=")
     name = name.strip()
     if not equals or not _PATH.fullmatch(name):
@@ -55,13 +51,8 @@ Origin = tuple[str, int | None]
 
 @dataclass(slots=True)
 class Given:
-    """The values of all sources, one laid over the other: mappings are merged key by key, all else
-    is replaced.
-
-    Attributes:
-        value: the result, with the keys of the file.
-        origins: where each path was written.
-    """
+    """The values of all sources, one laid over the other: mappings are merged key by key, all
+    else is replaced; with the place where each was written."""
 
     value: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, Origin] = field(default_factory=dict)
@@ -153,8 +144,8 @@ def _placed(under: Any, path: Path, depth: int, value: Any) -> Any:
 
 
 def _read(text: str, path: Path, *, quoted: bool) -> Any:
-    """The value that `text` means for the key at `path`; text that does not fit stays text, and is
-    refused with its path later. `quoted`: text may have YAML quotes around it."""
+    """The value that `text` means for the key at `path`; what does not fit stays text, and is
+    refused later. `quoted`: text may have YAML quotes around it."""
     kind, stripped = type_at(path), text.strip()
     if kind is bool:
         return {"true": True, "false": False}.get(stripped.lower(), text)

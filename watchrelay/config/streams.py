@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from watchrelay.config.settings import DEFAULT_PARTITIONS, ResourceEntry, Settings
-from watchrelay.model.builtin import GROUPS, Builtin, resolve
+from watchrelay.model.builtin import GROUPS, resolve
 from watchrelay.model.names import ResourceName, parse_name
 from watchrelay.model.reach import Reach
-from watchrelay.model.resources import Resource
+from watchrelay.model.resources import Resource, ServedResource
 
 CORE = "core"
 """The core group in a topic's name."""
@@ -32,16 +32,14 @@ class Planned:
     Attributes:
         index: the entry's place in `resources`.
         builtin: None where only discovery knows the resource.
-        what: the qualified resource (`deployments.apps`); the name as written where `builtin` is
-            None.
+        what: the qualified resource (`deployments.apps`), or its name as written.
         namespace: None: all, or filtered.
-        topic: None where only discovery can decide it.
-    """
+        topic: None where only discovery can decide it."""
 
     index: int
     entry: ResourceEntry
     name: ResourceName
-    builtin: Builtin | None
+    builtin: ServedResource | None
     what: str
     id: str
     namespace: str | None
@@ -50,8 +48,7 @@ class Planned:
 
     @property
     def certain(self) -> bool:
-        """Whether the id is known without a cluster: not of a wildcard, nor of a kind, singular or
-        short name that is not built in."""
+        """Whether the id is known without a cluster."""
         return (
             self.builtin is not None
             or bool(self.entry.id)
@@ -60,8 +57,8 @@ class Planned:
 
 
 def plan(settings: Settings) -> list[Planned]:
-    """Every stream of the config, in its order; a wildcard over a group that is not built in is one
-    of them, named as written."""
+    """Every stream, in the config's order; a wildcard over a group that is not built in is one
+    of them."""
     planned: list[Planned] = []
     for index, entry in enumerate(settings.resources):
         name = parse_name(entry.resource)
@@ -85,14 +82,14 @@ def plan(settings: Settings) -> list[Planned]:
 
 
 def namespaces_of(entry: ResourceEntry) -> Sequence[str | None]:
-    """One item per watch of the entry: a namespace, or None for a watch of all (filtered on arrival
-    where `scope` is cluster)."""
+    """One per watch of the entry: a namespace, or None for all (filtered where `scope` is
+    cluster)."""
     return entry.namespaces if entry.namespaces and entry.scope == "namespace" else (None,)
 
 
 def asked_partitions(settings: Settings, entry: ResourceEntry) -> int | None:
-    """The partitions that the config sets for an entry; None where it leaves the number to the
-    topic, or to the default."""
+    """The partitions that the config sets for an entry; None: those of the topic, or the
+    default."""
     return entry.partitions or settings.kafka.partitions
 
 
@@ -113,7 +110,7 @@ def reach_of(stream: Planned) -> Reach:
 
 
 def topic_of(
-    settings: Settings, entry: ResourceEntry, name: ResourceName, builtin: Builtin | None
+    settings: Settings, entry: ResourceEntry, name: ResourceName, builtin: ServedResource | None
 ) -> str | None:
     """The topic of an entry's records; None where the template needs what only discovery knows."""
     if entry.topic:
@@ -144,15 +141,11 @@ def shared_topics(
     settings: Settings, found: Iterable[tuple[ResourceEntry, Sequence[Resource]]]
 ) -> set[str]:
     """The topics that several resources share or may come to share; their keys begin with the
-    resource.
-
-    An entry counts whether or not its resource is served, so that no stream's keys depend on
-    another's resource; a wildcard counts as several.
+    resource. An entry counts whether or not its resource is served; a wildcard counts as several.
 
     Args:
         settings: of the topics.
-        found: entries with the resources that discovery resolved them to; none: not resolved (yet).
-    """
+        found: entries with the resources they are resolved to; none: not (yet)."""
     by_name = "{resource}" in settings.kafka.topic_template
     shared: dict[str, set[str]] = {}
     custom: set[str] = set()
@@ -205,8 +198,7 @@ def is_secrets(entry: ResourceEntry) -> bool:
 
 
 def may_mean(planned: Planned, stream: str) -> bool:
-    """Whether an entry of the config means `stream`, or may mean it as far as is known without a
-    cluster."""
+    """Whether an entry means `stream`, or may mean it as far as is known without a cluster."""
     if planned.id == stream:
         return True
     if planned.builtin is not None or planned.entry.id:
@@ -229,8 +221,8 @@ def called(plural: str) -> set[str]:
 
 
 def _plural(name: ResourceName) -> bool:
-    """Whether the name can be taken for a plural: a kind has capitals, and hardly a singular ends
-    in one s."""
+    """Whether the name can be a plural: a kind has capitals, and hardly a singular ends in one
+    s."""
     return (
         not name.wildcard
         and name.name.islower()
@@ -239,7 +231,7 @@ def _plural(name: ResourceName) -> bool:
     )
 
 
-def _meanings(name: ResourceName) -> list[tuple[Builtin | None, str]]:
+def _meanings(name: ResourceName) -> list[tuple[ServedResource | None, str]]:
     found = resolve(name)
     if name.wildcard and name.group in GROUPS:
         return [(builtin, builtin.resource.qualified) for builtin in found]

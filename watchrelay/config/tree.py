@@ -40,13 +40,8 @@ _RESOLVER: Any = yaml.resolver.Resolver()
 
 @dataclass(slots=True)
 class Tree:
-    """A document.
-
-    Attributes:
-        lines: of every path, counted from 1: the line of the key, or the first line of a list's
-            item.
-        problems: mistakes that leave the rest readable.
-    """
+    """A document; `lines` of every path, from 1; `problems`: mistakes that leave the rest
+    readable."""
 
     value: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
@@ -54,15 +49,10 @@ class Tree:
 
 
 def read_yaml(text: str, source: str) -> Tree:
-    """The one document in `text`. Duplicate keys are among `problems`; the first one counts.
+    """The one document in the YAML 1.1 `text`. Of duplicate keys, among `problems`, the first
+    counts; `source` names the text there.
 
-    Args:
-        text: YAML 1.1.
-        source: names the text in problems.
-
-    Raises:
-        ConfigError: when the text is not one document of legal YAML, or exceeds the limits.
-    """
+    Raises: ConfigError: it is not one document of legal YAML, or exceeds the limits."""
     reader = _Reader(source)
     try:
         reader.parse(text)
@@ -197,8 +187,8 @@ def _line(event: Any) -> int:
 
 
 def show(path: Path) -> str:
-    """`("resources", 0, "name")` as people write it: `resources[0].name`. A key ends at a colon or
-    blank: YAML takes all of `{password:x}` and `{password x}` for the key."""
+    """`("resources", 0, "name")` as people write it. A key ends at a colon or blank: YAML takes
+    all of `{password:x}` and `{password x}` for the key."""
     shown = ""
     for part in path:
         if isinstance(part, int):
@@ -211,8 +201,7 @@ def show(path: Path) -> str:
 
 
 def scalar(text: str) -> Any:
-    """The value of one plain scalar: a number, true or false, null, or text. Dates, octal and
-    sexagesimal numbers stay text: no key takes them."""
+    """The value of one plain scalar. Dates, octal and sexagesimal numbers stay text."""
     tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
     if tag == "null":
         return None

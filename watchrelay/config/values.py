@@ -39,11 +39,8 @@ _SIZE_MAX_BYTES: Final = 1 << 40
 
 
 def duration_s(value: object) -> float:
-    """The seconds of a duration. Only 0 needs no unit.
-
-    Raises:
-        ValueError: with one line for the operator.
-    """
+    """The seconds of a duration. Only 0 needs no unit. Raises: ValueError, one line for the
+    operator."""
     example = "such as 500ms, 10s, 5m or 1h30m"
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"must be a duration, {example}")  # noqa: TRY004 (one error type for operators)
@@ -73,12 +70,8 @@ def duration_text(seconds: float) -> str:
 
 
 def size_bytes(value: object) -> int:
-    """The bytes of a size: `64MiB`, `64Mi` (1024), `64MB`, `64M` (1000), or a plain number
-    of bytes.
-
-    Raises:
-        ValueError: with one line for the operator.
-    """
+    """The bytes of a size: `64MiB`, `64Mi` (1024), `64MB`, `64M` (1000), or a plain number of
+    bytes. Raises: ValueError, one line for the operator."""
     match = None
     if isinstance(value, (int, str)) and not isinstance(value, bool):
         match = _SIZE.fullmatch(str(value).strip())
@@ -94,8 +87,7 @@ def size_bytes(value: object) -> int:
 
 
 def period(least: str, *, zero: bool = False) -> GetPydanticSchema:
-    """The type of a duration in seconds of at least `least`; `zero`: 0 is legal too, and disables
-    what it times."""
+    """The type of a duration in seconds of at least `least`; `zero`: 0 disables what it times."""
     least_s = duration_s(least)
     schema: dict[str, Any] = {
         "type": "string",
@@ -155,8 +147,7 @@ def shown(value: object) -> str:
 # ---- names ---------------------------------------------------------------------------------------
 
 STREAM_ID_MAX: Final = 317
-"""The longest that the relay derives: the name of a custom resource definition, at most 253
-characters, then @ and a namespace."""
+"""The longest derived: the name of a CRD, at most 253 characters, then @ and a namespace."""
 TOPIC_MAX: Final = 249
 """Source: Kafka's Topic.java: a log directory's name, suffix included, must fit 255 characters."""
 
@@ -235,8 +226,7 @@ _LABEL_TERM: Final = (
 _LABEL_SELECTOR = re.compile(rf" ?{_LABEL_TERM}(?: ?, ?{_LABEL_TERM})* ?")
 """Source: k8s.io/apimachinery/pkg/labels, Parse: what passes here passes there."""
 _FIELD_TERM = re.compile(r"\s*[^=!\s]+\s*(==|!=|=)")
-"""Source: k8s.io/apimachinery/pkg/fields, ParseSelector; as far as a term is wrong for every
-resource."""
+"""Source: k8s.io/apimachinery/pkg/fields, ParseSelector; what is wrong for every resource."""
 
 
 def _label_selector(text: str) -> None:
@@ -298,8 +288,7 @@ def _file(text: str) -> None:
 
 
 def _command(value: object) -> tuple[str, ...]:
-    """A program and its arguments, from one line as a shell would split it or from a list; no shell
-    runs it."""
+    """A program and its arguments, from a list, or one line as a shell would split it."""
     if isinstance(value, str):
         try:
             words = shlex.split(value)
@@ -352,8 +341,7 @@ Command = Annotated[
 
 
 def _key(name: str) -> str:
-    """The key in the file of a field in the code: camelCase, without the unit that the code's name
-    ends in."""
+    """The key of a field in the file: camelCase, without the unit of the code's name."""
     return to_camel(name.removesuffix("_s"))
 
 
@@ -373,6 +361,5 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _left_out(cls, given: Any) -> Any:
-        """A section whose keys are all commented out reads as null: it means the same as a section
-        left out."""
+        """A section whose keys are all commented out reads as null: it counts as left out."""
         return {} if given is None else given

@@ -16,13 +16,7 @@ import msgspec
 from watchrelay.contract.control import Origin
 from watchrelay.contract.headers import Header
 from watchrelay.contract.partitioning import partition_of
-from watchrelay.contract.records import (
-    Decoded,
-    MarkerRecord,
-    ObjectRecord,
-    Trimmed,
-    content_hash,
-)
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, Trimmed, content_hash
 from watchrelay.contract.state import Held, Ignored, ObjectState
 from watchrelay.contract.wire import Position
 from watchrelay.core.text import counted
@@ -50,8 +44,7 @@ class AuditProblem(msgspec.Struct, frozen=True):
     the end), `partition` (a record that belongs into another), `partitions` (a count other than
     described), `source` (two clusters on one topic), `overlap` (two streams with the same key).
     With `--cluster`: `missing` on the topic, `extra` on the topic, `differs`, `unreadable` (an
-    object that the API server lists and cannot be decoded).
-    """
+    object that the API server lists and cannot be decoded)."""
 
     kind: Kind
     offset: int | None
@@ -60,9 +53,9 @@ class AuditProblem(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """Keys whose newest record is one that readers ignore, with another effect than the true one.
-    No fault of the log: a table that ignores headers shows them until the writer publishes them
-    again. `first` and `last` are offsets, `key` is that of the first."""
+    """Keys whose newest record is one that readers ignore, with another effect than the true
+    one: a table that ignores headers shows them until they are published again. `key` is that
+    of the first."""
 
     keys: int
     first: int
@@ -82,14 +75,13 @@ def bare_hash(value: bytes, version: str) -> bytes:
 
 
 def _without_version(source: bytes) -> list[bytes]:
-    """Who writes, and of what. Source: a stream goes on where its resource is served in another
-    version only, and its sources contain the version."""
+    """Who writes, and of what: a stream goes on where its resource is served in another version
+    only."""
     return [part for place, part in enumerate(reversed(source.split(b"/"))) if place != 1]
 
 
 class Audit:
-    """One stream in one partition. `bare`: keep for each object what comparing with the cluster
-    needs, in place of its value."""
+    """One stream in one partition. `bare`: keep for comparing with the cluster, not the values."""
 
     def __init__(
         self,
@@ -113,8 +105,8 @@ class Audit:
         self._as_of_version: str | None = None
         self._partitions, self._bare = partitions, bare
         self._outdated: dict[bytes, tuple[int, int | None]] = {}
-        """By key the offset and the value's hash (None: a delete) of an ignored record behind which
-        none of that key was taken."""
+        """By key offset and hash (None: a delete) of an ignored record behind which none was
+        taken."""
         self._more = 0
         self._holes = False
         self._failing = False
@@ -124,11 +116,8 @@ class Audit:
     # ---- reading ---------------------------------------------------------------------------------
 
     def take(self, offset: int, before: int, record: Decoded, headers: Iterable[Header]) -> None:
-        """Check the record at `offset`.
-
-        `before` is the offset of the record before it in the partition, of whatever stream, -1 for
-        none.
-        """
+        """Check the record at `offset`; `before` is the offset of the record before it, -1
+        for none."""
         self.records += 1
         state = self.state
         epoch, last = state.epoch, state.last
@@ -141,8 +130,7 @@ class Audit:
             self._marker(offset, record, headers)
 
     def _jumped(self, offset: int, before: int, was: tuple[int, int]) -> None:
-        """The position did not go on by one: a new epoch, compacted history, or records that never
-        reached the log."""
+        """A new epoch, compacted history, or records that never reached the log."""
         state = self.state
         if state.epoch != was[0] and state.last == 1:
             return
@@ -194,7 +182,7 @@ class Audit:
             self._in_order(offset, record, before)
 
     def _in_order(self, offset: int, record: ObjectRecord, before: Held) -> None:
-        """Changes of the watch are newer than the published state, unless the API server was
+        """Changes of the watch are newer than what was published, unless the API server was
         restored."""
         at, was = record.version, before.version
         if (len(at), at) < (len(was), was) and compare(at, was) == -1:
@@ -282,15 +270,14 @@ class Audit:
         """From now on keep in `as_of` what was held at `version` of the cluster."""
         self.as_of, self._as_of_version = {}, version
 
+    def held_at(self, key: bytes) -> Held | None:
+        """What the log held of `key` at the frozen version."""
+        return self.as_of[key] if key in self.as_of else self.state.held.get(key)
+
     def held_as_of(self) -> dict[bytes, Held]:
-        """What the log held at the frozen version."""
-        held = dict(self.state.held)
-        for key, was in self.as_of.items():
-            if was is None:
-                held.pop(key, None)
-            else:
-                held[key] = was
-        return held
+        """All that the log held at the frozen version."""
+        held = {**self.state.held, **self.as_of}
+        return {key: each for key, each in held.items() if each is not None}
 
     def _add(self, kind: Kind, offset: int | None, key: bytes | None, detail: str) -> None:
         self.add(
@@ -300,7 +287,6 @@ class Audit:
         )
 
     def add(self, problem: AuditProblem) -> None:
-        """Keep a problem; beyond `PROBLEMS_MAX` they are counted."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)
         else:

@@ -1,5 +1,4 @@
-"""What a `TopicReader` gives to its caller: changes, saved positions, states of partitions,
-problems."""
+"""What a `TopicReader` gives: changes, saved positions, states of partitions, problems."""
 
 from __future__ import annotations
 
@@ -90,10 +89,9 @@ _Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 class Saved(msgspec.Struct, frozen=True):
     """A proven place in one partition of one stream, to go on from.
 
-    `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state
-    there; `begin` is the offset of the snapshot from which that state can be built again, null for
-    the partition's start.
-    """
+    `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state there;
+    `begin` is the offset of the snapshot from which that state can be built again, null for the
+    partition's start."""
 
     stream: _Name
     topic: _Name
@@ -111,11 +109,9 @@ class Saved(msgspec.Struct, frozen=True):
 class LaneState:
     """The state of one stream in one partition.
 
-    `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest
-    marker that agreed is complete; `seen` is when the writer last received something from the
-    API server (RFC 3339,
-    "" before).
-    """
+    `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest marker that
+    agreed is complete; `seen` is when the writer last received something from the API server (RFC
+    3339, "" before)."""
 
     stream: str
     topic: str
@@ -131,15 +127,13 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something on a topic that is not as it should be, counted. Partition and offset are
-    those of the first time.
+    """Something on a topic that is not as it should be, counted. Partition and offset are those of
+    the first time.
 
     Kinds: `foreign` (a record that is not of this contract: skipped), `hash` (a value that is not
-    the one of its header), `digest` (the state disagreed with a marker: read again),
-    `control` (the control topic cannot be read: the start is guessed from heartbeats, and streams
-    that are new are not found), `anew` (a topic was recreated while it was read: read from its
-    start).
-    """
+    the one of its header), `digest` (the state disagreed with a marker: read again), `control` (the
+    control topic cannot be read: the start is guessed from heartbeats, and streams that are new are
+    not found), `anew` (a topic was recreated while it was read: read from its start)."""
 
     kind: ProblemKind
     topic: str
@@ -150,14 +144,13 @@ class Problem:
 
 
 class Problems:
-    """Problems by their text. Bounded; what comes after a hundred different ones is
-    counted with the last."""
+    """Problems by their text; what comes after a hundred different ones is counted with the
+    last."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str, str], Problem] = {}
 
     def add(self, problem: Problem) -> None:
-        """Count `problem`."""
         key: tuple[str, str, str] = (problem.kind, problem.topic, problem.detail)
         if key not in self._held and len(self._held) >= _PROBLEMS_MAX:
             key = next(reversed(self._held))
@@ -165,5 +158,4 @@ class Problems:
         self._held[key] = problem if held is None else replace(held, count=held.count + 1)
 
     def all(self) -> list[Problem]:
-        """All of them, in the order of their first time."""
         return list(self._held.values())

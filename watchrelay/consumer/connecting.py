@@ -1,4 +1,4 @@
-"""Starts consumers, and explains why one could not be started."""
+"""Starts the consumer of a `TopicReader`, and explains why it could not be started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from watchrelay.core.errors import SinkUnavailable
@@ -17,16 +17,15 @@ from watchrelay.kafka.client import (
     KafkaError,
     KafkaTimeoutError,
     SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
     UnsupportedSaslMechanismError,
 )
 from watchrelay.kafka.client import consumer as kafka_consumer
 from watchrelay.kafka.client.consumer import connection_failure, is_host_and_port, stop_consumer
-from watchrelay.kafka.client.failures import SILENCE, plain_words, servers_text
+from watchrelay.kafka.client.failures import plain_words, servers_text
+from watchrelay.kafka.reader import COMMITTED
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
-_FETCH_BYTES = 4 * 1024 * 1024
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
 # What aiokafka says of a broker or topic that is away goes to stderr where the program has no
@@ -36,21 +35,18 @@ logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 def make_consumer(arguments: Mapping[str, Any]) -> Any:
-    """A consumer that is not started: without a group, without commits, blind to what was
-    aborted."""
+    """A consumer that is not started: without a group or commits, blind to what was aborted."""
     return kafka_consumer.make_consumer(
-        {"max_partition_fetch_bytes": _FETCH_BYTES, **arguments},
+        {**COMMITTED, **arguments},
         isolation_level="read_committed",
         key_deserializer=None,
         value_deserializer=None,
     )
 
 
-async def start_consumer(
-    consumer: Any, arguments: Mapping[str, Any], *, check: Callable[[BaseException], str]
-) -> None:
+async def start_consumer(consumer: Any, arguments: Mapping[str, Any]) -> None:
     """Connect; a consumer that did not start is stopped. Raises: SinkUnavailable with the reason
-    and the advice of `check`."""
+    and what to check, for the author of the arguments."""
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             await consumer.start()
@@ -58,23 +54,26 @@ async def start_consumer(
         await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
         if not isinstance(error, (KafkaError, OSError)):
             raise
-        what = (
-            "check user, password and mechanism"
-            if isinstance(connection_failure(consumer), _REFUSED)
-            else check(error)
-        )
+        if isinstance(connection_failure(consumer), _REFUSED):
+            cure = "check user, password and mechanism"
+        elif isinstance(error, KafkaConnectionError):
+            cure = "check the address, and that security_protocol is that of the listener"
+        else:
+            cure = (
+                "most likely the broker is frozen, overloaded or still starting, or a firewall "
+                "swallows what is sent; else check the address"
+            )
         why = away(consumer, error)
         # which a broker may repeat in its complaint
         if password := arguments.get("sasl_plain_password"):
             why = why.replace(password, "<redacted>")
         raise SinkUnavailable(
-            f"kafka at {servers_text(arguments)} is not usable: {why} ({what})"
+            f"kafka at {servers_text(arguments)} is not usable: {why} ({cure})"
         ) from error
 
 
 def away(consumer: Any, error: BaseException) -> str:
-    """Why no broker could be used, for people: what the newest connection failed of, where that
-    says more than `error`."""
+    """Why no broker could be used: what the newest connection failed of, if that tells more."""
     cause = connection_failure(consumer)
     if isinstance(cause, UnsupportedSaslMechanismError):
         return "the broker does not have this SASL mechanism"
@@ -83,33 +82,6 @@ def away(consumer: Any, error: BaseException) -> str:
     if isinstance(cause, (*_REFUSED, socket.gaierror)):
         return plain_words(cause)
     return "no answer in time" if isinstance(error, KafkaTimeoutError) else plain_words(error)
-
-
-def unreadable(error: BaseException) -> str:
-    """Why Kafka does not let us read, for people."""
-    if isinstance(error, TopicAuthorizationFailedError):
-        names = error.args[0] if error.args else ""
-        topics = names if isinstance(names, str) else ", ".join(sorted(map(str, names)))
-        return f"topic {topics} may not be read: grant READ on it"
-    return plain_words(error)
-
-
-def silent(arguments: Mapping[str, Any], error: TimeoutError) -> SinkUnavailable:
-    """The error for brokers that send nothing more. Raise it without a cause: an earlier failure of
-    a connection does not explain it."""
-    return SinkUnavailable(
-        f"kafka at {servers_text(arguments)} stopped answering: {plain_words(error)} ({SILENCE})"
-    )
-
-
-def check_library(error: BaseException) -> str:
-    """What to check after a failed start, for the author of the arguments."""
-    if isinstance(error, KafkaConnectionError):
-        return "check the address, and that security_protocol is that of the listener"
-    return (
-        "most likely the broker is frozen, overloaded or still starting, or a firewall "
-        "swallows what is sent; else check the address"
-    )
 
 
 def checked_servers(arguments: Mapping[str, Any]) -> None:

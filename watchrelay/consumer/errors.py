@@ -18,7 +18,7 @@ class KafkaUnavailable(ConsumerError):
 
 
 class NothingPublished(ConsumerError):
-    """The control topic, a stream that was asked for, or a marker that proves it, does not exist
+    """The control topic, a stream that was asked for, or a marker that proves it, is not there
     (yet)."""
 
 
@@ -34,8 +34,7 @@ class ObjectUnreadable(ConsumerError):
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """What readers share with the commands of this program is raised under the name that this
-    package gives it."""
+    """SinkUnavailable is raised under the name that this package gives it."""
     try:
         yield
     except SinkUnavailable as error:

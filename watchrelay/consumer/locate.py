@@ -38,15 +38,13 @@ class Finder:
         self.consumer, self._servers = consumer, servers
         self._topics, self._streams, self._problems = tuple(topics), streams, problems
         self.control = TopicPartition(control_topic, 0) if control_topic else None
-        """The partition to follow for new streams; None when there is none, or no right to read
-        it."""
+        """The partition to follow for new streams; None: there is none, or no right to it."""
         self.control_at = 0
         self.control_there = False
         self.there: TopicPartitions = {}
         """What the last look found, of the topics that are read."""
-        self.anew: set[str] = set()
-        """Topics that were found to be others, under the same name, until the reader takes
-        them out."""
+        self.recreated: set[str] = set()
+        """Topics that were recreated, until the reader takes them out."""
         self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
         """What the last look missed, in words: by stream; without the control topic, by topic."""
@@ -78,7 +76,7 @@ class Finder:
         control = {self.control.topic} if self.control else set()
         self.there = await partitions_of_topics(self.consumer, {*topics, *control})
         changed = await self._look_at_ids()
-        self.anew |= changed
+        self.recreated |= changed
         was, self.control_there = self.control_there, bool(control & self.there.keys())
         if was and not self.control_there and self.control is not None:
             detail = (
@@ -92,19 +90,18 @@ class Finder:
         return self.there
 
     async def _look_at_ids(self) -> set[str]:
-        """Topics that are others now: one that is longer already than the former was read gives
-        itself away by nothing else."""
+        """A recreated topic that is longer already than the former was gives itself away by
+        its id alone."""
         try:
             found = await ids_of_topics(self.consumer, sorted(self.there))
         except (KafkaError, OSError):
-            return set()  # the next look tells
+            return set()  # found by the next look
         ids = {topic: each for topic, each in found.items() if each}
         changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
         self._ids |= ids
         return changed
 
     def _without(self, control: TopicPartition, why: str) -> None:
-        """Go on without the control topic, and say so."""
         self.control = None
         detail = (
             f"{control.topic} cannot be read ({why}): the start is taken from the newest heartbeats"
@@ -137,7 +134,7 @@ class Finder:
         if not described:
             return f"no stream has been published yet: {control.topic} describes none"
         elsewhere = (
-            f"of the streams wanted none stands on topic {', '.join(self._topics)}, as "
+            f"of the wanted streams none is on topic {', '.join(self._topics)}, as "
             f"{control.topic} describes them"
         )
         return "" if self.described() else elsewhere
@@ -174,26 +171,22 @@ class Finder:
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
         """Whether a partition with these streams, which is not there any more, will never be there
-        again.
-
-        Without the control topic it is the topic that tells, by having fewer partitions now;
-        that of a topic is never lowered.
-        """
+        again. Without the control topic: whether the topic has fewer partitions now, a number that
+        never goes down for one topic."""
         if (described := self.described()) is None:
             return place.topic in self.there
-        stands = (
+        present = (
             each.topic == place.topic and place.partition < each.partitions
             for each in described.values()
         )
-        return not any(stands) and all(
+        return not any(present) and all(
             stream in described or self._view.of(stream).retired for stream in streams
         )
 
     async def places(
         self, known: frozenset[TopicPartition]
     ) -> dict[TopicPartition, dict[str, Origin]]:
-        """The partitions that are there and not `known` yet, each stream's origin; `there`,
-        `missing`: as of now."""
+        """The partitions that are there and not `known` yet, with the origin of each stream."""
         described = self.described()
         wanted = self._topics if described is None else {each.topic for each in described.values()}
         there = await self._look_at({*wanted, *(place.topic for place in known)})
@@ -218,10 +211,9 @@ class Finder:
         """Each partition from the newest heartbeats; from its start where a stream that was named
         has none.
 
-        Streams share topics, and one may be silent where another is busy: those that are
-        named are looked for until the partition's start, unless another topic is found to hold
-        them. One that is neither named nor has written lately is not known.
-        """
+        Streams share topics, and one may be silent where another is busy: those that are named are
+        looked for until the partition's start, unless another topic is found to hold them. One that
+        is neither named nor has written lately is not known."""
         places = [
             TopicPartition(topic, partition)
             for topic in self._topics
@@ -251,8 +243,8 @@ class Finder:
     async def _newest_heartbeats(
         self, place: TopicPartition, owed: Collection[str] = ()
     ) -> dict[str, Origin]:
-        """Look at the partition's tail, further and further back until there is a heartbeat, or one
-        of each stream `owed`."""
+        """Look at the partition's tail, further back until there is a heartbeat of each
+        stream `owed`."""
         begin, end = (await offset_ranges(self.consumer, [place]))[place]
         span, beats = _TAIL_RECORDS, dict[str, Origin]()
         records: list[Decoded] = []
@@ -276,8 +268,8 @@ class Finder:
 
 
 def within(origins: Mapping[str, Origin], end: int) -> dict[str, Origin]:
-    """The same; an origin beyond the `end` of its partition is of a topic that was recreated since:
-    the partition's start."""
+    """An origin beyond the `end` of its partition is of a recreated topic: the partition's
+    start."""
     return {
         stream: origin if (origin.offset or 0) <= end else Origin()
         for stream, origin in origins.items()
@@ -285,12 +277,8 @@ def within(origins: Mapping[str, Origin], end: int) -> dict[str, Origin]:
 
 
 def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
-    """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in
-    log order) points to.
-
-    A stream without a heartbeat there is missing; one whose heartbeat names no snapshot starts at
-    the partition's start.
-    """
+    """By stream, the snapshot that the newest heartbeat of the highest epoch names; the start
+    where it names none. `records` are of one partition, in log order."""
     newest: dict[str, MarkerRecord] = {}
     for record in records:
         if isinstance(record, MarkerRecord) and record.kind == "heartbeat":
@@ -306,8 +294,7 @@ def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
 def what_is_missing(
     described: Mapping[str, DescribedStream], there: TopicPartitions, *, control: str, servers: str
 ) -> dict[str, str]:
-    """By stream: which part of its topic is not there, who says that there should be more, and the
-    cure."""
+    """By stream: which part of its topic is not there, where it is described, and the cure."""
     missing: dict[str, str] = {}
     for stream, each in described.items():
         topic, found = printable(each.topic), len(there.get(each.topic, ()))

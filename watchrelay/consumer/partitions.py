@@ -19,8 +19,7 @@ from watchrelay.contract.state import Changed, Held
 from watchrelay.contract.wire import Position
 
 FOLD_CHANGES = 20_000
-"""From here on changes that are not taken are folded to one per object, so that they never outgrow
-the state. Partitions share it."""
+"""From here on changes not taken are folded to one per object. Partitions share it."""
 
 
 class Cause(NamedTuple):
@@ -32,8 +31,7 @@ class Cause(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One object that differs from what was given of it before. `before` None: nothing was; `after`
-    None: it is deleted."""
+    """One object that differs from what was given before; None: nothing was, or it is deleted."""
 
     key: bytes
     before: Held | None
@@ -47,8 +45,7 @@ class Outbox:
     Nothing is given before `begin` or `go_on`. A change that is proven waits as it came, in
     `_queue`. Where it is not proven, or where something is folded already, it is folded: `_folded`
     has for each object what was given of it last, and what the state holds of it when it is taken
-    is given then. All of `_queue` is older than `_folded`.
-    """
+    is given then. All of `_queue` is older than `_folded`."""
 
     __slots__ = ("_folded", "_place", "_queue", "begun", "closed", "passed")
 
@@ -83,8 +80,8 @@ class Outbox:
     def add(
         self, changed: Changed, cause: Cause, *, proven: bool, most: int = FOLD_CHANGES
     ) -> None:
-        """The state changed; `proven`: the change may be given out as it is, and `most` how many
-        may wait."""
+        """The state changed; `proven`: it may be given out as it is, and `most` changes may
+        wait."""
         if not self.begun or _same(changed.before, changed.after):
             return
         item = Item(changed.key, changed.before, changed.after, cause)
@@ -121,8 +118,8 @@ class Outbox:
             self._queue.append(saved)
 
     def take(self, held: Mapping[bytes, Held], *, proven: bool) -> Item | None:
-        """The next change, None when there is none now. `held` is the state, and `proven` whether
-        it may be given out."""
+        """The next change of the state `held`, None for none; `proven`: whether it may be
+        given out."""
         if self.closed:
             held, proven = {}, True
         self.pass_places()
@@ -155,8 +152,7 @@ def _same(before: Held | None, after: Held | None) -> bool:
 
 
 class PartitionReplica:
-    """One stream in one partition. `partitions` is the stream's number according to its markers, 0
-    before any."""
+    """One stream in one partition. `partitions`: according to its markers, 0 before any."""
 
     __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream", "topic")
 
@@ -171,11 +167,9 @@ class PartitionReplica:
 
     @property
     def proven(self) -> bool:
-        """The newest marker agreed with the state, and nothing has to be read again."""
         return self.replica.proven and not self.replica.rereading
 
     def state(self) -> LaneState:
-        """Its state, for callers."""
         replica = self.replica
         return LaneState(
             stream=self.stream,
@@ -212,8 +206,7 @@ class PartitionReplicas:
     """All streams of one partition, and how far it is read.
 
     A stream without an origin of its own starts at its first record. `only` not empty: other
-    streams are ignored.
-    """
+    streams are ignored."""
 
     def __init__(
         self,
@@ -228,8 +221,8 @@ class PartitionReplicas:
         self.elsewhere: Collection[str] = ()
         """Streams that are on another topic now: their records here are ignored."""
         self.next = 0
-        """The offset behind what was applied last: what arrives from before it, unasked, is of a
-        recreated topic."""
+        """The offset behind what was applied last: older ones, unasked, are of a recreated
+        topic."""
         self.end = 0
         """Where it ended when it was found, or had to be read again; 0 once that is reached."""
         self.gone = False
@@ -244,7 +237,6 @@ class PartitionReplicas:
         return min((lane.start for lane in self.by_stream.values()), default=0)
 
     def passed(self) -> list[Saved]:
-        """By stream the newest proven place behind which everything was given out."""
         for lane in self.by_stream.values():
             lane.outbox.pass_places()
         return [
@@ -256,20 +248,16 @@ class PartitionReplicas:
         return self.by_stream.setdefault(stream, lane)
 
     def restart(self) -> None:
-        """The topic was recreated: start offsets and states of its streams are of the former log,
-        and what it holds now replaces them once proven."""
+        """The topic was recreated: what it holds now replaces start offsets and states once
+        proven."""
         self.next = 0
         for lane in self.by_stream.values():
             lane.start = 0
             lane.replica.restart()
 
     def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
-        """What the record at `offset` does; None for one that is of no stream wanted, or before its
-        stream's start.
-
-        After `ReadAgain`, go back to its offset (None: the partition's start) and apply what comes,
-        for all streams.
-        """
+        """What the record at `offset` does; None for one that is not wanted, or before its stream's
+        start. After `ReadAgain`, go back to its offset and apply what comes, for all streams."""
         lane = self.by_stream.get(record.stream)
         if lane is None:
             if record.stream in self.elsewhere or (self._only and record.stream not in self._only):
@@ -287,8 +275,7 @@ class PartitionReplicas:
 
 
 class Pending:
-    """The streams and partitions that may have something to give, in the order in which they came
-    to have it."""
+    """The streams and partitions that may have something to give, oldest first."""
 
     def __init__(self) -> None:
         self._waiting: dict[PartitionReplica, None] = {}
@@ -297,13 +284,11 @@ class Pending:
         return bool(self._waiting)
 
     def begin(self, lane: PartitionReplica, offset: int) -> None:
-        """The state of `lane` is proven for the first time, behind the record at `offset`: give it
-        out."""
+        """The state of `lane` is proven for the first time, behind the record at `offset`."""
         lane.outbox.begin(lane.replica.held, Cause("initial", lane.replica.position, offset))
         self._offer(lane)
 
     def add(self, lane: PartitionReplica, changed: Changed, why: Why, offset: int) -> None:
-        """The state of `lane` changed behind the record at `offset`."""
         most = FOLD_CHANGES // max(1, len(self._waiting))
         lane.outbox.add(
             changed, Cause(why, lane.replica.position, offset), proven=lane.proven, most=most
@@ -311,8 +296,7 @@ class Pending:
         self._offer(lane)
 
     def reach(self, lane: PartitionReplica, offset: int) -> None:
-        """The state of `lane` is proven in front of `offset`: a place to go on from, and what was
-        held back may be given."""
+        """The state of `lane` is proven in front of `offset`: a place to go on from."""
         lane.outbox.reach(lane.saved(offset))
         self._offer(lane)
 
@@ -326,7 +310,6 @@ class Pending:
             self._waiting.setdefault(lane)
 
     def take(self) -> Change | None:
-        """The next change, None when there is none now."""
         while self._waiting:
             lane = next(iter(self._waiting))
             if (item := lane.outbox.take(lane.replica.held, proven=lane.proven)) is not None:

@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Generic, TypeVar
 
 from watchrelay.consumer.changes import Problems
-from watchrelay.consumer.connecting import (
-    STOP_TIMEOUT_S,
-    make_consumer,
-    silent,
-    start_consumer,
-    unreadable,
-)
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder
 from watchrelay.contract.records import Decoded, decode
-from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.core.errors import RecordRefused
 from watchrelay.core.timestamps import parse_timestamp
-from watchrelay.kafka.client import KafkaError, TopicPartition
-from watchrelay.kafka.client.consumer import stop_consumer
-from watchrelay.kafka.client.failures import servers_text, what_to_check
-from watchrelay.kafka.reader import SILENT_AFTER_S, SilenceLimit, assign, fetch, offset_ranges
+from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.reader import (
+    COMMITTED,
+    SILENT_AFTER_S,
+    SilenceLimit,
+    assign,
+    fetch,
+    offset_ranges,
+    open_consumer,
+)
 
 Place = TypeVar("Place")
 Item = TypeVar("Item")
@@ -36,19 +36,16 @@ Item = TypeVar("Item")
 LOOK_AGAIN_S = 1.0
 _AT_ONCE = 2_000
 _AT_LEAST = 20
-"""Records of one fetch: of each partition that much is held at most while the past is put in
-order."""
+"""Records of one fetch: of each partition that much is held while the past is put in order."""
 _MERGE_WAIT_S = 2.0
 """How long the past of all partitions waits for one of which nothing comes."""
 _FETCH_WAIT_MS = 50
-"""A fetch that waits for live records holds up what is to be read of the past on the same
-connection."""
+"""A fetch that waits for live records holds up those of the past on its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One record on a topic. `record` is None where it does not follow the contract, `refused` then
-    says why; `source` is its ce_source."""
+    """One record on a topic; `record` None: `refused` has why. `source` is its ce_source."""
 
     topic: str
     partition: int
@@ -72,8 +69,7 @@ class _Follow:
 
 
 class Merge(Generic[Place, Item]):
-    """Holds what was read of each partition until nothing older can come. Within a partition the
-    order stays as it is."""
+    """Holds what was read of each partition, in its order, until nothing older can come."""
 
     def __init__(self) -> None:
         self._waiting: dict[Place, deque[tuple[float, int, Item]]] = {}
@@ -92,8 +88,8 @@ class Merge(Generic[Place, Item]):
             self._waiting.setdefault(place, deque()).append((time_ms, self._added, item))
 
     def take(self, behind: Collection[Place]) -> list[Item]:
-        """What comes next in order of time, until something is missing of a partition in `behind`:
-        more of it is still to be read."""
+        """What comes next in order of time, until something of a partition in `behind` is
+        missing."""
         taken: list[Item] = []
         if any(place not in self._waiting for place in behind):
             return taken
@@ -120,12 +116,11 @@ class TailReader:
     What was there before comes in order of time over all partitions; what comes live, as it is
     read. `awaited` tells of a stream that is not described yet whether it is worth waiting for.
     Use: `async for batch in TailReader(...).batches()`; close the generator when leaving early
-    (`contextlib.aclosing`).
-    """
+    (`contextlib.aclosing`)."""
 
     def __init__(
         self,
-        arguments: Mapping[str, Any],
+        connection: KafkaConnection,
         *,
         control_topic: str,
         streams: Sequence[str] = (),
@@ -136,7 +131,7 @@ class TailReader:
         silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
         wait = {"fetch_max_wait_ms": _FETCH_WAIT_MS} if from_beginning else {}
-        self._arguments = {**arguments, **wait}
+        self._connection, self._fetching = connection, {**COMMITTED, **wait}
         self._silent_after_s = silent_after_s
         self._control = TopicPartition(control_topic, 0)
         self._streams = frozenset(streams)
@@ -149,19 +144,15 @@ class TailReader:
             topics=(),
             streams=self._streams,
             problems=Problems(),
-            servers=servers_text(arguments),
+            servers=connection.servers,
         )
 
     async def batches(self) -> AsyncGenerator[list[Seen], None]:
         """The records as they come, some at a time; ends only with `until_end`.
 
-        Raises: SinkUnavailable when no broker answers at the start or, before an end that was asked
-        for, any more; NothingPublished where waiting would never end: with `until_end`, or for a
-        stream that nobody awaits.
-        """
-        consumer = make_consumer(self._arguments)
-        await start_consumer(consumer, self._arguments, check=what_to_check)
-        try:
+        Raises: SinkUnavailable; NothingPublished where waiting would never end: with
+        `until_end`, or for a stream that nobody awaits."""
+        async with open_consumer(self._connection, **self._fetching) as consumer:
             self._finder.consumer = consumer
             follow = await self._find(consumer)
             silence = SilenceLimit(self._silent_after_s)
@@ -170,10 +161,7 @@ class TailReader:
             while merge or follow.behind or not self._until_end:
                 missing = [place for place in follow.behind - late if place not in merge]
                 fetched = await self._fetch(
-                    consumer,
-                    follow,
-                    merge,
-                    [*missing, *late] if missing else [*follow.next],
+                    consumer, follow, merge, [*missing, *late] if missing else [*follow.next]
                 )
                 late -= fetched
                 if fetched:
@@ -189,15 +177,7 @@ class TailReader:
                 elif now_s() >= self._look_at_s:
                     await self._extend(consumer, follow, from_beginning=True)
                 if seen := merge.take(follow.behind - late):
-                    yield seen
-        except TimeoutError as error:
-            raise silent(self._arguments, error) from None
-        except KafkaError as error:
-            raise SinkUnavailable(
-                f"kafka at {servers_text(self._arguments)} stopped answering: {unreadable(error)}"
-            ) from error
-        finally:
-            await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
+                    yield seen  # noqa: ASYNC119  # callers close the generator, by `aclosing`
 
     async def _fetch(
         self,
@@ -226,8 +206,8 @@ class TailReader:
         return set(fetched)
 
     async def _find(self, consumer: Any) -> _Follow:
-        """Wait until the streams are described on the control topic, then go to where reading
-        starts."""
+        """Wait until the streams are described on the control topic, then go to the first
+        offsets."""
         finder = self._finder
         while problem := await finder.look():
             strange = [
@@ -248,8 +228,8 @@ class TailReader:
         return follow
 
     async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
-        """Take in the partitions that are described and not read yet; one that appears while we
-        look on is read from its start."""
+        """Take in the partitions that are new; one that appears while reading is read from
+        its start."""
         finder = self._finder
         new = sorted(await finder.places(frozenset(follow.next)))
         for problem in finder.missing.values():

@@ -14,11 +14,8 @@ from watchrelay.contract.wire import Position
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Nothing to show: a claim, a marker that agreed, or a record taken by the state that is being
-    read again.
-
-    `swept`: stale keys that an end proved dead and that were removed.
-    """
+    """Nothing to show: a claim, a marker that agreed, or a record of the state being read
+    again. `swept`: stale keys that an end proved dead."""
 
     swept: tuple[Changed, ...] = ()
 
@@ -33,8 +30,7 @@ class ReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """The state is not what the writer holds, and reading again was tried from this snapshot: wait
-    for the next end."""
+    """The state is not what the writer holds, also after reading again: wait for the next end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +49,7 @@ class Replica:
     once proven.
 
     `started_in` is the snapshot at whose begin the reader starts, "" for the start of the
-    partition. Applying a record a second time, or any record of a lower epoch, changes nothing.
-    """
+    partition. Applying a record a second time, or any record of a lower epoch, changes nothing."""
 
     def __init__(self, started_in: str = "") -> None:
         self._shown = ObjectState(started_in)
@@ -91,11 +86,8 @@ class Replica:
         return self._second is not None
 
     def apply(self, record: Decoded) -> Outcome:
-        """What `record` does.
-
-        After `ReadAgain`, seek there and apply what comes; the shown state does not change until
-        `Replaced`.
-        """
+        """What `record` does. After `ReadAgain`, seek there and apply what comes; the shown
+        state stays until `Replaced`."""
         state = self._second or self._shown
         ignored = state.admit(record.epoch, record.sequence)
         if ignored is not None:
@@ -108,8 +100,7 @@ class Replica:
         return self._judge(state, record)
 
     def restart(self) -> None:
-        """The topic was recreated: its records fill a second state, whatever its epochs, which
-        replaces the shown one once proven."""
+        """The topic was recreated: its records fill a second state, whatever their epochs."""
         self._shown.proven = False
         self._second, self._failed_at = ObjectState(), Position(0, 0)
         self._tried, self.last_snapshot = set(), ("", None)
@@ -135,8 +126,8 @@ class Replica:
         return Replaced(changes) if replaces else Noted(changes)
 
     def _failed(self, marker: MarkerRecord) -> Outcome:
-        """At most one reading per snapshot until proven; what was read again goes on being filled,
-        and an end will prove it."""
+        """At most one reading per snapshot until proven; what was read again goes on being
+        filled."""
         self._failed_at = max(self._failed_at, Position(marker.epoch, marker.sequence))
         snapshot, begin = self.last_snapshot
         if snapshot in self._tried:

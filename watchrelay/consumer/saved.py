@@ -19,8 +19,7 @@ _AT = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)
 
 
 def saved_from(resume: object) -> list[Saved]:
-    """The places that `positions()` gave. None, or nothing in it: none. Raises: ValueError for one
-    that can never be right."""
+    """The places that `positions()` gave; None: none. Raises: ValueError."""
     if resume is None or (isinstance(resume, Mapping) and not resume):
         return []
     if not isinstance(resume, Sequence) or isinstance(resume, (str, bytes)):
@@ -60,8 +59,8 @@ def _refused(why: str) -> ValueError:
 
 
 class UnreachedPositions:
-    """Saved places that were not reached again yet: up to there nothing of their streams is handed
-    out. All methods raise PositionsLost."""
+    """Saved places not reached again yet: up to there nothing is given. Methods raise
+    PositionsLost."""
 
     def __init__(self, saved: Sequence[Saved]) -> None:
         self._left = {(each.topic, each.partition, each.stream): each for each in saved}
@@ -73,11 +72,9 @@ class UnreachedPositions:
         return bool(self._left) and (lane.topic, lane.partition, lane.stream) in self._left
 
     def all(self) -> list[Saved]:
-        """The positions not reached yet."""
         return list(self._left.values())
 
     def places(self) -> set[tuple[str, int]]:
-        """The topics and partitions with positions not reached yet."""
         return {(topic, partition) for topic, partition, _ in self._left}
 
     def _of(self, topic: str, partition: int) -> list[Saved]:
@@ -88,8 +85,8 @@ class UnreachedPositions:
         ]
 
     def origins(self, topic: str, partition: int, end: int) -> dict[str, Origin]:
-        """Where the streams of one partition, which ends at `end`, begin to build the saved state
-        again."""
+        """Where the streams of one partition, which ends at `end`, begin to build the saved
+        state again."""
         origins = {}
         for saved in self._of(topic, partition):
             if saved.offset > end:
@@ -120,12 +117,9 @@ class UnreachedPositions:
         *,
         wanted: bool,
     ) -> None:
-        """Forget what is owed of a topic that is not `wanted` any more, and refuse what would miss
-        deletes: the topic has fewer partitions now, or the stream was retired.
-
-        `described` None: no stream is described, and `partitions` is what the topic has, 0 for one
-        that is not read.
-        """
+        """Forget the positions in a topic that is not `wanted` any more, and refuse what would miss
+        deletes: fewer partitions, or a retired stream. `described` None: there is no control topic;
+        the topic has `partitions`, 0 for one not read."""
         for saved in self._of(topic, partition):
             if described is None and partitions:
                 raise _lost(saved, f"the topic has {counted(partitions, 'partition')} now")
@@ -138,8 +132,7 @@ class UnreachedPositions:
             del self._left[topic, partition, saved.stream]
 
     def settle(self, at: int, lanes: PartitionReplicas) -> None:
-        """From the places of one partition that are reached at offset `at` changes are given: there
-        the state must be what it was."""
+        """At the places reached at offset `at` the state must be what it was; changes follow."""
         for saved in self._of(lanes.topic, lanes.partition):
             if at < saved.offset:
                 continue

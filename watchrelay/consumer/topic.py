@@ -1,5 +1,4 @@
-"""Follows streams on Kafka: from the newest snapshot, then live; verified at every marker, and
-repaired after a loss."""
+"""Follows streams on Kafka: from the newest snapshot, live, verified, repaired after a loss."""
 
 from __future__ import annotations
 
@@ -14,11 +13,9 @@ from watchrelay.consumer.changes import Change, LaneState, Problem, ProblemKind,
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     away,
-    check_library,
     checked_servers,
     make_consumer,
     start_consumer,
-    unreadable,
 )
 from watchrelay.consumer.errors import NothingPublished, own_errors
 from watchrelay.consumer.locate import Finder, within
@@ -38,12 +35,11 @@ from watchrelay.kafka.client import (
     TopicPartition,
 )
 from watchrelay.kafka.client.consumer import position_if_known, stop_consumer
-from watchrelay.kafka.client.failures import servers_text
+from watchrelay.kafka.client.failures import servers_text, unreadable
 from watchrelay.kafka.reader import assign, fetch, offset_ranges
 
 LOOK_ANYWAY_S = 15.0
-"""However well all goes: a topic that was deleted, and a broker that is away, are only seen by
-asking. Longer than a heartbeat interval."""
+"""Only asking shows a deleted topic or a broker away. Longer than a heartbeat interval."""
 _LOOK_TIMEOUT_S = 10.0
 _AT_ONCE = 2_000
 
@@ -131,8 +127,7 @@ class TopicReader:
     # ---- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises: KafkaUnavailable; RuntimeError when it was entered before, or closed
-        meanwhile."""
+        """Connect. Raises: KafkaUnavailable; RuntimeError: entered before, or closed meanwhile."""
         if self._entered:
             raise RuntimeError("a TopicReader is entered once: make another one")
         self._entered = True
@@ -148,7 +143,7 @@ class TopicReader:
         try:
             with own_errors():
                 async with asyncio.timeout(None) as self._scope:
-                    await start_consumer(consumer, self._arguments, check=check_library)
+                    await start_consumer(consumer, self._arguments)
         except TimeoutError:
             raise RuntimeError("the reader was closed before it had started") from None
         finally:
@@ -168,12 +163,9 @@ class TopicReader:
     # ---- what readers ask ------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Return once the whole state as of the first call is read and every partition of every
-        stream wanted is proven.
+        """Return once the whole state as of the first call is read and proven.
 
-        Raises: as the class says; NothingPublished with `until_end` when the end comes first;
-        RuntimeError when the reader is closed.
-        """
+        Raises: as the class says; RuntimeError when the reader is closed."""
         while not self.proven:
             self._at_end_proven()
             if not await self._read_on():
@@ -186,9 +178,7 @@ class TopicReader:
         """The next change.
 
         Raises: as the class says; StopAsyncIteration when the reader is closed, or at the end with
-        `until_end`; NothingPublished at that end when a partition is not proven there: what is
-        missing was not given.
-        """
+        `until_end`; NothingPublished where a partition is not proven at that end."""
         while (change := self._pending.take()) is None:
             if self._at_end_proven():
                 raise StopAsyncIteration
@@ -199,7 +189,7 @@ class TopicReader:
 
     @property
     def proven(self) -> bool:
-        """Every partition of every stream wanted agreed with its newest marker, and has been read
+        """Every partition of every stream wanted agreed with its newest marker, and is read
         to the end that it had at first."""
         if not self._lanes or self._behind or self._owed:
             return False
@@ -222,23 +212,20 @@ class TopicReader:
         return sorted({stream for lanes in self._lanes.values() for stream in lanes.by_stream})
 
     def objects(self, stream: str) -> Objects:
-        """The state of `stream` by key: a live view that decodes an object when asked for it. Not
-        the truth where it is not proven."""
+        """The objects of `stream` by key, a live view. Not the truth where it is not proven."""
         return Objects(stream, self._lanes)
 
     def get(self, key: str, *, stream: str = "") -> Any:
-        """The object at `key`, decoded; None where there is none. `stream` may be left out where
-        the reader has only one.
+        """The object at `key`, decoded; None where there is none. `stream` may be left out
+        where there is only one.
 
-        Raises: ValueError where it has several; ObjectUnreadable.
-        """
+        Raises: ValueError where there are several; ObjectUnreadable."""
         names = [stream] if stream else sorted(self._streams) or self.streams
         if len(names) > 1:
             raise ValueError(f"name the stream: this reader has {', '.join(names)}")
         return self.objects(names[0]).get(key) if names else None
 
     def lanes(self) -> list[LaneState]:
-        """The state of each stream in each partition, with count and digest."""
         return [
             lane.state()
             for _, lanes in sorted(self._lanes.items())
@@ -246,9 +233,9 @@ class TopicReader:
         ]
 
     def positions(self) -> list[dict[str, Any]]:
-        """What to save, as plain JSON values: per stream and partition the newest proven place
-        behind which all was handed out. A partition that had none yet is missing: given back so, it
-        is read from the newest snapshot."""
+        """What to save, as plain JSON values: per stream and partition the newest proven
+        place behind which all was given. One that had none yet is missing: it is read from
+        the newest snapshot."""
         passed = [each for lanes in self._lanes.values() for each in lanes.passed()]
         saved = {
             (each.stream, each.partition): each
@@ -262,8 +249,8 @@ class TopicReader:
         ]
 
     def _expected(self) -> dict[str, int]:
-        """Partitions by stream: as described; without the control topic, of those met or named, as
-        their markers say."""
+        """Partitions by stream: as described; without the control topic, as the markers
+        have them."""
         if (described := self._finder.described()) is not None:
             return {stream: each.partitions for stream, each in described.items()}
         names = self._streams or set(self.streams)
@@ -278,7 +265,7 @@ class TopicReader:
         return any(lanes.end for lanes in self._lanes.values())
 
     def _at_end_proven(self) -> bool:
-        """Whether all was read, with `until_end`. Raises: NothingPublished where it was and is not
+        """Whether all was read, with `until_end`. Raises: NothingPublished where it is not
         proven."""
         ended = self._until_end and bool(self._lanes) and not self._behind
         if ended and not self.proven:
@@ -286,7 +273,6 @@ class TopicReader:
         return ended
 
     def _unproven(self) -> str:
-        """Which streams and partitions wait for their proof."""
         missing = self._finder.missing
         waits = [f"{lane.stream}/{lane.partition}" for lane in self.lanes() if not lane.proven]
         waits += [
@@ -310,7 +296,7 @@ class TopicReader:
         elif _now_s() >= self._unproven_s + LOOK_AGAIN_S:
             self._unproven_s = _now_s()
             self._waiting(
-                f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells"
+                f"read to the end, and not proven yet: {self._unproven()}; waiting for a heartbeat"
             )
         return going
 
@@ -376,7 +362,7 @@ class TopicReader:
         return await self._look() if _now_s() >= self._look_at_s else ""
 
     async def _look(self) -> str:
-        """Find what to read and where to start, and whether what is read exists still; "", or what
+        """Find what to read, from where, and whether what is read exists still; "", or what
         is missing."""
         problem = "" if self._lanes else await self._finder.look()
         if not problem:
@@ -395,16 +381,15 @@ class TopicReader:
         return any(lanes.gone and lanes.end for lanes in self._lanes.values())
 
     def _position(self, place: TopicPartition) -> int:
-        """The offset of the next record; 0 while the client asks for it, because the one that it
-        had is out of reach."""
+        """The offset of the next record; 0 while the client asks for it."""
         lanes = self._lanes[place]
         if lanes.gone or place not in self._consumer.assignment():
             return lanes.next
         return position_if_known(self._consumer, place) or 0
 
     async def _extend(self) -> None:
-        """Take in the partitions that were found since, restart those of recreated topics, drop
-        those that will not come back, and read each from where it is to be read."""
+        """Take in partitions that were found, restart recreated ones, drop those that will
+        not come back."""
         finder = self._finder
         self._let_go(finder.described() or {})
         found = await finder.places(frozenset(self._lanes))
@@ -417,7 +402,7 @@ class TopicReader:
         gone -= over
         control = finder.control if finder.control_there else None
         if (
-            not (found or over or finder.anew)
+            not (found or over or finder.recreated)
             and gone == {place for place, lanes in self._lanes.items() if lanes.gone}
             and control == self._control
         ):
@@ -440,14 +425,14 @@ class TopicReader:
             starts[place] = max(begin, lanes.start)
             lanes.end = end if end > starts[place] else 0
         for place, lanes in self._lanes.items():
-            if place not in gone and (lanes.gone or place.topic in finder.anew):
+            if place not in gone and (lanes.gone or place.topic in finder.recreated):
                 self._restart(lanes)
                 starts[place] = 0
             lanes.gone = place in gone
             # 0 is the start, wherever it is: what arrives from there is still of a recreated topic
             # if it is before what was applied
             lanes.next = starts[place] or lanes.next
-        finder.anew.clear()
+        finder.recreated.clear()
         self._control = control
         # the client would ask for a partition that is gone again and again
         reads = {place: start for place, start in starts.items() if place not in gone}
@@ -455,8 +440,8 @@ class TopicReader:
         self._settle_owed()
 
     def _restart(self, lanes: PartitionReplicas) -> None:
-        """The topic was recreated: what it holds now is read from its start, and what differs is
-        given once it is proven. Raises: PositionsLost."""
+        """The topic was recreated: what it holds now replaces the state once proven.
+        Raises: PositionsLost."""
         self._owed.restarted(lanes.topic, lanes.partition)
         self._note("anew", lanes, 0, "the topic was recreated: read from its start")
         lanes.restart()
@@ -470,8 +455,7 @@ class TopicReader:
             self._lanes[place].end = min(self._lanes[place].end, end)
 
     def _let_go(self, described: Mapping[str, DescribedStream]) -> None:
-        """What was held of streams that are on other topics now is gone; what is there comes again.
-        Raises: PositionsLost."""
+        """Give up the streams that are on other topics now. Raises: PositionsLost."""
         self._owed.compare(described)
         for lanes in self._lanes.values():
             lanes.elsewhere = {
@@ -526,7 +510,6 @@ class TopicReader:
         self._problems.add(Problem(kind, lanes.topic, lanes.partition, offset, why))
 
     def _took(self, offset: int, record: Decoded, lane: PartitionReplica, outcome: Outcome) -> None:
-        """Hand on what a record did."""
         match outcome:
             case Ignored():
                 # of a former writer, or of a recreated topic
@@ -556,8 +539,8 @@ class TopicReader:
             self._pending.reach(lane, offset + 1)
 
     def _settle_owed(self) -> None:
-        """Prove the saved places that were reached, and forget those of topics that are not wanted
-        any more. Raises: PositionsLost."""
+        """Prove the saved places that were reached, and forget those not wanted. Raises:
+        PositionsLost."""
         if not self._owed or not self._lanes:
             return
         described = self._finder.described()

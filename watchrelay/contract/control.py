@@ -25,11 +25,9 @@ Value = dict[str, Any]
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""An index record has about a hundred bytes for each partition; decoded, JSON takes up to twenty
-times its size."""
+"""An index record has a hundred bytes for each partition; decoded JSON takes twenty times more."""
 EPOCH_BASE_MAX: Final = EPOCH_MAX - (1 << 40)
-"""The highest `epochBase` under which a stream is written: each claim uses up as many epochs as the
-control topic has grown since the last."""
+"""The highest to write under: each claim takes as many epochs as the control topic has grown."""
 NAME_MAX: Final = 1000
 """Characters of a stream id, and of any other name in a control record."""
 _ID_MAX = 200
@@ -83,17 +81,13 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "partitions": list[_IndexPartition],
     },
 }
-"""What this version reads of each kind, and the type that it must have where it is present. A field
-of another name is left as it is."""
+"""What this version reads of each kind, and its type; other fields are left as they are."""
 _REQUIRED = {"claim": ("instance",), "stream": ("topic", "partitions", "epochBase"), "snapshot": ()}
 
 
 class ControlRecord(NamedTuple):
-    """A control record, its fields checked.
-
-    `value` is None for a record that was deleted. `odd` names the fields that were left out because
-    they cannot be used, "" for none.
-    """
+    """A control record, its fields checked; `value` None: it was deleted. `odd` names the
+    fields that were left out because they cannot be used."""
 
     kind: ControlKind
     stream: str
@@ -156,14 +150,10 @@ def _inside(value: object) -> Sequence[object]:
 
 
 def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
-    """A control record with every field checked that this version reads.
+    """A control record with every field checked that this version reads. A claim or an index
+    record is read without its odd fields; a description counts as a whole or not at all.
 
-    A claim or an index record is read without its odd fields, which are then treated as absent:
-    a claim counts whatever else the record holds. A description counts as a whole or not at all.
-
-    Raises:
-        RecordRefused: It is not of the contract; names the field.
-    """
+    Raises: RecordRefused: it is not of the contract; names the field."""
     kind, stream = parse_control_key(key)
     if value is None:
         return ControlRecord(kind, stream, None)
@@ -247,8 +237,8 @@ def snapshot_value(
 
 
 class Origin(NamedTuple):
-    """Where one partition is read from. `offset` None is the partition's start; `snapshot` begins
-    there, "" for none."""
+    """Where one partition is read from: an offset (None: its start) and the snapshot that
+    begins there."""
 
     offset: int | None = None
     snapshot: str = ""
@@ -275,14 +265,12 @@ class StreamControl:
     epoch_base: int | None = None
     """Never goes down, whatever an older writer may describe later."""
     too_high: int | None = None
-    """The `epochBase` of the newest description where it is too high to write the stream under
-    it."""
+    """The `epochBase` of the newest description where it is too high to write under it."""
     description: Value | None = None
     retired: bool = False
     """The description was deleted."""
     overwritten: bool = False
-    """A record that cannot be used follows the description: compaction will keep that one and
-    take this."""
+    """An unusable record follows the description: compaction will keep that one."""
     index: Value | None = None
 
     @property
@@ -301,18 +289,16 @@ class StreamControl:
 
     @property
     def next_base(self) -> int:
-        """An `epochBase` for a topic whose offsets start again: every epoch to come is above all
-        before."""
+        """An `epochBase` for a topic whose offsets start again: above all epochs before."""
         return (self.epoch_base or 1) if self.epoch is None else self.epoch + 1
 
     def starting_point(self, partitions: int) -> Value | None:
-        """Where reading starts: {"snapshot", "begin": [offset]}, or None for the start of each
-        partition. Source: docs/record-contract.md, sections 4.1 and 5.
+        """Where reading starts: {"snapshot", "begin": [offset]}, or None for the start of
+        each partition. Source: docs/record-contract.md, sections 4.1 and 5.
 
-        An index record counts only while its writer is the newest: a former one may complete a
-        snapshot behind a newer claim, and who reads on from that begin would not know that it is
-        outdated.
-        """
+        An index record counts only while its writer is the newest: a former one may
+        complete a snapshot behind a newer claim, and a reader from that begin would not
+        know that it is outdated."""
         if self.index and self.epoch is not None and self.index.get("epoch") == self.epoch:
             point = starting_point(self.index, partitions)
             if point is not None:
@@ -322,8 +308,8 @@ class StreamControl:
 
 
 class ControlState:
-    """All streams on the control topic, as far as it was read. Reading the same records again
-    changes nothing."""
+    """All streams on the control topic, as far as it was read; reading a record again changes
+    nothing."""
 
     def __init__(self) -> None:
         self.streams: dict[str, StreamControl] = {}
@@ -359,15 +345,10 @@ class ControlState:
         return [Origin(begin, point["snapshot"]) for begin in point["begin"]]
 
     def read(self, offset: int, key: bytes | None, value: bytes | None) -> str:
-        """Take one record.
+        """Take one record; which of its fields were passed over and why, "" for none.
 
-        Returns:
-            Which of its fields were passed over and why, "" for none.
-
-        Raises:
-            RecordRefused: It is not of the contract. Of its stream nothing changed but `too_high`
-            and `overwritten`; read on.
-        """
+        Raises: RecordRefused: it is not of the contract. Of its stream nothing changed but
+        `too_high` and `overwritten`; read on."""
         try:
             kind, stream, parsed, odd = parse_control(key, value)
         except RecordRefused:
@@ -413,8 +394,8 @@ def _describe(held: StreamControl, stream: str, parsed: Value | None) -> None:
 
 
 def remembered(former: ControlState, lost: ControlState) -> ControlState:
-    """What is known when a topic is lost that followed on one lost before: of a stream that nobody
-    claimed since, what the older one held."""
+    """What is known after two losses in a row: of a stream not claimed since, what the older
+    one held."""
     both = ControlState()
     both.streams = former.streams | {
         stream: held

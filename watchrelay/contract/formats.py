@@ -29,11 +29,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Envelope(NamedTuple):
-    """One format's way to wrap.
-
-    `overhead_bytes` is about what a value grows by. `wrap` makes the record's value of its headers,
-    the object's bytes (None for a delete) and the time.
-    """
+    """One format's way to wrap. `overhead_bytes`: what a value grows by, about. `wrap`: the
+    value of headers, the object's bytes (None for a delete) and the time."""
 
     content_type: bytes
     overhead_bytes: int
@@ -41,8 +38,8 @@ class Envelope(NamedTuple):
 
 
 def structured_envelope() -> Envelope:
-    """CloudEvents 1.0, structured mode: the attributes of the headers once more, each a string, and
-    the object as `data`; none for a delete. Source: CloudEvents JSON format 1.0, 3."""
+    """CloudEvents JSON format 1.0, 3: the attributes of the headers once more, each a string,
+    and the object as `data`; none for a delete."""
 
     def wrap(headers: Sequence[Header], value: bytes | None, _time_ms: int) -> bytes:
         event: dict[str, object] = {
@@ -57,13 +54,10 @@ def structured_envelope() -> Envelope:
 
 
 def debezium_envelope(spec: StreamSpec, version: str) -> Envelope:
-    """Debezium's envelope, without a schema beside it. Source: Debezium documentation, "Change
-    event values".
+    """Debezium's envelope, without a schema. Source: Debezium documentation, "Change event values".
 
-    `before` is always null: the store keeps no former states. `op` follows the record's type;
-    `source.snapshot` is "true" for records of a snapshot (which of them is the last is not known
-    when its bytes are fixed).
-    """
+    `before` is always null: the store keeps no former states. `source.snapshot` is "true" for each
+    record of a snapshot: which is the last is not known yet."""
     resource = spec.plan.selection.resource
 
     def wrap(headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
@@ -115,11 +109,10 @@ _change = msgspec.json.Decoder(_Change).decode
 
 
 def unwrap(content_type: bytes, value: bytes) -> tuple[bytes | None, bool]:
-    """The object's bytes in a record's value, None when it holds none; and whether there was an
-    envelope around them.
+    """The object's bytes in a record's value, None when it holds none; and whether it had an
+    envelope.
 
-    Raises: RecordRefused for an unknown content type, and for an envelope that is broken.
-    """
+    Raises: RecordRefused for an unknown content type, and for a broken envelope."""
     if content_type == STRUCTURED_TYPE:
         try:
             event = _event(value)

@@ -14,16 +14,14 @@ import msgspec
 Header = tuple[str, bytes]
 
 UNREADABLE: Final = "\udcff"
-"""The only header of a placeholder for a record that could not be read; its value is the reason. No
-name on a topic is this one, for it is no UTF-8."""
+"""The only header of a placeholder for an unreadable record, with the reason; it is no UTF-8."""
 
 LENGTHS: Final = 320
 """Values shorter than this have their varint made beforehand."""
 
 
 def varint(number: int) -> bytes:
-    """A non-negative number as Kafka writes record lengths: zigzag, seven bits a byte, lowest
-    first."""
+    """A number as Kafka writes record lengths: zigzag, seven bits a byte, lowest first."""
     number <<= 1
     out = bytearray()
     while number > 127:
@@ -50,8 +48,8 @@ def encode_headers(headers: Iterable[Header]) -> bytes:
 
 
 class HeaderBlock(msgspec.Struct, frozen=True, gc=False):
-    """Headers, encoded. Iterates and counts like the list of pairs that it was made of; `encoded`
-    begins with the count."""
+    """Headers, encoded, their count first. Iterates and counts like the list of pairs it was
+    made of."""
 
     encoded: bytes
 

@@ -12,10 +12,8 @@ _UNPACKERS: Final = tuple(Struct(f"<{count}I") for count in range(128))
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash of `data`, unsigned. Source: org.apache.kafka.common.utils.Utils.murmur2.
-
-    Computed once per key and kept in the entry: it costs about 2 us for a key of 36 bytes.
-    """
+    """The 32-bit hash of `data`, unsigned; 2 us for a key of 36 bytes. Source:
+    org.apache.kafka.common.utils.Utils.murmur2."""
     length = len(data)
     words = length >> 2
     hashed = _SEED ^ length

@@ -48,17 +48,17 @@ PARTITIONS_MAX = 100_000
 EPOCH_MAX = (1 << 53) - 1
 """Its base is a JSON number on the control topic, which every reader must read alike."""
 
-_VERB_TYPES: dict[Verb, bytes] = {
+VERB_TYPES: dict[Verb, bytes] = {
     verb: b"dev.watchrelay.object.%b.v1" % verb.encode() for verb in get_args(Verb)
 }
-_MARKER_TYPES: dict[MarkerKind, bytes] = {
+MARKER_TYPES: dict[MarkerKind, bytes] = {
     "claim": b"dev.watchrelay.claim.v1",
     "begin": b"dev.watchrelay.snapshot.begin.v1",
     "end": b"dev.watchrelay.snapshot.end.v1",
     "heartbeat": b"dev.watchrelay.heartbeat.v1",
 }
-_VERBS = {wire: verb for verb, wire in _VERB_TYPES.items()}
-_MARKERS = {wire: kind for kind, wire in _MARKER_TYPES.items()}
+_VERBS = {wire: verb for verb, wire in VERB_TYPES.items()}
+_MARKERS = {wire: kind for kind, wire in MARKER_TYPES.items()}
 _REASONS: dict[bytes, Reason] = {reason.encode(): reason for reason in get_args(Reason)}
 _TRIMMED: dict[bytes, Trimmed] = {trimmed.encode(): trimmed for trimmed in get_args(Trimmed)}
 
@@ -77,8 +77,8 @@ _VARYING = 9
 
 
 def content_hash(key: bytes, value: bytes) -> int:
-    """ce_wrhash as a number: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value).
-    Source: docs/record-contract.md, section 3."""
+    """ce_wrhash: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value). Record
+    contract 3."""
     hashed = _fresh_hash()
     hashed.update(key)
     hashed.update(b"\0")
@@ -87,12 +87,9 @@ def content_hash(key: bytes, value: bytes) -> int:
 
 
 class Marker(msgspec.Struct, frozen=True, gc=False):
-    """The content of a marker, without its position. A field at its default is not sent; a claim
-    has none of these.
-
-    `begin_*` are of an end alone, `last_snapshot*` of a heartbeat alone (docs/record-contract.md,
-    section 3).
-    """
+    """The content of a marker, without its position; a field at its default is not sent. A
+    claim has none of these, `begin_*` are of an end, `last_snapshot*` of a heartbeat (record
+    contract 3)."""
 
     kind: MarkerKind
     frontier: str = ""
@@ -107,11 +104,9 @@ class Marker(msgspec.Struct, frozen=True, gc=False):
 
 
 class CloudEvents:
-    """Renders the records of one writer (one stream, one epoch) as CloudEvents 1.0, binary mode.
-
-    With an `envelope` the object is inside it; a delete is a value too, and its tombstone a record
-    of its own.
-    """
+    """Renders the records of one writer (one stream, one epoch) as CloudEvents 1.0, binary
+    mode. With an `envelope` the object is inside it; a delete is a value too, its tombstone a
+    record of its own."""
 
     def __init__(self, spec: StreamSpec, epoch: int, envelope: Envelope | None = None) -> None:
         self._envelope = envelope
@@ -141,7 +136,7 @@ class CloudEvents:
                 ("ce_type", wire),
                 ("ce_wrreason", name),
             )
-            for verb, wire in _VERB_TYPES.items()
+            for verb, wire in VERB_TYPES.items()
             for name, reason in _REASONS.items()
         }
         pinned: tuple[Header, ...] = (
@@ -153,7 +148,7 @@ class CloudEvents:
             for kinds, headers in self._objects.items()
         }
         self._markers = {
-            kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in _MARKER_TYPES.items()
+            kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in MARKER_TYPES.items()
         }
         name = stream.replace(b"%", b"%%")
         self._ids = [
@@ -161,20 +156,19 @@ class CloudEvents:
         ]
         longest = len(self._ids[-1] % (10**_DIGITS_MAX - 1))
         self._short = LENGTHS if longest < LENGTHS and envelope is None else 0
-        """Key, uid and version together are shorter than this where every header's length is known
-        beforehand; 0: a ce_id's may not be, or there is an envelope."""
+        """Below this many bytes of key, uid and version each header's length is known beforehand;
+        0: a ce_id's may not be, or there is an envelope."""
         self._marker_keys = {
             kind: [
                 b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition)
                 for partition in range(spec.partitions)
             ]
-            for kind in _MARKER_TYPES
+            for kind in MARKER_TYPES
         }
         one = self._objects["modified", "watch"]
         self.overhead_bytes = sum(len(name) + len(value) + 2 for name, value in one) + 300
         self.overhead_bytes += envelope.overhead_bytes if envelope is not None else 0
-        """What headers and envelope of one object come to, about; the names and numbers that vary
-        included."""
+        """What headers and envelope of one object come to, about."""
 
     def object(
         self,
@@ -191,12 +185,9 @@ class CloudEvents:
         trimmed: Trimmed = "",
         tombstone: bool = False,
     ) -> WireRecord:
-        """One object's record. Positional, for this is the hot path; an empty `uid` or `version`
-        has no header.
-
-        `tombstone`: the null behind a delete that is a value; only formats with an envelope have
-        those.
-        """
+        """One object's record. Positional, for this is the hot path; an empty `uid` or
+        `version` has no header. `tombstone`: the null behind a delete that is a value
+        (formats with an envelope)."""
         subject = key[self._cut :]
         namespace, _, name = subject.partition(b"/")
         who, at = uid.encode(), version.encode()
@@ -287,10 +278,8 @@ def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:
 class ObjectRecord(msgspec.Struct, frozen=True, gc=False):
     """One object's record, read from a topic.
 
-    `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then is 0;
-    "" is absent. `enveloped`: the value wrapped the object; a delete that did is followed by its
-    tombstone.
-    """
+    `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then is
+    0; "" is absent. `enveloped`: the value wrapped the object."""
 
     stream: str
     epoch: int
@@ -333,11 +322,8 @@ Decoded = ObjectRecord | MarkerRecord
 
 
 def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Decoded:
-    """The content of a record.
-
-    Raises: RecordRefused, naming the rule, for a record that does not follow the contract; skip it,
-    count it, report it.
-    """
+    """The content of a record. Raises: RecordRefused, naming the rule; skip it, count it,
+    report it."""
     held = dict(headers)
     kind = held.get("ce_type")
     if kind is None or "ce_wrstream" not in held:
@@ -368,8 +354,7 @@ def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) ->
 
 
 def refuse_unreadable(headers: Mapping[str, bytes]) -> None:
-    """Raises: RecordRefused, with the reason, for a record that could not be read
-    (`UNREADABLE`)."""
+    """Raises: RecordRefused, with the reason, for a record that could not be read."""
     if UNREADABLE in headers:
         raise RecordRefused(headers[UNREADABLE].decode())
 
@@ -450,8 +435,7 @@ def _decode_marker(
 
 
 def _number(text: bytes) -> int:
-    """Digits alone: `int` takes signs, blanks and underscores, and numbers that no other reader can
-    hold."""
+    """Digits alone: `int` takes signs, blanks and underscores, and numbers beyond other readers."""
     if not text.isdigit() or len(text) > _DIGITS_MAX:
         raise ValueError(
             f"{text.decode(errors='replace')!r} is not a number of up to {_DIGITS_MAX} digits"

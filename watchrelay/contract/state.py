@@ -48,11 +48,9 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 class State(Generic[Kept]):
-    """The objects by key, whatever is kept of each, with position and digest.
-
-    `hash_of` and `position_of` give ce_wrhash and position of what is kept; `started_in` is the
-    snapshot before whose end nothing is judged, "" for none.
-    """
+    """The objects by key, whatever is kept of each, with position and digest. `hash_of` and
+    `position_of` give ce_wrhash and position of it; before the end of the snapshot `started_in`
+    nothing is judged."""
 
     def __init__(
         self,
@@ -95,11 +93,9 @@ class State(Generic[Kept]):
         return before
 
     def judge(self, marker: MarkerRecord) -> dict[bytes, Kept] | None:
-        """What this marker proves dead, and was removed; None if it does not agree with the state.
-
-        `started_in` is over at the end of that snapshot or a later one (its own may be compacted
-        away), or at a heartbeat that names one of them.
-        """
+        """What this marker proves dead, and was removed; None if it does not agree with the
+        state. `started_in` is over at the end of that snapshot or a later one, or at a
+        heartbeat that names one."""
         swept: dict[bytes, Kept] | None = {}
         if not self._agrees(marker, len(self.held), self.digest):
             swept = self._sweep(marker) if marker.kind == "end" else None
@@ -150,8 +146,7 @@ class ObjectState(State[Held]):
 
 
 def _order(snapshot: str) -> tuple[int, ...]:
-    """Epoch and number of a snapshot, by which the later of two is known; () for an id of another
-    form."""
+    """Epoch and number of a snapshot, by which the later is known; () for an id of another form."""
     parts = snapshot.split("-")
     return (
         tuple(map(int, parts))

@@ -20,8 +20,7 @@ class Position(NamedTuple):
 
 
 class WireRecord(NamedTuple):
-    """One Kafka record ready to append. Value None is a tombstone; headers in the order they are
-    written."""
+    """One Kafka record ready to append; value None is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -29,8 +28,8 @@ class WireRecord(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records of one partition that are sent together, in order; one outstanding per partition.
-    `stream`: the one whose status reports them."""
+    """Records of one partition that are sent together, in order; `stream`: whose status reports
+    them."""
 
     topic: str
     partition: int

@@ -14,3 +14,8 @@ def now_s() -> float:
 def wall_ms() -> int:
     """Milliseconds since the epoch, UTC."""
     return time.time_ns() // 1_000_000
+
+
+def wall_ms_in(wait_s: float) -> int:
+    """`wall_ms` in so many seconds."""
+    return wall_ms() + int(wait_s * 1000)

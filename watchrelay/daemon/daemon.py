@@ -1,5 +1,4 @@
-"""The process: starts the admin server, the control and signal topics and the streams, and stops
-them in order."""
+"""The process: starts admin server, control and signal topics and streams, and stops them."""
 
 from __future__ import annotations
 
@@ -61,10 +60,8 @@ class ListenAddressUnavailable(WatchrelayError):
 
 
 class Daemon:
-    """One relay. Call `run()` once; `stop()` starts the drain.
-
-    With a `source`, edits of the config are applied while it runs; `settings` are those in effect.
-    """
+    """One relay. Call `run()` once; `stop()` starts the drain. With a `source`, edits of the
+    config are applied while it runs; `settings` are those in effect."""
 
     def __init__(
         self,
@@ -99,11 +96,8 @@ class Daemon:
         self._stopping.set()
 
     async def run(self) -> int:
-        """Relay until `stop()`, or until another relay owns the streams; return the exit code.
-
-        Raises:
-            ListenAddressUnavailable: `observe.listen` cannot be used.
-        """
+        """Relay until `stop()`, or until another relay owns the streams; the exit code.
+        Raises: ListenAddressUnavailable."""
         asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         with self._signals():
             return await self._serve()
@@ -152,7 +146,6 @@ class Daemon:
         return [] if self._supervisor is None else self._supervisor.objections(settings)
 
     def adopt(self, settings: Settings) -> None:
-        """Apply `settings`."""
         before, self.settings = self.settings.observe, settings
         if settings.observe.log_format != before.log_format:
             logs.configure(settings.observe.log_format, settings.observe.log_level)
@@ -205,8 +198,8 @@ class Daemon:
         return OK if drained else FAILED
 
     async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
-        """Stop in the order of the data flow: reload and discovery, the streams' watches and
-        queues, then the topics and connections."""
+        """Stop in the order of the data flow: reload, discovery, streams, then topics and
+        connections."""
         log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
         if self._reloading is not None:
             self._reloading.cancel()
@@ -258,8 +251,7 @@ class Daemon:
         return tasks.create_task(must_run(work, name=name, stopping=self._stopping), name=name)
 
     async def _credentials(self) -> ClusterCredentials | None:
-        """The cluster's credentials; a kubeconfig that cannot be used is read again until it can.
-        None when stopped before that."""
+        """The credentials; an unusable kubeconfig is read again until stopped (None)."""
         backoff = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)  # source: WATCH 6.4 class K
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
@@ -283,17 +275,16 @@ class Daemon:
         return None
 
     def _streams_failed(self, message: str, cause: causes.Cause, wait_s: float) -> None:
-        next_ms = clock.wall_ms() + int(wait_s * 1000)
+        at_ms = clock.wall_ms_in(wait_s)
         for status in self.statuses.streams.values():
-            status.failed("daemon", message, cause=cause, next_attempt_ms=next_ms)
+            status.failed("daemon", message, cause=cause, next_attempt_ms=at_ms)
 
     def _streams_recovered(self) -> None:
         for status in self.statuses.streams.values():
             status.recovered("daemon")
 
     async def _control(self, context: DaemonContext, supervisor: Supervisor) -> None:
-        """The control topic: made or checked, then followed; again, when it is lost. No stream
-        claims before it was read once."""
+        """The control topic: made or checked, then followed; again, when it is lost."""
         while True:
             await self._control_topic(context)
             context.control_made.set()
@@ -308,8 +299,7 @@ class Daemon:
                 log.error("control topic is lost", extra={"topic": context.control.topic})
 
     async def _control_topic(self, context: DaemonContext) -> None:
-        """The control topic is there, and safe. While it is not for the first time, no stream
-        starts; later they go on without it."""
+        """The control topic exists and is safe. Before the first time no stream starts."""
         first = not context.control_made.is_set()
 
         def failed(error: str, wait_s: float) -> None:
@@ -332,8 +322,7 @@ class Daemon:
         backoff: Backoff,
         failed: Callable[[str, float], None] = lambda _error, _wait_s: None,
     ) -> TopicFacts:
-        """Return once `topic` exists and is safe; until then the process has the problem, and
-        `failed` is called after each attempt."""
+        """Return once `topic` exists and is safe; `failed` is called after each failed attempt."""
         while True:
             try:
                 facts = await context.topics.ensure_topic(topic)
@@ -356,8 +345,7 @@ class Daemon:
                 return facts
 
     async def _signal(self, context: DaemonContext) -> None:
-        """The signal topic: made or checked, then followed; again, when it is lost. Without it
-        streams go on, and no snapshot request is read."""
+        """The signal topic, likewise. Without it streams go on, and no snapshot request is read."""
         await context.control_made.wait()
         await context.control.caught_up()  # it tells which streams there are
         topic = signal_spec(self.settings).name
@@ -398,7 +386,7 @@ class Daemon:
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """(host, port) of a checked `observe.listen`, an IPv6 host without its brackets; no host means
-    all interfaces."""
+    """(host, port) of a checked `observe.listen`, an IPv6 host without brackets; no host: all
+    interfaces."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # what an address without a host means everywhere

@@ -12,22 +12,8 @@ if TYPE_CHECKING:
 
 def kafka_connection(settings: Settings, *, client_id: str = "watchrelay") -> KafkaConnection:
     """Where Kafka is and who we are to it; files are read at each connection."""
-    security = settings.kafka.security
-    return KafkaConnection(
-        bootstrap_servers=tuple(settings.kafka.bootstrap_servers),
-        protocol=security.protocol,
-        mechanism=security.mechanism,
-        username=security.username,
-        password=security.password.get_secret_value() if security.password else None,
-        username_file=security.username_file,
-        password_file=security.password_file,
-        ca_file=security.ca_file,
-        cert_file=security.cert_file,
-        key_file=security.key_file,
-        key_password_file=security.key_password_file,
-        check_hostname=security.check_hostname,
-        token_file=security.token_file,
-        token_command=tuple(security.token_command),
-        aws_region=security.aws_region,
-        client_id=client_id,
-    )
+    security = dict(settings.kafka.security)  # its keys are those of a connection
+    if security["password"] is not None:
+        security["password"] = security["password"].get_secret_value()
+    servers = tuple(settings.kafka.bootstrap_servers)
+    return KafkaConnection(bootstrap_servers=servers, client_id=client_id, **security)

@@ -1,5 +1,4 @@
-"""Settings of the interpreter's garbage collector and the allocator: fewer collections, less idle
-memory."""
+"""Garbage collector and allocator: fewer collections, less idle memory."""
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ from collections.abc import Iterator
 from watchrelay.core import clock
 
 _YOUNG_OBJECTS = 50_000
-"""Objects made, less those freed, until the collector looks at the young ones. What flows through
-here is free of cycles, and one chunk of events makes more than the default of 700: the collector
-took 9 % of all CPU."""
+"""New objects until the young ones are collected. What flows through here has no cycles, and a
+chunk of events makes more than the default of 700: the collector took 9 % of all CPU."""
 
 
 _TRIM_EVERY_S = 5.0
@@ -23,13 +21,9 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 @contextlib.contextmanager
 def lean_import() -> Iterator[None]:
-    """While in it, the collector rests and OpenSSL finds no certificates of the system. Use: around
-    the first import of the context.
-
-    aiohttp reads the certificates when it is imported, for a context that none of our requests uses
-    (each has its own, kube/auth/tls.py): 50 ms and 2 MB. Source: aiohttp/connector.py,
-    `_SSL_CONTEXT_VERIFIED`.
-    """
+    """While in it, the collector rests and OpenSSL finds no certificates of the system: for the
+    first import of aiohttp, which reads them for a context that none of our requests uses (50
+    ms, 2 MB). Source: aiohttp/connector.py, `_SSL_CONTEXT_VERIFIED`."""
     gc.disable()
     held = {name: os.environ.get(name) for name in _CERTIFICATES}
     os.environ.update(dict.fromkeys(_CERTIFICATES, "/nonexistent"))
@@ -45,8 +39,7 @@ def lean_import() -> Iterator[None]:
 
 
 def tune_collector() -> None:
-    """Whatever is alive now stays out of collections; they become rare. Call it once everything is
-    imported and built."""
+    """What is alive now stays out of collections; they become rare. Call it once all is built."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
@@ -54,8 +47,8 @@ def tune_collector() -> None:
 
 
 def trim_heap() -> None:
-    """Give free memory back to the system, where the C library can (glibc): imports and lists leave
-    holes that it keeps otherwise."""
+    """Give free memory back to the system where the C library can: imports and lists leave
+    holes."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -63,8 +56,7 @@ def trim_heap() -> None:
 
 
 class HeapTrimmer:
-    """Trims when it is called, but not more often than every few seconds: 200 streams that start
-    together are trimmed for a few times."""
+    """Trims when it is called, but only every few seconds, however many streams start together."""
 
     def __init__(self) -> None:
         self._next_s = 0.0

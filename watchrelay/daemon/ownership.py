@@ -7,8 +7,7 @@ import socket
 from typing import Final
 
 RETIRE: Final = "watchrelay retire on "
-"""How the holder of a claim begins that a retirement wrote: it is no relay, and a relay that it
-stops says so."""
+"""How the holder begins in the claim of a retirement, which is no relay."""
 
 
 def retirement_holder() -> str:
@@ -17,8 +16,7 @@ def retirement_holder() -> str:
 
 
 def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
-    """Why a relay stops writing `stream`, where `holder` made the newest claim that it has read,
-    for its log."""
+    """Why a relay stops writing `stream`; `holder` made the newest claim that it has read."""
     if holder is None or holder == ours:  # learned from a record of the stream itself
         return f"stream {stream}: a newer relay claimed it"
     if holder.startswith(RETIRE):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from watchrelay.config.settings import DEFAULT_PARTITIONS
@@ -21,9 +21,13 @@ from watchrelay.config.streams import (
     namespaces_of,
     resource_topic,
     separate,
+    shared_topics,
 )
 from watchrelay.contract.records import PARTITIONS_MAX
+from watchrelay.core import causes
+from watchrelay.core.causes import Cause
 from watchrelay.kafka.topic_config import TopicSpec
+from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.names import DOTLESS_GROUPS
 from watchrelay.model.reach import Overlaps, Reach
 from watchrelay.model.resources import Resource, Selection
@@ -42,8 +46,7 @@ DEADLOCK_CURE = (
 """What to do about a stream that `deadlocked` names."""
 
 CONTENT_VERSION = 1
-"""Raised when a release publishes other bytes for the same object and config: streams then compare
-contents at resume."""
+"""Raised when a release publishes other bytes for the same object and config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,76 @@ class PlannedStream:
     entry: ResourceEntry
 
 
+@dataclass(frozen=True, slots=True)
+class EntryPlan:
+    """The streams of one entry, or why it has none now.
+
+    Attributes:
+        resources: what it means; empty while that is not known.
+        cause: of `problem`; None while nothing is known about its resource.
+    """
+
+    entry: ResourceEntry
+    resources: tuple[Resource, ...] = ()
+    streams: list[PlannedStream] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+    cause: Cause | None = None
+
+
+def plan_entry(
+    settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
+) -> EntryPlan:
+    """The streams of an entry that discovery has resolved; `shared` as `shared_topics` gives it."""
+    if isinstance(resolution, Unknown):
+        return EntryPlan(entry, problem=resolution.reason)
+    unusable = causes.ENTRY_UNUSABLE.about(entry.resource)
+    if not isinstance(resolution, Found):
+        absent = causes.RESOURCE_NOT_SERVED.about(entry.resource)
+        cause = absent if isinstance(resolution, Missing) else unusable
+        return EntryPlan(entry, problem=resolution.reason, cause=cause)
+    resources, warnings = resolution.resources, resolution.warnings
+    try:
+        streams = [
+            stream
+            for each in resources
+            for stream in plan_streams(
+                settings, entry, each, prefixed=resource_topic(settings, entry, each) in shared
+            )
+        ]
+    except ValueError as error:
+        return EntryPlan(entry, resources, [], warnings, str(error), unusable)
+    return EntryPlan(entry, resources, streams, warnings)
+
+
+def plan_entries(
+    settings: Settings,
+    resolve: Callable[[str], Resolution],
+    plan: Callable[[Settings, ResourceEntry, Resolution, set[str]], EntryPlan] = plan_entry,
+) -> list[EntryPlan]:
+    """What each entry means now; named resources come first, a wildcard means all others of its
+    group."""
+    entries = sorted(settings.resources, key=lambda entry: entry.resource.startswith("*"))
+    resolved = [(entry, resolve(entry.resource)) for entry in entries]
+    found = ((entry, each.resources if isinstance(each, Found) else ()) for entry, each in resolved)
+    shared = shared_topics(settings, found)
+    return [plan(settings, entry, each, shared) for entry, each in resolved]
+
+
+def streams_by_id(plans: Iterable[EntryPlan]) -> dict[str, PlannedStream]:
+    """All streams; of two entries that mean one, the first."""
+    planned: dict[str, PlannedStream] = {}
+    for each in (stream for plan in plans for stream in plan.streams):
+        planned.setdefault(each.spec.id, each)
+    return planned
+
+
 def plan_streams(
     settings: Settings, entry: ResourceEntry, resource: Resource, *, prefixed: bool
 ) -> list[PlannedStream]:
     """The streams of one entry for one resource: one per namespace, or one for all.
 
-    Raises: ValueError with one line for the operator when the entry cannot be meant for this
-    resource.
-    """
+    Raises: ValueError with one line for the operator: the entry cannot be meant for it."""
     if entry.namespaces and not resource.namespaced:
         raise ValueError(
             f"{resource.qualified} is cluster-scoped: remove namespaces from its entry"
@@ -97,8 +162,8 @@ def signal_topic(settings: Settings) -> str:
 
 
 def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
-    """Why a stream may not be written as the config asks, when its description on the control topic
-    pins another shape; "" when it may."""
+    """Why a stream may not be written as the config asks, for its description pins another
+    shape; "" when it may."""
     pinned = described or {}
     if pinned.get("topic") != stream.topic:
         return ""
@@ -117,10 +182,9 @@ def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) 
 def deadlocked(
     planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
 ) -> dict[str, str]:
-    """By id the streams of one config that would block each other, with why: each is to
-    take objects that another of them has still, and that lets go of them only when it writes by its
-    own new config. Those that wait for one that may go on are not among them.
-    """
+    """By id the streams of one config that would block each other, with why: each is to take
+    objects that another of them has, and lets go of only under its own new config. Those that
+    wait for one that may go on are not among them."""
     plans = {each.id: each for each in planned}
     known = {other: theirs for other, theirs in described.items() if other in plans}
     waiting = {plan.id: _clashes(plan, known) for plan in plans.values()}
@@ -143,17 +207,14 @@ def deadlocked(
 def topic_conflict(
     stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
 ) -> str:
-    """Why a stream may not be written beside those that the control topic describes on the same
-    topic, and the cure; "" when it may.
-
-    Refused are another form of keys, plain keys for several resources, and the same resource
-    unless namespaces or names are disjoint.
+    """Why a stream may not be written beside those that the control topic describes, and the
+    cure; "" when it may. Refused are another form of keys, plain keys for several resources,
+    and the same resource unless namespaces or names are disjoint.
 
     Args:
         stream: as `KeyFormats` keeps it.
         planned: the streams of the config, likewise: these cannot be retired.
-        described: the descriptions on the control topic.
-    """
+        described: the descriptions on the control topic."""
     plans = {each.id: each for each in planned}
     resource = stream.plan.selection.resource.qualified
     for other, theirs in described.items():
@@ -190,8 +251,7 @@ def topic_conflict(
 
 
 def _clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    """By id the other streams on the topic of `stream` beside which it may not be written, with
-    why."""
+    """By id the other streams on its topic beside which `stream` may not be written, with why."""
     ours, found = stream.description, dict[str, str]()
     resource, reach = stream.plan.selection.resource.qualified, _reach(ours["selectors"])
     for other, theirs in described.items():
@@ -210,8 +270,7 @@ def _clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) 
 
 
 class KeyFormats:
-    """The key formats and partitions of the topics, as the control topic describes their
-    streams."""
+    """Key formats and partitions of topics, as the control topic describes their streams."""
 
     def __init__(self, described: Mapping[str, Mapping[str, object]]) -> None:
         self._topics: dict[object, dict[str, Mapping[str, object]]] = {}
@@ -219,12 +278,9 @@ class KeyFormats:
             self._topics.setdefault(description.get("topic"), {})[stream] = description
 
     def kept(self, stream: StreamSpec) -> StreamSpec:
-        """The stream with the keys that it has on its topic; a new one with those that the topic
-        has.
-
-        A new one is left as it is where the topic holds plain keys of another resource. Likewise
-        with partitions, unless the config sets their number.
-        """
+        """The stream with its keys on its topic; a new one with those of the topic, unless
+        these are plain keys of another resource. Likewise with partitions, unless the
+        config sets their number."""
         others = self._topics.get(stream.topic, {})
         known = stream.id in others
         there = [others[stream.id]] if known else list(others.values())
@@ -269,8 +325,8 @@ def _with_keys(stream: StreamSpec, key_format: str) -> StreamSpec:
 
 
 def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
-    """The streams that can have objects of an earlier stream of `planned` on the same topic, each
-    with that earlier one."""
+    """The streams that can have objects of an earlier one of `planned` on the same topic, with
+    it."""
     overlaps = Overlaps[PlannedStream]()
     for each in planned:
         group = each.spec.topic, each.spec.plan.selection.resource.qualified
@@ -284,8 +340,8 @@ def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStrea
 def why_overlapping(
     settings: Settings, stream: PlannedStream, earlier: PlannedStream
 ) -> tuple[str, str]:
-    """What is wrong about a pair of `overlapping`, in one line that names both entries of the
-    config, and the cure."""
+    """What is wrong about a pair of `overlapping`, with both entries of the config, and the
+    cure."""
     entries = [f"resources[{settings.resources.index(each.entry)}]" for each in (stream, earlier)]
     why = (
         f"stream {stream.spec.id} ({entries[0]}) can have the same objects as stream "
@@ -319,7 +375,6 @@ def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
 
 
 def control_spec(settings: Settings) -> TopicSpec:
-    """The control topic."""
     kafka = settings.kafka
     return TopicSpec(
         name=control_topic(settings),
@@ -330,7 +385,6 @@ def control_spec(settings: Settings) -> TopicSpec:
 
 
 def signal_spec(settings: Settings) -> TopicSpec:
-    """The signal topic."""
     return replace(control_spec(settings), name=signal_topic(settings), kind="signal")
 
 

@@ -37,8 +37,7 @@ log = logging.getLogger(__name__)
 
 Failed = Callable[[SinkUnavailable, float], None]
 READS_AT_ONCE = 4
-"""So many streams of a process read back at the same time: each has connections and buffers of its
-own."""
+"""Streams that read back at the same time: each has connections and buffers of its own."""
 
 
 class Reads(Protocol):
@@ -62,10 +61,9 @@ class LogReader:
         succeeded: Callable[[], None] = lambda: None,
         turn: Turn | None = None,
     ) -> None:
-        """`failed` is called after each attempt that failed, `succeeded` when all that was
-        asked for is read. `turn` is held by each attempt at the spans of a resume, which come in
-        numbers; `read` is of a few records and waits for no turn.
-        """
+        """`failed` is called after each failed attempt, `succeeded` when all is read.
+        `turn` is held by each attempt at the spans of a resume; `read` is of a few records
+        and waits for none."""
         self._spec, self._connection, self._sink = spec, connection, sink
         self._failed, self._succeeded, self._turn = failed, succeeded, turn
         self.refused = 0
@@ -90,8 +88,8 @@ class LogReader:
     async def spans(
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
-        """Hand the stream's records over, batch by batch; the partitions that were read from their
-        very start."""
+        """Hand the stream's records over, batch by batch; the partitions that were read
+        from their start."""
 
         def decoded(partition: int, records: Sequence[Any]) -> None:
             take(
@@ -107,11 +105,9 @@ class LogReader:
         return reading.whole
 
     def understood(self, record: Any) -> Decoded | None:
-        """The record, if it is one of this stream; what does not follow the contract is passed
-        over: the digests tell what that means.
+        """The record, if it is one of this stream and follows the contract.
 
-        Raises: Shared for a marker that the same stream of another cluster put there.
-        """
+        Raises: Shared for a marker that the same stream of another cluster put there."""
         try:
             content = decode(record.key, record.value, record.headers)
         except RecordRefused as error:
@@ -149,9 +145,8 @@ async def resume(
     """Read back, fill `store`, tell `relay`; what was found decides how the watch begins.
     `recreated` and `foreign` as for `decide`.
 
-    Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of
-    a higher epoch. EpochSpoiled when one holds more of this epoch than its claim.
-    """
+    Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
+    epoch. EpochSpoiled: there are more records of this epoch than its claim."""
     began_s, read = clock.now_s(), 0
     recoveries = [
         LogRecovery(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)

@@ -1,5 +1,4 @@
-"""Reloads the config file while the relay runs: edits are applied, or refused with a log line, a
-metric and a problem in the status registry."""
+"""Applies edits of the config while the relay runs, or refuses them: log, metric, problem."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from watchrelay.observe.status import StatusRegistry
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two checks of the file. A change is read once two checks see the same file, since
-an editor may still be writing."""
+"""A change is read once two checks see the same file: an editor may still be writing."""
 PROBLEMS_SHOWN_MAX = 3
 """Problems shown in full; `watchrelay validate` shows all."""
 
@@ -65,8 +63,7 @@ class Reloadable(Protocol):
 
 
 class Reloader:
-    """Applies edits while `run()` runs; `request()` reloads now, also when the file's stat is
-    unchanged."""
+    """Applies edits while `run()` runs; `request()` reloads now, whatever the file's stat."""
 
     def __init__(
         self, source: ConfigSource, relay: Reloadable, *, metrics: Metrics, statuses: StatusRegistry
@@ -77,7 +74,6 @@ class Reloader:
         self._seen = self._read
 
     def request(self) -> None:
-        """Read the config at once."""
         self._asked.set()
 
     async def run(self) -> None:

@@ -1,5 +1,4 @@
-"""Hands snapshot requests to the writers of the streams that they name, now or once there is a
-writer, unless the stream's index record shows that an earlier writer answered."""
+"""Hands snapshot requests to the writers of their streams, unless an earlier one answered."""
 
 from __future__ import annotations
 
@@ -19,14 +18,11 @@ log = logging.getLogger(__name__)
 WAITING_MAX = 1000
 """Requests kept per stream."""
 ALL_WAITING_MAX = 10 * WAITING_MAX
-"""Approximate number of requests kept for all streams: each stream has an equal share and drops its
-oldest requests beyond it."""
+"""Kept for all streams, about: each has an equal share and drops its oldest beyond it."""
 EXPIRE_S = 3600.0
-"""A request that is older has nobody waiting for it any more. Source: record contract 7, "the
-signals of the last hour"."""
+"""Nobody waits for older ones. Source: record contract 7, "the signals of the last hour"."""
 SNAPSHOT_MS_MAX = 600_000
-"""A request older than the newest snapshot's end by this was answered, or its snapshot would have
-taken longer than any does."""
+"""Older than the newest snapshot's end by this: answered, for no snapshot takes longer."""
 
 Ask = Callable[[str], None]
 
@@ -45,12 +41,9 @@ class _Waiting(NamedTuple):
 
 
 class SnapshotRequests:
-    """Takes requests, hands them on. All calls are made on one event loop.
-
-    A request is kept for each stream that it names until it is answered or an hour old, so that the
-    next writer of the stream answers what this one did not. A stream that is neither described on
-    the control topic nor configured keeps nothing.
-    """
+    """Takes requests, hands them on; all on one event loop. A request is kept for each known
+    stream that it names until it is answered or an hour old, so that the next writer answers
+    what this one did not."""
 
     def __init__(
         self,
@@ -60,8 +53,8 @@ class SnapshotRequests:
         now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
-        """`control` has been read to its end before the first request is taken; `configured` are
-        the streams of the config, which may have no description yet."""
+        """`control` has been read to its end before the first request; `configured`:
+        streams of the config, which may have no description yet."""
         self._control, self._configured = control, configured
         self._now_s, self._wall_ms = now_s, wall_ms
         self._writers: dict[str, Ask] = {}
@@ -100,8 +93,8 @@ class SnapshotRequests:
 
     @contextmanager
     def serving(self, stream: str, ask: Ask) -> Iterator[None]:
-        """Inside the block `ask` is called with the id of each request for `stream`; at once with
-        those that nobody answered yet."""
+        """Inside the block `ask` gets the id of each request for `stream`; at once those
+        still open."""
         self._writers[stream] = ask
         try:
             self._ask_open(stream, ask)
@@ -135,11 +128,7 @@ def answered(
     index: Mapping[str, object] | None, request_id: str, written_ms: int, now_ms: int
 ) -> bool:
     """Whether an earlier writer answered: the index record names the request, or is so much newer
-    that an older one did.
-
-    A record that is dated in the future, by `now_ms`, was written by a clock that tells nothing:
-    then only its names count.
-    """
+    that an older one did. One dated in the future is of a wrong clock: only its names count."""
     if index is None:
         return False
     named, ended = index.get("requests"), index.get("time")

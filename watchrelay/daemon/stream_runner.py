@@ -1,5 +1,4 @@
-"""Runs one stream: checks its topic, claims it, reads its log back, then runs watch, store and
-writer until it is stopped."""
+"""Runs one stream: topic, claim, log, then watch, store and writer until it is stopped."""
 
 from __future__ import annotations
 
@@ -69,14 +68,12 @@ FLUSH_INTERVAL_S = 0.004
 
 
 _REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
-"""A refused topic waits for a person: looked at again rarely. Source: the exact meanings of `run`,
-as for a missing right."""
+"""A refused topic waits for a person, as a missing right does: looked at again rarely."""
 _AWAY = Backoff(base_s=0.8, cap_s=30.0)
 _AGAIN = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 """Between two lives of a stream whose topic was lost."""
 _FAILED = Backoff(base_s=1.0, cap_s=300.0, jitter=0.1)
-"""After an unexpected error: what caused it is probably still there, and each restart claims the
-stream and reads its log."""
+"""After an unexpected error, whose cause is probably there still; restarts claim and read."""
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which an outclaimed relay has ended."""
@@ -92,11 +89,9 @@ async def _unknown(_resource: Resource) -> bool | None:
 class DaemonContext:
     """What the streams of one process share.
 
-    `settings` are those in effect; a reload replaces them. `planned` are all streams of the config
-    whose resources discovery knows. `served` returns whether the API server serves a resource
-    (None: not known now). `control_made` is set once the control topic exists and is safe.
-    `server_version` is (major, minor) of the API server once known.
-    """
+    `settings`: those in effect. `planned`: all streams whose resources discovery knows.
+    `served`: whether the API server serves a resource (None: not known). `control_made` is set
+    once the control topic is usable. `server_version`: (major, minor) once known."""
 
     settings: Settings
     metrics: Metrics
@@ -124,9 +119,7 @@ class DaemonContext:
 
 class StreamRunner:
     """Runs one stream. `stop()` ends the watch, then drains; `run()` returns when that is done.
-
-    `drained` is True unless queued records were left behind at the deadline.
-    """
+    `drained` is True unless queued records were left behind at the deadline."""
 
     def __init__(self, planned: PlannedStream, context: DaemonContext) -> None:
         self.planned = planned
@@ -154,8 +147,7 @@ class StreamRunner:
         self._ended.set()
 
     def restart(self, why: str) -> None:
-        """What the stream stood on is lost: let go of everything, then claim and read back as at a
-        start."""
+        """What the stream is built on is lost: claim and read back as at a start."""
         if not self._stopping:
             log.warning("restarting stream", extra={"stream": self.spec.id, "reason": why})
             self._topic_recreated = self._topic_recreated and not self._status.complete
@@ -169,13 +161,10 @@ class StreamRunner:
             self._watcher.recheck()
 
     async def run(self) -> None:
-        """Write the stream until stopped. An unexpected error restarts this stream after a
-        growing delay, and ends nothing else.
+        """Write the stream until stopped; an unexpected error restarts this stream after a
+        growing delay.
 
-        Raises:
-            Fenced: A newer relay claimed the stream: nothing more may be written, and the process
-            exits 75.
-        """
+        Raises: Fenced: a newer relay claimed the stream, and the process exits with 75."""
         delays = {"lost": _AGAIN, "refused": _REFUSED, "failed": _FAILED}
         try:
             while not self._stopping:
@@ -202,12 +191,8 @@ class StreamRunner:
             self._metrics.stream_owned.set(0)
 
     async def _until_ended(self) -> Exception | None:
-        """Claim, read the log back and follow the resource.
-
-        Returns: Why that ended: None when it was asked for, else an unexpected error, or records
-        that no claim explains.
-        Raises: Fenced.
-        """
+        """Claim, read the log back and follow the resource; why that ended: None when it was asked
+        for, else an unexpected error, or records that no claim explains. Raises: Fenced."""
         try:
             begun = await unless(self._ended, self._begin(), name=f"begin {self.spec.id}")
             if begun is not None:
@@ -252,13 +237,12 @@ class StreamRunner:
             "stream",
             f"{message}; only this stream restarts; please report it with the log",
             cause=causes.INTERNAL,
-            next_attempt_ms=_in_ms(wait_s),
+            next_attempt_ms=clock.wall_ms_in(wait_s),
         )
 
     async def _begin(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
-        """The topic, the claim, acknowledged on every partition, and what the log says; nothing is
-        promised before, so this may be cancelled anywhere. None: restart.
-        """
+        """Topic, claim, log. Nothing is promised before, so this may be cancelled anywhere.
+        None: restart."""
         if not self._context.control_made.is_set():
             if trouble := self._context.statuses.problems.get("kafka"):
                 self._status.failed("stream", trouble, cause=causes.KAFKA)
@@ -375,9 +359,7 @@ class StreamRunner:
     def _check_pins(self) -> None:
         """Take the keys and the partitions that the topic has.
 
-        Raises: TopicRefused when the control topic pins another shape than the config asks for, or
-        has a stream with the same keys.
-        """
+        Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
         control = self._context.control
         described, own = control.described_streams(), control.described(self.spec.id)
         formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
@@ -394,7 +376,7 @@ class StreamRunner:
         )
 
     def _moved(self) -> bool:
-        """The stream stood on another topic: offsets of its snapshots are of that one."""
+        """The stream was on another topic: offsets of its snapshots are of that one."""
         described = self._context.control.described(self.spec.id)
         return described is not None and described.get("topic") != self.spec.topic
 
@@ -413,7 +395,7 @@ class StreamRunner:
             str(error),
             cause=(error.cause if operator else causes.KAFKA).about(self.spec.topic),
             operator=operator,
-            next_attempt_ms=_in_ms(wait_s),
+            next_attempt_ms=clock.wall_ms_in(wait_s),
         )
 
     # ---- the claim -------------------------------------------------------------------------------
@@ -440,7 +422,6 @@ class StreamRunner:
         )
 
     async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> RecoveredState:
-        """What the log says."""
         self._status.state = "resuming"
         found = await resume(
             self.spec,
@@ -463,12 +444,11 @@ class StreamRunner:
             str(error),
             cause=causes.TOPIC_UNUSABLE.about(self.spec.topic) if forbidden else causes.KAFKA,
             operator=forbidden,
-            next_attempt_ms=_in_ms(wait_s),
+            next_attempt_ms=clock.wall_ms_in(wait_s),
         )
 
     async def _highest_epoch(self) -> int:
-        """Asked where the control topic does not know the stream: then nothing says either whose
-        records are on its topic."""
+        """Where the control topic does not know the stream, its own topic tells who wrote it."""
         spec, connection = self.spec, self._context.connection
         found = await self._until_usable(
             lambda: written(connection, spec.topic, spec.id, cluster=spec.cluster)
@@ -539,8 +519,7 @@ class StreamRunner:
             self._watcher = None
 
     async def _newer_claim_is_read(self) -> bool:
-        """Whether the control topic holds a newer claim of another relay, waiting a moment for
-        it."""
+        """Whether the control topic holds another relay's newer claim, waiting a moment for it."""
         control, stream = self._context.control, self.spec.id
         try:
             async with asyncio.timeout(_CLAIM_READ_S):
@@ -548,8 +527,3 @@ class StreamRunner:
         except TimeoutError:
             return False
         return True
-
-
-def _in_ms(wait_s: float) -> int:
-    """The wall clock in `wait_s`, in milliseconds."""
-    return clock.wall_ms() + int(wait_s * 1000)

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from watchrelay.config.streams import resource_topic, shared_topics
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.causes import Cause
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
 from watchrelay.daemon.plan import (
     DEADLOCK_CURE,
+    EntryPlan,
     KeyFormats,
     PlannedStream,
     deadlocked,
     overlapping,
     pinned_conflict,
-    plan_streams,
+    plan_entries,
+    plan_entry,
     provisional_ids,
+    streams_by_id,
     why_overlapping,
 )
 from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
-from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
+from watchrelay.kube.discovery.resolve import Resolution
 from watchrelay.model.resources import Resource
 from watchrelay.observe.status import Readiness
 
@@ -37,35 +38,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DISCOVERY_INTERVAL_S = (30.0, 60.0)
-"""Time between two looks at what the server serves, drawn at random; two requests that answer 304
-while nothing changed. WATCH 8.1."""
+"""Between two looks at what is served, drawn at random; two requests that cost a 304. WATCH 8.1."""
 _WAITING_INTERVAL_S = (5.0, 10.0)
 """The same while some entry waits for its resource."""
 VERSION_INTERVAL_S = 600.0
 _VERSION_TIMEOUT_S = 5.0
-"""How long the first streams wait for the answer to /version, which tells whether the server has
-streaming lists (from 1.34 on)."""
+"""How long the first streams wait for /version: streaming lists come with 1.34."""
 
 _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """One entry's streams, or why it has none now. `found`: its resource is known; `cause`: None
-    where that is not known yet."""
-
-    entry: ResourceEntry
-    streams: list[PlannedStream] = field(default_factory=list)
-    warnings: tuple[str, ...] = ()
-    found: bool = True
-    problem: str = ""
-    cause: Cause | None = None
-
-
 class Supervisor:
-    """Keeps the running streams equal to what config and discovery ask for: `run()` as a task,
-    `stop()` once at the end."""
+    """Keeps the running streams equal to what config and discovery ask for: `run()` as a task."""
 
     def __init__(
         self,
@@ -83,8 +68,7 @@ class Supervisor:
         self._outclaimed = outclaimed
         self._running: dict[str, StreamRunner] = {}
         self._alive: dict[StreamRunner, asyncio.Task[None]] = {}
-        """Those that run, and those that are stopping, because they left the config or changed,
-        and still drain; the newest last."""
+        """Those that run, and those that still drain; the newest last."""
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
@@ -131,7 +115,7 @@ class Supervisor:
                 for stream in self._waiting:
                     status = self._context.statuses.open(stream)
                     status.recovered("discovery")
-                    status.next_attempt_ms = clock.wall_ms() + int(wait_s * 1000)
+                    status.next_attempt_ms = clock.wall_ms_in(wait_s)
             self._look.clear()
             await first_of(self._look, timeout_s=wait_s)
 
@@ -146,8 +130,8 @@ class Supervisor:
         return None if catalog is None else catalog.serves(resource)
 
     async def stop(self, *, deadline_s: float) -> bool:
-        """Stop every stream and wait for the drains. Units: `deadline_s` is monotonic. True:
-        nothing was left behind."""
+        """Stop every stream, wait for the drains until `deadline_s` (monotonic). True: all
+        drained."""
         self._stopped = True
         alive = dict(self._alive)
         for runner in alive:
@@ -175,34 +159,33 @@ class Supervisor:
     # ---- edits of the config ---------------------------------------------------------------------
 
     def objections(self, settings: Settings) -> list[tuple[int, str, str]]:
-        """Which entries would give a stream that runs well another shape than is pinned, or have
-        streams block each other, and what to do: (index, message, cure).
-        """
+        """The entries whose streams would change a pinned shape or block each other:
+        (index, why, cure)."""
         described = self._context.control.described_streams()
         formats = KeyFormats(described)
-        plans = _streams(self._plan(settings))
+        plans = streams_by_id(self._plan(settings))
         places = {id(entry): index for index, entry in enumerate(settings.resources)}
         index = {stream: places[id(each.entry)] for stream, each in plans.items()}
         reasons = {stream: self._repinned(each, formats) for stream, each in plans.items()}
         found = [(index[stream], reason, "") for stream, reason in reasons.items() if reason]
-        for each, earlier in self._overlapping(plans):
-            found.append((index[each.spec.id], *why_overlapping(settings, each, earlier)))
+        overlaps = self._overlapping(settings, plans.values())
+        found += [(index[stream], *why) for stream, why in overlaps.items()]
         kept = (formats.kept(plans[stream].spec) for stream in plans if not reasons[stream])
         for stream, reason in deadlocked(kept, described).items():
             found.append((index[stream], reason, DEADLOCK_CURE.format(stream)))
         return found
 
     def _overlapping(
-        self, plans: dict[str, PlannedStream]
-    ) -> Iterator[tuple[PlannedStream, PlannedStream]]:
-        """The streams that may not start beside another one of the config; what runs comes
-        first."""
-        ordered = sorted(plans.values(), key=lambda each: each.spec.id not in self._running)
-        return (
-            (each, earlier)
+        self, settings: Settings, plans: Iterable[PlannedStream]
+    ) -> dict[str, tuple[str, str]]:
+        """The streams that may not start beside another one, with why and the cure; running
+        ones win."""
+        ordered = sorted(plans, key=lambda each: each.spec.id not in self._running)
+        return {
+            each.spec.id: why_overlapping(settings, each, earlier)
             for each, earlier in overlapping(ordered)
             if each.spec.id not in self._running
-        )
+        }
 
     def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
         running = self._running.get(planned.spec.id)
@@ -214,8 +197,8 @@ class Supervisor:
         return pinned_conflict(planned.spec if joined else formats.kept(planned.spec), described)
 
     def adopt(self, settings: Settings) -> None:
-        """Run by these settings from now on: streams that do not change keep watch and epoch.
-        Nothing changes once all are stopped."""
+        """Run by these settings: streams that do not change keep watch and epoch. Nothing
+        once stopped."""
         if self._stopped:
             return
         self._context.settings = settings
@@ -239,8 +222,7 @@ class Supervisor:
             self._failed(message, 0.0, causes.INTERNAL)
 
     async def _ask_version(self) -> None:
-        """Keep the server's version known, from before the first stream on, so that how it lists
-        does not depend on luck."""
+        """Keep the server's version known, before the first stream starts: lists depend on it."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._version_due_s:
             return
@@ -261,61 +243,37 @@ class Supervisor:
         if statuses.problems.put("kubernetes", message, cause=cause):
             extra = {"error": message, "retry_in_s": round(wait_s, 1)}
             log.warning("discovery failed", extra=extra)
-        at_ms = clock.wall_ms() + int(wait_s * 1000)
+        at_ms = clock.wall_ms_in(wait_s)
         for stream in self._waiting:
             statuses.open(stream).failed("discovery", message, cause=cause, next_attempt_ms=at_ms)
 
-    def _plan(self, settings: Settings) -> list[_Plan]:
-        """What each entry means now. Entries that name their resource come first: a wildcard means
-        all others of its group."""
-        entries = sorted(settings.resources, key=lambda entry: entry.resource.startswith("*"))
-        resolved = [(entry, self._discovery.resolve(entry.resource)) for entry in entries]
-        shared = shared_topics(
-            settings, ((entry, _found(resolution)) for entry, resolution in resolved)
-        )
-        return [
-            self._plan_entry(settings, entry, resolution, shared) for entry, resolution in resolved
-        ]
+    def _plan(self, settings: Settings) -> list[EntryPlan]:
+        return plan_entries(settings, self._discovery.resolve, self._plan_entry)
 
     def _plan_entry(
         self, settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
-    ) -> _Plan:
-        if not isinstance(resolution, Found):
-            cause = None
-            if not isinstance(resolution, Unknown):
-                missing = isinstance(resolution, Missing)
-                kind = causes.RESOURCE_NOT_SERVED if missing else causes.ENTRY_UNUSABLE
-                cause = kind.about(entry.resource)
-            return _Plan(entry, found=False, problem=resolution.reason, cause=cause)
-        streams: list[PlannedStream] = []
+    ) -> EntryPlan:
         try:
-            for resource in resolution.resources:
-                topic = resource_topic(settings, entry, resource)
-                streams.extend(plan_streams(settings, entry, resource, prefixed=topic in shared))
-        except ValueError as error:
-            cause = causes.ENTRY_UNUSABLE.about(entry.resource)
-            return _Plan(entry, problem=str(error), cause=cause)
+            return plan_entry(settings, entry, resolution, shared)
         except Exception as error:
             # logged: what is odd about one resource concerns its entry alone
             message, new = self._unexpected.explain(error)
             extra = {"resource": entry.resource, "error": message}
             log.error("entry cannot be planned", extra=extra, exc_info=new)
-            return _Plan(entry, problem=message, cause=causes.INTERNAL)
-        return _Plan(entry, streams, warnings=resolution.warnings)
+            return EntryPlan(entry, problem=message, cause=causes.INTERNAL)
 
     def _reconcile(self, *, changed: bool) -> None:
         if self._stopped:
             return
         settings = self._context.settings
         plans = self._plan(settings)
-        pairs = self._overlapping(_streams(plans))
+        planned = streams_by_id(plans)
         refused = {
-            each.spec.id: ": ".join(why_overlapping(settings, each, earlier))
-            for each, earlier in pairs
+            stream: ": ".join(why)
+            for stream, why in self._overlapping(settings, planned.values()).items()
         }
-        planned = {
-            stream: each for stream, each in _streams(plans).items() if stream not in refused
-        }
+        for stream in refused:
+            del planned[stream]
         self._context.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
             if stream not in planned and running.planned.entry not in settings.resources:
@@ -331,12 +289,14 @@ class Supervisor:
                 running.recheck()
 
     def _show(
-        self, plan: _Plan, planned: Mapping[str, PlannedStream], refused: Mapping[str, str]
+        self, plan: EntryPlan, planned: Mapping[str, PlannedStream], refused: Mapping[str, str]
     ) -> None:
         """Record in the status registry what the entry waits for."""
         entry = plan.entry
         if plan.problem:
-            if plan.found or not self._covered(entry):
+            # streams that run notice by themselves when their resource goes
+            covered = any(each.planned.entry == entry for each in self._running.values())
+            if plan.resources or plan.cause == causes.INTERNAL or not covered:
                 self._wait_for(entry, plan.problem, plan.cause)
             return
         for warning in plan.warnings:
@@ -363,24 +323,14 @@ class Supervisor:
             self._warned.add(warning)
             log.warning(message, extra={"resource": entry.resource, "warning": warning})
 
-    def _covered(self, entry: ResourceEntry) -> bool:
-        """Streams of this entry run already: they notice by themselves when their resource goes."""
-        return any(each.planned.entry == entry for each in self._running.values())
-
     def _wait_for_all(self) -> None:
         for entry in self._context.settings.resources:
             self._wait_for(entry, "the API server was not queried yet", None)
 
     def _wait_for(
-        self,
-        entry: ResourceEntry,
-        reason: str,
-        cause: Cause | None,
-        *,
-        streams: Sequence[str] = (),
+        self, entry: ResourceEntry, reason: str, cause: Cause | None, *, streams: Sequence[str] = ()
     ) -> None:
-        """Show why the entry's streams cannot start. Those that run show the error alone: their
-        state is their own."""
+        """Show why the entry's streams cannot start. Those that run show the error alone."""
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._context.statuses.open(stream)
@@ -412,8 +362,8 @@ class Supervisor:
     # ---- streams ---------------------------------------------------------------------------------
 
     def _start(self, planned: PlannedStream, formats: KeyFormats) -> None:
-        """Start the stream, or put it in place of one that is planned otherwise; leave alone what
-        is as it should be."""
+        """Start the stream, replace one that is planned otherwise, leave alone what is as
+        it should be."""
         stream, running = planned.spec.id, self._running.get(planned.spec.id)
         if running is not None:
             held = running.planned
@@ -435,8 +385,7 @@ class Supervisor:
         )
 
     def _remove(self, stream: str, running: StreamRunner) -> None:
-        """The stream left the config: it says what it holds and falls silent; nothing is retired.
-        Source: WIRE 2."""
+        """The stream left the config; nothing is retired. Source: WIRE 2."""
         log.info("stream left the config", extra={"stream": stream, "topic": running.spec.topic})
         del self._running[stream]
         self._waiting.discard(stream)
@@ -478,16 +427,3 @@ class Supervisor:
                 self._context.statuses.open(stream).state = "waiting"
             else:
                 self._context.statuses.close(stream)
-
-
-def _found(resolution: Resolution) -> tuple[Resource, ...]:
-    return resolution.resources if isinstance(resolution, Found) else ()
-
-
-def _streams(plans: list[_Plan]) -> dict[str, PlannedStream]:
-    """All streams by id; of two entries that mean one, the first."""
-    planned: dict[str, PlannedStream] = {}
-    for plan in plans:
-        for each in plan.streams:
-            planned.setdefault(each.spec.id, each)
-    return planned

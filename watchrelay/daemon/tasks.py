@@ -19,11 +19,8 @@ _log = logging.getLogger(__name__)
 async def must_run(
     work: Coroutine[object, object, None], *, name: str, stopping: asyncio.Event
 ) -> None:
-    """Run `work` until `stopping`.
-
-    Raises: Died when it returned or was cancelled earlier. A TaskGroup neither fails nor logs when
-    a child ends cancelled, so without this a dead loop would go unnoticed.
-    """
+    """Run `work` until `stopping`. Raises: Died when it returned or was cancelled earlier,
+    which a TaskGroup would neither log nor fail for."""
     try:
         await work
     except asyncio.CancelledError:
@@ -35,11 +32,8 @@ async def must_run(
 
 
 async def end_all(tasks: Iterable[asyncio.Task[None]], *, again_s: float = 10.0) -> None:
-    """Cancel `tasks`, and return when all of them have ended.
-
-    Who has not ended after `again_s` is cancelled again: libraries swallow cancellations
-    (`kafka.client.patches` names two that did), and a process that is stopping ends.
-    """
+    """Cancel `tasks` until all have ended, again after `again_s`: libraries swallow
+    cancellations (`kafka.client.patches` names two that did)."""
     left = set(tasks)
     while left:
         for task in left:
@@ -59,10 +53,8 @@ async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> No
 async def unless(
     stopping: asyncio.Event, work: Coroutine[object, object, Result], *, name: str
 ) -> Result | None:
-    """The result of `work`; None when `stopping` was set before, and `work` is cancelled then.
-
-    Raises: what `work` raises, as it is.
-    """
+    """The result of `work`; None when `stopping` was set before, and `work` was cancelled.
+    Raises: what `work` raises, as it is."""
     try:
         async with asyncio.TaskGroup() as group:
             working = group.create_task(work, name=name)
@@ -75,27 +67,15 @@ async def unless(
     return None if working.cancelled() else working.result()
 
 
-def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that a group holds, if it holds just one, however deep; else the group."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
 class UnexpectedErrors:
-    """Tells errors that no code expected from those that were logged with their traceback
-    before."""
+    """Tells new errors that no code expected from those whose traceback was logged before."""
 
     def __init__(self) -> None:
         self._met: set[str] = set()
 
     def explain(self, error: Exception) -> tuple[str, BaseException | None]:
-        """What to log of `error`, or of the error in it that caused the others.
-
-        Returns: One line for people, and what to log the traceback of: None after the first error
-        of its type from that line of code.
-        """
+        """One line for people about `error`, or the cause in a group; and what to log the
+        traceback of: None after the first error of its type from that line of code."""
         cause = first_cause(error) if isinstance(error, ExceptionGroup) else error
         *_, frame = traceback.extract_tb(cause.__traceback__) or [None]
         place = (
@@ -112,12 +92,9 @@ class UnexpectedErrors:
 
 
 def log_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The event loop's exception handler: what it complains of is a bug of ours and logged as an
-    error, but for broken connections.
-
-    A connection reports its end to its reader, and once more to a future of its own that nobody
-    may be waiting for any more: seen once in half an hour of `make soak`.
-    """
+    """Logs what the event loop complains of as an error, but for broken connections: these are
+    reported to their reader, and again to a future that nobody may wait for (seen in `make
+    soak`)."""
     broken, future = context.get("exception"), context.get("future")
     if (
         isinstance(broken, ConnectionError)

@@ -184,7 +184,7 @@ def _create_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[s
 
 async def _show_events(settings: Settings, show: Callable[[list[Seen]], None]) -> None:
     reader = TailReader(
-        kafka_connection(settings, client_id="watchrelay-demo-tail").arguments(),
+        kafka_connection(settings, client_id="watchrelay-demo-tail"),
         control_topic=control_topic(settings),
         from_beginning=True,
     )

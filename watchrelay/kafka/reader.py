@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.core.errors import SinkForbidden
+from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.client_log import listening
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import make_consumer, stop_consumer
-from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.failures import unreachable, unreadable
 
 SILENT_AFTER_S: Final = 60.0
 """Longer than a broker of a healthy cluster is away, or than the client takes to find the next
@@ -22,6 +23,8 @@ _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 3.0
 _WAIT_MS = 500
 _RECORDS_AT_ONCE = 500
+COMMITTED: Final = {"isolation_level": "read_committed", "max_partition_fetch_bytes": 4 << 20}
+"""Options of a consumer for people and verification: blind to what was aborted."""
 
 Take = Callable[[TopicPartition, Sequence[Any]], object]
 """Gets records as aiokafka gives them (offset, timestamp, key, value, headers), never none."""
@@ -44,7 +47,10 @@ async def open_consumer(connection: KafkaConnection, **options: object) -> Async
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await consumer.start()
+            tail.clear()
             yield consumer
+        except TopicAuthorizationFailedError as error:
+            raise SinkForbidden(unreadable(error)) from error
         except (KafkaError, OSError, TimeoutError, ValueError) as error:
             raise unreachable(connection, error, tail.reason) from error
         finally:

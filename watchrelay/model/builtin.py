@@ -8,27 +8,9 @@ version, alpha ones included).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from watchrelay.model.names import ResourceName
-from watchrelay.model.resources import Resource
-
-
-@dataclass(frozen=True, slots=True)
-class Builtin:
-    """One built-in resource. `watchable`: it can be both listed and watched."""
-
-    resource: Resource
-    singular: str
-    short_names: tuple[str, ...]
-    watchable: bool
-
-    def called(self, name: str) -> bool:
-        """True when `name` is its plural, singular, Kind or one of its short names, whatever the
-        case (kubectl lowers it too)."""
-        lowered = name.lower()
-        return lowered in (self.resource.plural, self.singular) or lowered in self.short_names
-
+from watchrelay.model.resources import Resource, ServedResource
 
 _TABLE = """
 v1
@@ -168,7 +150,7 @@ where list or watch is missing. The singular is the Kind in lower case. The orde
 versions in a group, is the server's order of preference."""
 
 
-def _rows() -> Iterator[Builtin]:
+def _rows() -> Iterator[ServedResource]:
     group = version = ""
     for row in _TABLE.strip().splitlines():
         if not row.startswith(" "):
@@ -177,23 +159,20 @@ def _rows() -> Iterator[Builtin]:
         plural, kind, scope, *rest = row.split()
         resource = Resource(group, version, plural, kind, scope == "namespaced")
         shorts = tuple(rest[0].split(",")) if rest and rest[0] != "-" else ()
-        yield Builtin(resource, kind.lower(), shorts, watchable="unwatchable" not in rest)
+        yield ServedResource(resource, kind.lower(), shorts, watchable="unwatchable" not in rest)
 
 
-BUILTIN: tuple[Builtin, ...] = tuple(_rows())
+BUILTIN: tuple[ServedResource, ...] = tuple(_rows())
 """Every built-in resource in every version served, preferred ones first."""
 
 GROUPS: frozenset[str] = frozenset(entry.resource.group for entry in BUILTIN)
 """The groups of the table; "" is the core group."""
 
 
-def resolve(name: ResourceName) -> tuple[Builtin, ...]:
-    """The built-in resources that `name` can mean, preferred first, one version of each; empty when
-    it is none of them.
-
-    A wildcard gives every watchable resource of its group.
-    """
-    found: dict[tuple[str, str], Builtin] = {}
+def resolve(name: ResourceName) -> tuple[ServedResource, ...]:
+    """The built-in resources that `name` can mean, preferred first, one version of each; for a
+    wildcard every watchable one of its group."""
+    found: dict[tuple[str, str], ServedResource] = {}
     for entry in BUILTIN:
         resource = entry.resource
         if name.group is not None and resource.group != name.group:
@@ -205,7 +184,7 @@ def resolve(name: ResourceName) -> tuple[Builtin, ...]:
     return tuple(found.values())
 
 
-def served_in(called: str) -> tuple[Builtin, ...]:
+def served_in(called: str) -> tuple[ServedResource, ...]:
     """Every built-in resource of that name, in each version that is served."""
     return tuple(entry for entry in BUILTIN if entry.called(called))
 

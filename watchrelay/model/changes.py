@@ -6,13 +6,11 @@ import msgspec
 
 
 class Entry(msgspec.Struct, gc=False):
-    """The latest known state of one object, written by the store and by log recovery alone; 100,000
-    of these must fit in 100 MB.
+    """The latest known state of one object, written by the store and by log recovery alone;
+    100,000 of these must fit in 100 MB.
 
-    `hash` is ce_wrhash of the whole object (first 8 bytes, big-endian, of SHA-256(key, 0x00,
-    published bytes)); `packed` is the published bytes, compressed by `ObjectCompressor`;
-    `position` is that of its record while the log is recovered, 0 afterwards.
-    """
+    `hash` is ce_wrhash; `packed` the published bytes, compressed by `ObjectCompressor`;
+    `position` that of its record while the log is recovered, else 0."""
 
     uid: str
     resource_version: str
@@ -23,11 +21,8 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Upserted(msgspec.Struct, gc=False):
-    """The object is new or has changed.
-
-    `before` is the hash of the published state it replaces, None when there was none. `value` is
-    the published bytes when they are at hand; None: unpack `entry.packed`.
-    """
+    """The object is new or has changed. `before`: the hash of the published state it replaces,
+    None without one. `value`: the published bytes; None: unpack `entry.packed`."""
 
     key: bytes
     entry: Entry
@@ -36,11 +31,8 @@ class Upserted(msgspec.Struct, gc=False):
 
 
 class Removed(msgspec.Struct, gc=False):
-    """The object is gone. `entry` is its last known state; `resource_version` is the value of
-    ce_wrrv (docs/record-contract.md, section 3).
-
-    `observed`: seen as DELETED in the watch; False: deduced from a list, or implied by a new uid.
-    """
+    """The object is gone. `entry` is its last known state; `resource_version` the value of
+    ce_wrrv (record contract 3). `observed`: seen as DELETED in the watch; False: deduced."""
 
     key: bytes
     entry: Entry

@@ -1,5 +1,4 @@
-"""What the API server sent, decoded no further than needed: the object's own fields stay the bytes
-that were received."""
+"""What the API server sent, decoded no further than needed."""
 
 from __future__ import annotations
 
@@ -16,11 +15,9 @@ FrameType = Literal["ADDED", "MODIFIED", "DELETED"]
 class ObjectFrame(msgspec.Struct, gc=False):
     """One object as the server sent it, in a watch line or a list page.
 
-    `fields` maps each top-level key of the object to its raw JSON, in the order it came; `metadata`
-    does the same one level down (and `fields["metadata"]` stays the raw whole). `namespace` is ""
-    for a cluster-scoped object. `type` is "ADDED" in a page. `size` is the length of the object's
-    JSON in bytes.
-    """
+    `fields` maps each top-level key to its raw JSON, in order; `metadata` does the same one
+    level down. `namespace` is "" for a cluster-scoped object; `type` is "ADDED" in a page;
+    `size` is in bytes."""
 
     type: FrameType
     namespace: str
@@ -33,8 +30,7 @@ class ObjectFrame(msgspec.Struct, gc=False):
 
 
 class Bookmark(msgspec.Struct, frozen=True, gc=False):
-    """A frame that only moves the cursor, never relayed. `initial_end` marks the end of a streaming
-    list (value "true")."""
+    """A frame that only moves the cursor. `initial_end` marks the end of a streaming list."""
 
     resource_version: str
     initial_end: bool = False
@@ -42,8 +38,7 @@ class Bookmark(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An ERROR line, or a bare Status: it ends the stream. The error's class decides what to do
-    next."""
+    """An ERROR line, or a bare Status: it ends the stream; the error's class decides what to do."""
 
     error: KubeError
 
@@ -53,11 +48,8 @@ Frame = ObjectFrame | Bookmark | Failure
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One HTTP response of a list.
-
-    `resource_version` may be "" (then not watchable); `continue_token` is None at the end;
-    `failures` has one error per item that could not be decoded (the others are in `objects`).
-    """
+    """One HTTP response of a list. `resource_version` "" is not watchable; `continue_token` is
+    None at the end; `failures`: one error per item that could not be decoded."""
 
     resource_version: str
     continue_token: str | None
@@ -67,8 +59,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """The parameters of one list request, already legal together (docs/watch-facts.md 1.5-1.6).
-    Empty string: do not send."""
+    """The parameters of one list request, legal together (WATCH 1.5, 1.6). "": do not send."""
 
     limit: int = 0
     continue_token: str = ""
@@ -80,10 +71,8 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True)
 class WatchQuery:
-    """The parameters of one watch request.
-
-    Units: `timeout_s` is sent as timeoutSeconds; `idle_timeout_s` is our own deadline per receive.
-    """
+    """The parameters of one watch request. `timeout_s` is sent as timeoutSeconds;
+    `idle_timeout_s` is our own deadline per receive."""
 
     resource_version: str
     timeout_s: int

@@ -36,11 +36,9 @@ class ResourceName:
 
 
 def parse_name(text: str) -> ResourceName:
-    """The parts of a resource's name. kubectl's `deployments.v1.apps` is read as
-    `deployments.apps/v1`.
+    """The parts of a resource's name; kubectl's `deployments.v1.apps` is read too.
 
-    Raises: ValueError with one line for the operator, cure included.
-    """
+    Raises: ValueError with one line for the operator, cure included."""
     if not text:
         raise ValueError("must not be empty: write a resource, such as pods or deployments.apps")
     if text != text.strip() or any(c.isspace() for c in text):
@@ -76,8 +74,8 @@ def parse_name(text: str) -> ResourceName:
 
 
 def _meant_by_path(text: str) -> str:
-    """The name of what is written as in a URL or in `apiVersion`: `apps/v1/deployments`,
-    `apps/deployments`, `v1/pods`; else ""."""
+    """The name of what is written as in a URL or in `apiVersion` (`apps/v1/deployments`); else
+    ""."""
     parts = [
         part
         for part in text.removeprefix("/apis/").removeprefix("/api/").split("/")

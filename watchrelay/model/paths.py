@@ -19,8 +19,7 @@ Step = str | Wild
 Path = tuple[Step, ...]
 
 PROTECTED: Final = ("name", "namespace", "uid", "resourceVersion")
-"""Keys of `metadata` that no path removes or hides: without them there is neither a record key nor
-an order."""
+"""Keys of `metadata` that no path removes or hides: the record key and the order need them."""
 
 _KEY = re.compile(r'[^.\[\]"*\s]+|\*')
 _QUOTED = re.compile(r'\["((?:[^"\\]|\\["\\])*)"\]')
@@ -28,12 +27,10 @@ _BARE = re.compile(r'[^.\[\]"*\s]+')
 
 
 def parse_path(text: str) -> Path:
-    """The steps that `text` names.
+    """The steps that `text` names, at least one; the first is never `Wild.ITEM`. The inverse of
+    `format_path`.
 
-    At least one step; the first is never `Wild.ITEM`, for an object is a map.
-    Raises: ValueError, one line with what is wrong and where: the text is no path, or names a
-    protected key. parse_path(format_path(p)) == p for every path p that this returns.
-    """
+    Raises: ValueError, one line: the text is no path, or names a protected key."""
     if not text:
         raise ValueError("the path is empty")
     if text.startswith(("$", "/")):

@@ -54,25 +54,20 @@ class Reach:
 
     @classmethod
     def of(cls, namespaces: Collection[str], fields: str) -> Reach:
-        """The reach of a selection.
-
-        Args:
-            namespaces: the namespaces that are watched; none: all.
-            fields: the field selector, `name` and `excludeNamespaces` included.
-        """
+        """The reach of a selection: `namespaces` (none: all), and `fields`, the field
+        selector with `name` and `excludeNamespaces`."""
         reach = _of_fields(fields)
         return cls(reach.namespaces.only(namespaces), reach.names) if namespaces else reach
 
     def meets(self, other: Reach) -> bool:
-        """Whether some object can be in both selections, now or after a change of its labels or
-        fields."""
+        """Whether some object can be in both selections, now or after a change of it."""
         return self.namespaces.meet(other.namespaces) and self.names.meet(other.names)
 
 
 @lru_cache(maxsize=4096)
 def _of_fields(fields: str) -> Reach:
-    """Source: k8s.io/apimachinery/pkg/fields: terms are joined by commas that have no backslash
-    before them; all must match."""
+    """Source: k8s.io/apimachinery/pkg/fields: terms joined by commas without a backslash; all
+    must match."""
     found = {"namespace": ValueSet(), "name": ValueSet()}
     for term in re.split(r"(?<!\\),", fields):
         if match := _TERM.fullmatch(term):
@@ -85,8 +80,7 @@ def _of_fields(fields: str) -> Reach:
 
 
 class Overlaps(Generic[Item]):
-    """Items with a reach each, in groups; finds which of a group overlap. Those that list their
-    namespaces are compared with what has one of these, or no limit, and with nothing else."""
+    """Items with a reach each, in groups; finds which of a group overlap, without comparing all."""
 
     def __init__(self) -> None:
         self._items: dict[tuple[Hashable, str | None], list[tuple[int, Reach, Item]]] = {}
@@ -94,7 +88,6 @@ class Overlaps(Generic[Item]):
         self._count = 0
 
     def add(self, group: Hashable, reach: Reach, item: Item) -> None:
-        """Take `item` in."""
         self._count += 1
         added = self._count, reach, item
         self._groups.setdefault(group, []).append(added)

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from typing import NewType
 
 ResourceVersion = NewType("ResourceVersion", str)
-"""Opaque string from the server: equality anywhere, order only through `compare`, and only within
-one resource."""
+"""Opaque: equality anywhere, order only through `compare`, and only within one resource."""
 
 ObjectKey = NewType("ObjectKey", bytes)
-"""The record key of an object: `<namespace>/<name>` or `/<name>`, behind the stream's key prefix
-where a topic holds several resources."""
+"""`<namespace>/<name>` or `/<name>`, behind the stream's key prefix on a shared topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One group/version/plural: the thing that one list+watch follows. Group is "" for the core
-    group."""
+    """One group/version/plural: what one list+watch follows. Group is "" for the core group."""
 
     group: str
     version: str
@@ -47,6 +44,22 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedResource:
+    """A resource as one version of its group serves it, its other names in lower case. `watchable`:
+    its verbs include list and watch."""
+
+    resource: Resource
+    singular: str
+    short_names: tuple[str, ...]
+    watchable: bool
+
+    def called(self, name: str) -> bool:
+        """Whether `name` is its plural, singular, Kind or short name, whatever the case."""
+        lowered = name.lower()
+        return lowered in (self.resource.plural, self.singular) or lowered in self.short_names
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Which objects of a resource are asked of the server, and in which representation."""
 
@@ -56,12 +69,10 @@ class Selection:
     field_selector: str = ""
     metadata_only: bool = False
     depth_checked: bool = True
-    """False: objects need no check against `DEPTH_MAX`, for a built-in type bounds their depth and
-    nothing decodes them again."""
+    """False: a built-in type bounds the depth of its objects, and nothing decodes them again."""
 
     @property
     def path(self) -> str:
-        """The URL path of the collection asked."""
         return self.resource.path(self.namespace)
 
 
@@ -70,8 +81,7 @@ _VERSION_MAX = 1024
 
 
 def watchable(version: str) -> bool:
-    """Whether a watch may start from `version`: "" and "0" mean any state (docs/watch-facts.md
-    2.11)."""
+    """Whether a watch may start from `version`: "" and "0" mean any state (WATCH 2.11)."""
     return version not in {"", "0"} and len(version) <= _VERSION_MAX
 
 
@@ -79,8 +89,7 @@ _COMPARABLE_MAX = str(2**64 - 1)
 
 
 def comparable(version: str) -> bool:
-    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504,
-    docs/watch-facts.md 4.1-4.2."""
+    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504, WATCH 4.1, 4.2."""
     return (
         version.isascii()
         and version.isdigit()
@@ -93,11 +102,8 @@ def comparable(version: str) -> bool:
 
 
 def compare(left: str, right: str) -> int | None:
-    """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when the two cannot
-    be ordered.
-
-    compare(a, b) == -compare(b, a) wherever it is not None. Source: KEP-5504.
-    """
+    """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when they cannot
+    be ordered. compare(a, b) == -compare(b, a). Source: KEP-5504."""
     if left == right:
         return 0
     if not (comparable(left) and comparable(right)):

@@ -15,8 +15,7 @@ Format = Literal["cloudevents", "structured", "debezium"]
 
 @dataclass(frozen=True, slots=True)
 class WatchPlan:
-    """How a stream is followed. Units: `page_size` in objects, 0 for unbounded; `relist_interval_s`
-    0 for never."""
+    """How a stream is followed. `page_size` 0: unbounded; `relist_interval_s` 0: never."""
 
     selection: Selection
     initial_list: InitialList = "auto"
@@ -25,17 +24,13 @@ class WatchPlan:
     bookmarks: bool = True
     relist_interval_s: float = 0.0
     arrival_namespaces: frozenset[str] = frozenset()
-    """Not empty: a cluster-wide watch of which only these namespaces are kept (`scope: cluster`),
-    filtered on arrival."""
+    """Not empty: a cluster-wide watch (`scope: cluster`), filtered on arrival to these."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """Everything that decides what a stream's topic holds, and where. see docs/record-contract.md.
-
-    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"; `labels` is group, version,
-    resource for metrics.
-    """
+    """Everything that decides what a stream's topic holds, and where: docs/record-contract.md.
+    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"."""
 
     id: str
     cluster: str
@@ -49,8 +44,7 @@ class StreamSpec:
     description: dict[str, object] = field(default_factory=dict)
     """The JSON of the control topic's `stream/<id>` record, but for `epochBase`."""
     partitions_from: Literal["config", "default", "topic"] = field(default="config", compare=False)
-    """Where the number of partitions comes from: "topic" where the stream, or its topic, was
-    started with it."""
+    """"topic" where the stream, or its topic, was started with this number of partitions."""
 
     @property
     def source(self) -> str:

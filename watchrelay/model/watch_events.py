@@ -14,23 +14,17 @@ from watchrelay.model.frames import ObjectFrame
 
 @dataclass(frozen=True, slots=True)
 class ListBegun:
-    """A list starts (init). Whatever an unfinished list brought is void.
-
-    `by_content`: the server went back, and may give versions a second time: equal uid and version
-    do not prove equal content.
-    """
+    """A list begins; what an unfinished one brought is void. `by_content`: the server went
+    back: equal uid and version do not prove equal content."""
 
     by_content: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Objects of the running list (init-apply), in the server's order. In a streaming list a frame
-    of type DELETED may be among them.
-
-    Of the objects that were listed but could not be decoded, `damaged` has namespace and name where
-    those can be read, and `unreadable` counts the others.
-    """
+    """Objects of the running list, in the server's order; a streaming list may have DELETED
+    ones. Of those that could not be decoded, `damaged` has namespace and name, `unreadable`
+    counts the others."""
 
     objects: list[ObjectFrame]
     unreadable: int = 0
@@ -39,13 +33,11 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ListDone:
-    """The list is complete (init-done) and shows the state at `resource_version`.
+    """The list is complete and shows the state at `resource_version`.
 
-    `confirmed`: a second, quorum list requested because the first was suspicious
-    (docs/watch-facts.md 5.8); it is accepted unconditionally. `since`: the cursor of the former
-    watch, when the next one resumes from it and not from the list: its changes up to
-    `resource_version` are in the list already. "" otherwise.
-    """
+    `confirmed`: a second, quorum list, as the first was suspicious (WATCH 5.8); accepted
+    unconditionally. `since`: the cursor of the former watch, where the next one resumes from
+    it; else ""."""
 
     resource_version: str
     confirmed: bool = False
@@ -54,8 +46,7 @@ class ListDone:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Changes seen in the watch (apply, delete), in the server's order; `received_s` is monotonic.
-    Never empty."""
+    """Changes seen in the watch, in order, never empty; `received_s` is monotonic."""
 
     frames: list[ObjectFrame]
     received_s: float
@@ -70,8 +61,8 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """Something failed and will be tried again at `retry_at_s` (monotonic; None: at once). A value,
-    never an end."""
+    """Something failed and is tried again at `retry_at_s` (monotonic; None: at once). Never an
+    end."""
 
     error: KubeError
     retry_at_s: float | None
@@ -79,8 +70,7 @@ class Troubled:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The resource is no longer served (absent from discovery, twice): every object is a removal.
-    docs/watch-facts.md 8.4."""
+    """The resource is no longer served (absent twice): every object is a removal. WATCH 8.4."""
 
 
 Watched = ListBegun | Listed | ListDone | Observed | Progressed | Troubled | Gone

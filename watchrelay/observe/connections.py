@@ -1,5 +1,4 @@
-"""Connections to the HTTP port: few at a time and none for long, so that file descriptors are left
-for Kafka and the watches."""
+"""Few connections to the HTTP port and none for long: Kafka and the watches need the files."""
 
 from __future__ import annotations
 
@@ -10,22 +9,17 @@ from typing import Any, Final, Literal
 from aiohttp import web
 
 CONNECTIONS_MAX: Final = 32
-"""Connections that wait for a request, and as many that send an answer; one more closes the oldest
-of its kind."""
+"""Those that wait for a request, and as many that send an answer; one more closes the oldest."""
 IDLE_S: Final = 20.0
-"""A connection that sends no whole request for so long is closed. Above the chart's scrape interval
-of 15 s."""
+"""A connection without a whole request for so long is closed. Above a scrape interval of 15 s."""
 ANSWER_S: Final = 20.0
-"""A client that does not read its answer for so long is cut off. Above a scrape's deadline of 10
-s."""
+"""A client that does not read for so long is cut off. Above a scrape's deadline of 10 s."""
 VIEWER_S: Final = 10.0
-"""A viewer whose buffers are full for so long is cut off; its browser connects again when it is
-back."""
+"""A viewer whose buffers are full for so long is cut off; its browser connects again."""
 _BODY_S: Final = 1.0
 """How long a request's body, which nobody reads, may take to end."""
 _ACCEPTED_AT_ONCE: Final = 8
-"""Connections accepted in one turn of the event loop: what may be open beyond the bound for a
-moment."""
+"""Accepted in one turn of the event loop: what may be open beyond the bound for a moment."""
 _BACKLOG: Final = 256
 """Connections that the kernel keeps for us meanwhile; they cost no file descriptor."""
 _NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -41,11 +35,8 @@ _MOST_S: Final[dict[_Kind, float | None]] = {
 
 class Connections:
     """The open connections of one server, by what they wait for, the oldest first; each kind is
-    bounded on its own.
-
-    A flood of silent clients closes none that is being answered, and one of clients that do not
-    read closes none that is about to ask.
-    """
+    bounded on its own, so that silent clients close none that is being answered, and slow ones
+    none that is about to ask."""
 
     def __init__(self) -> None:
         self._held: dict[
@@ -54,13 +45,8 @@ class Connections:
         self._server: asyncio.Server | None = None
 
     async def listen(self, server: web.Server, host: str, port: int) -> int:
-        """Accept connections until `close`.
-
-        Returns: the port in use: the one asked for, or the one found when it was 0.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
+        """Accept connections until `close`; the port in use. Raises: OSError for an address
+        that cannot be used."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Connection(server, self), host, port, backlog=_ACCEPTED_AT_ONCE
@@ -71,7 +57,6 @@ class Connections:
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
 
@@ -82,7 +67,6 @@ class Connections:
                 transport.abort()
 
     def opened(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """A client connected."""
         self._enter("waiting", connection, transport)
 
     def move(
@@ -103,7 +87,6 @@ class Connections:
             )
 
     def closed(self, connection: web.RequestHandler) -> None:
-        """The connection is gone."""
         for kind in self._held:
             self._leave(kind, connection)
 
@@ -125,8 +108,6 @@ class Connections:
 
 
 class _Connection(web.RequestHandler):
-    """A connection whose state `Connections` knows."""
-
     __slots__ = ("_all",)
 
     def __init__(self, server: web.Server, connections: Connections) -> None:

@@ -17,10 +17,8 @@ _EVERY_S = 0.5
 def measure_interpreter(metrics: Metrics) -> Iterator[None]:
     """Both are measured within the block, which an event loop runs.
 
-    A loop that was held up for long is observed once, with all of it. A collection may begin
-    wherever memory is asked for, also while a counter of the library holds its lock: so its
-    seconds are added to plain numbers.
-    """
+    A collection may begin while a counter of the library holds its lock, so its seconds are
+    added to plain numbers."""
     loop, lag = asyncio.get_running_loop(), metrics.histogram("event_loop_lag_seconds")
     began_s = 0.0
     timer = loop.call_later(_EVERY_S, lambda: fired())

@@ -1,5 +1,4 @@
-"""Server-sent events for the status page: one update per second, shared by all viewers, and none
-while there is no viewer."""
+"""Server-sent events for the status page: one update a second for all viewers, if any."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class _Picture:
-    """The overview at one moment, encoded; `news` is the event for viewers that have the previous
-    picture."""
+    """The overview at one moment, encoded; `news` is the event that leads to it from the
+    previous one."""
 
     number: int
     due_s: float
@@ -40,8 +39,7 @@ class _Picture:
 
 
 class Live:
-    """Encoded overviews, made on request when the newest is older than `TICK_S`; dropped with the
-    last viewer."""
+    """Encoded overviews, made on request once older than `TICK_S`, dropped with the last viewer."""
 
     def __init__(self, statuses: StatusRegistry, readiness: Readiness, about: About) -> None:
         self._statuses, self._readiness, self._about = statuses, readiness, about
@@ -52,12 +50,10 @@ class Live:
 
     @property
     def full(self) -> bool:
-        """No more viewers are taken."""
         return self.viewers >= VIEWERS_MAX or self._ended.is_set()
 
     @property
     def holds(self) -> bool:
-        """A picture is kept, since somebody looks."""
         return self._picture is not None
 
     def end(self) -> None:
@@ -84,7 +80,6 @@ class Live:
         return whole
 
     def text(self) -> str:
-        """The present as a table for a terminal."""
         return as_text(self._statuses, self._readiness, self._about)
 
     def transitions(self, stream: str) -> bytes | None:
@@ -96,8 +91,8 @@ class Live:
         return _encode({**status.as_json(), "transitions": status.history_json()})
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Server-sent events for one viewer: the whole picture, then each second what changed;
-        a slow viewer gets the whole again."""
+        """Events for one viewer: the whole picture, then each second what changed; a slow
+        one gets the whole again."""
         self.viewers += 1
         try:
             yield b"retry: %d\n\n" % RETRY_MS
@@ -142,8 +137,7 @@ class Live:
 
 
 def _news(before: _Picture, now: _Picture) -> bytes:
-    """The event that leads from one picture to the next; the time alone when nothing happened, so
-    that silence means a broken line."""
+    """The event that leads from one picture to the next; the time alone where nothing happened."""
     parts = [b'"at":%d' % now.seen.at_ms]
     changed = [row for name, row in now.rows.items() if row != before.rows.get(name)]
     if changed:

@@ -1,5 +1,4 @@
-"""Which of many similar log lines are written: the first about each subject, then one with a count
-now and then."""
+"""Which of many similar log lines are written: the first of a subject, then one now and then."""
 
 from __future__ import annotations
 
@@ -9,8 +8,7 @@ from typing import Final
 LINE_EVERY_S: Final = 300.0
 """A subject that occurs again and again is one line in this time."""
 SUBJECTS_MAX: Final = 100
-"""Subjects remembered: so many lines, and one for all other subjects together, in
-`LINE_EVERY_S`."""
+"""Subjects remembered: a line each, and one for all others, in `LINE_EVERY_S`."""
 _OTHERS: Final = object()
 
 
@@ -22,12 +20,8 @@ class LogLimit:
         """When each may be a line again, and how often it occurred since its last one."""
 
     def due(self, subject: Hashable, now_s: float) -> int:
-        """How many occurrences a line written now represents; 0: write none.
-
-        Args:
-            subject: What the line is about: an object and a cause.
-            now_s: Monotonic seconds.
-        """
+        """How many occurrences of `subject` a line written now represents; 0: write none.
+        `now_s` is monotonic."""
         subjects = self._subjects
         if subject not in subjects and len(subjects) > SUBJECTS_MAX:
             for known in [
@@ -46,6 +40,5 @@ class LogLimit:
         return count + 1
 
     def _others(self, count: int) -> None:
-        """Count occurrences of a subject that is forgotten."""
         next_s, others = self._subjects[_OTHERS]
         self._subjects[_OTHERS] = (next_s, others + count)

@@ -24,16 +24,12 @@ _RESET = "\x1b[0m"
 _ERROR_MAX, _TRACEBACK_MAX = 1_000, 16_000
 """Characters. An exception may quote the input that caused it, at the end of its traceback."""
 _LIBRARIES = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
-"""Never below warnings: those of AWS say at debug what they sign, and the keys that they were given
-for it."""
+"""Never below warnings: those of AWS log at debug what they sign, and the keys for it."""
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller put into `extra`, and an exception as one line.
-
-    Its traceback too where this program logs it, which it does once for an error that no code
-    expected; those of libraries at DEBUG alone.
-    """
+    """What the caller put into `extra`, and an exception as one line, with the traceback where
+    this program logs it; those of libraries at DEBUG alone."""
     data = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
@@ -96,8 +92,7 @@ def _plain(value: object) -> str:
 
 
 def configure(log_format: LogFormat, level: str, *, stream: IO[str] | None = None) -> None:
-    """Send every record to stderr in the format chosen; `auto` is console on a terminal and JSON
-    elsewhere."""
+    """Log to stderr in the format chosen; `auto` is console on a terminal, else JSON."""
     target = stream or sys.stderr
     terminal = target.isatty()
     handler = logging.StreamHandler(target)

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from prometheus_client import (
@@ -54,8 +55,7 @@ USUAL_ERRORS = {
     "TopicAuthorizationFailedError": False,
     "UnknownTopicOrPartitionError": True,
 }
-"""Errors of batches that every topic has a series for from its start, with their `retriable`: a
-rate needs a zero to begin at."""
+"""Errors with a series in every topic from its start: a rate needs a zero to begin at."""
 _VALUES: Final = {
     "list": ("success", "expired", "error"),
     "watch_starts": ("watchlist", "watch"),
@@ -71,8 +71,6 @@ _VALUES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One line of the catalogue."""
-
     name: str
     kind: str
     labels: tuple[str, ...]
@@ -104,11 +102,11 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
         "backpressure_seconds": "Time that the watch was not read because the queue was full.",
     },
     ("counter", ("stream", "reason")): {
-        "ownership_changes": "Times the stream was claimed, assigned, revoked or fenced.",
+        "ownership_changes": "Times the stream was claimed, assigned, revoked or fenced."
     },
     ("counter", (*RESOURCE, "result")): {"list": "Lists finished, by result."},
     ("histogram", RESOURCE): {
-        "list_duration_seconds": "Time from the first page's request to the end of the list.",
+        "list_duration_seconds": "Time from the first page's request to the end of the list."
     },
     ("gauge", RESOURCE): {
         "list_objects": "Objects that the newest complete list held.",
@@ -128,34 +126,34 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     ("counter", (*RESOURCE, "type")): {"events_received": "Frames received in watches, by type."},
     ("counter", ("topic", "kind")): {"records_acked": "Records acknowledged by Kafka, by kind."},
     ("counter", ("topic",)): {
-        "record_bytes": "Bytes of keys and values acknowledged by Kafka, before compression.",
+        "record_bytes": "Bytes of keys and values acknowledged by Kafka, before compression."
     },
     ("counter", ("topic", "how")): {
         "records_trimmed": "Records published without part of the object because it was too "
-        "large; withheld: not published, not even by name.",
+        "large; withheld: not published, not even by name."
     },
     ("counter", ("topic", "error", "retriable")): {
-        "produce_errors": "Batches that Kafka refused or did not acknowledge, by error.",
+        "produce_errors": "Batches that Kafka refused or did not acknowledge, by error."
     },
     ("histogram", ("topic",)): {
         "produce_duration_seconds": "Time from handing a batch to the producer to its "
-        "acknowledgement.",
+        "acknowledgement."
     },
     ("counter", ("reason",)): {
         "producer_rebuilds": "Times the producer replaced its connections (watchdog, credentials) "
-        "or the producer id of a partition (identity).",
+        "or the producer id of a partition (identity)."
     },
     ("histogram", ("stream",)): {
-        "relay_lag_seconds": "Time from receiving an event to its acknowledgement by Kafka.",
+        "relay_lag_seconds": "Time from receiving an event to its acknowledgement by Kafka."
     },
     ("gauge", ("topic",)): {
-        "last_ack_timestamp_seconds": "When Kafka last acknowledged a batch, Unix time.",
+        "last_ack_timestamp_seconds": "When Kafka last acknowledged a batch, Unix time."
     },
     ("counter", ("result",)): {
-        "signals": "Records read from the signal topic, by what became of them.",
+        "signals": "Records read from the signal topic, by what became of them."
     },
     ("counter", ("verb", "code")): {
-        "kube_requests": "Requests to the API server, by verb and status code (0: no answer).",
+        "kube_requests": "Requests to the API server, by verb and status code (0: no answer)."
     },
     ("histogram", ("verb",)): {"kube_request_duration_seconds": "Time to the response's headers."},
     ("gauge", ()): {
@@ -166,10 +164,10 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
         "time.",
     },
     ("histogram", ()): {
-        "event_loop_lag_seconds": "How late a timer of the event loop ran, twice a second.",
+        "event_loop_lag_seconds": "How late a timer of the event loop ran, twice a second."
     },
     ("counter", ("generation",)): {
-        "gc_pause_seconds": "Time that Python's garbage collector held everything up.",
+        "gc_pause_seconds": "Time that Python's garbage collector held everything up."
     },
     ("gauge", ("hash",)): {"config_info": "1, labelled with the hash of the config in force."},
 }
@@ -182,23 +180,20 @@ CATALOGUE: Final = {
 }
 
 _SERIES = re.compile(rb"^(\w+)([{ ])", re.MULTILINE)
-"""The begin of a line of the text format that is a series: its name, then its labels or its
-value."""
+"""The begin of a series in the text format: its name, then its labels or its value."""
 _COLLECTED = {"relay_lag_seconds", "gc_pause_seconds"}
 """They are counted outside the library, and read when somebody asks."""
 
 
 class Lag:
-    """A histogram that takes a batch of observations in one call: one list increment each, no
-    locks."""
+    """A histogram that takes a batch of observations in one call, without locks."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(LAG_BUCKETS_S) + 1)
         self.total_s = 0.0
 
     def observe_batch(self, received_s: Iterable[float], now_s: float) -> float | None:
-        """Count `now_s - t` for each t; the longest of them. Units: seconds, monotonic; a t of 0
-        was not received and is not counted."""
+        """Count `now_s - t` for each t but 0; the longest of them. Units: seconds, monotonic."""
         slowest_s: float | None = None
         # events of one chunk were received at one moment
         for at_s, count in Tally(received_s).items():
@@ -210,44 +205,32 @@ class Lag:
         return slowest_s
 
 
-class _LagCollector(Collector):
-    def __init__(self) -> None:
-        self.by_stream: dict[str, Lag] = {}
-
-    def collect(self) -> Iterable[HistogramMetricFamily]:
-        described = CATALOGUE["relay_lag_seconds"]
-        family = HistogramMetricFamily(
-            "watchrelay_relay_lag_seconds", described.help, labels=["stream"]
-        )
-        for stream, lag in self.by_stream.items():
-            running, buckets = 0, []
-            for bound, count in zip((*map(str, LAG_BUCKETS_S), "+Inf"), lag.counts, strict=True):
-                running += count
-                buckets.append((bound, running))
-            family.add_metric([stream], buckets=buckets, sum_value=lag.total_s)
-        yield family
-
-
-class _PauseCollector(Collector):
-    """`seconds` are added to from where no lock may be taken (`interpreter.py`)."""
+class _Collected(Collector):
+    """The metrics of `_COLLECTED`. `gc_seconds`, by generation, are added to from where no lock may
+    be taken (`interpreter.py`)."""
 
     def __init__(self) -> None:
-        self.seconds = [0.0, 0.0, 0.0]
+        self.lags: dict[str, Lag] = {}
+        self.gc_seconds = [0.0, 0.0, 0.0]
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        family = CounterMetricFamily(
-            "watchrelay_gc_pause_seconds", CATALOGUE["gc_pause_seconds"].help, labels=["generation"]
-        )
-        for generation, seconds in enumerate(self.seconds):
-            family.add_metric([str(generation)], seconds)
-        yield family
+    def collect(self) -> Iterable[HistogramMetricFamily | CounterMetricFamily]:
+        name, text = "watchrelay_relay_lag_seconds", CATALOGUE["relay_lag_seconds"].help
+        lags = HistogramMetricFamily(name, text, labels=["stream"])
+        for stream, lag in self.lags.items():
+            bounds = (*map(str, LAG_BUCKETS_S), "+Inf")
+            buckets = list(zip(bounds, accumulate(lag.counts), strict=True))
+            lags.add_metric([stream], buckets=buckets, sum_value=lag.total_s)
+        yield lags
+        name, text = "watchrelay_gc_pause_seconds", CATALOGUE["gc_pause_seconds"].help
+        pauses = CounterMetricFamily(name, text, labels=["generation"])
+        for generation, seconds in enumerate(self.gc_seconds):
+            pauses.add_metric([str(generation)], seconds)
+        yield pauses
 
 
 class _Children:
-    """The children of every metric with some labels, made at once so that rates begin at zero.
-
-    One attribute per metric; a dict by the last label where `_VALUES` has its values.
-    """
+    """The children of every metric with some labels, made at once so that rates begin at zero;
+    a dict by the last label where `_VALUES` has its values."""
 
     def __init__(self, metrics: Metrics, labels: Mapping[str, str]) -> None:
         for attribute in type(self).__annotations__:
@@ -320,8 +303,7 @@ class TopicMetrics(_Children):
             self._produce_errors(error, retriable)
 
     def produce_failed(self, error: str, *, retriable: bool) -> None:
-        """Count one failed batch. `error` is an exception's class name, or
-        `NO_ACKNOWLEDGEMENT`."""
+        """Count one failed batch. `error`: an exception's class name, or `NO_ACKNOWLEDGEMENT`."""
         self._produce_errors(error, retriable).inc()
 
     def _produce_errors(self, error: str, retriable: bool) -> Counter:
@@ -331,8 +313,7 @@ class TopicMetrics(_Children):
 
 
 class Metrics:
-    """All metrics on a registry of their own. `cluster` is the label that each series gets in
-    `text`."""
+    """All metrics on a registry of their own; `cluster` is a label of each series in `text`."""
 
     def __init__(self, cluster: str = "") -> None:
         self.registry = CollectorRegistry()
@@ -343,11 +324,9 @@ class Metrics:
         for described in CATALOGUE.values():
             if described.name not in _COLLECTED:
                 self._families[described.name] = self._make(described)
-        self._lags = _LagCollector()
-        pauses = _PauseCollector()
-        self.gc_pause_seconds = pauses.seconds
-        for collector in (self._lags, pauses):
-            self.registry.register(collector)
+        self._collected = _Collected()
+        self.gc_pause_seconds = self._collected.gc_seconds
+        self.registry.register(self._collected)
 
     def _make(self, described: Described) -> Counter | Gauge | Histogram:
         name, labels = f"watchrelay_{described.name}", described.labels[1:]
@@ -360,8 +339,8 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """What `/metrics` answers: every series has the label `cluster`, set here so that counting
-        costs no more by it."""
+        """What `/metrics` answers; the label `cluster` is set here, so that counting costs
+        no more by it."""
         label = b'cluster="%b"' % self._cluster.encode()
         return _SERIES.sub(
             lambda series: b"%b{%b%b" % (series[1], label, b"," if series[2] == b"{" else b"} "),
@@ -369,8 +348,8 @@ class Metrics:
         )
 
     def register_process_collectors(self) -> None:
-        """Expose CPU, memory, open files, start and collections of this process too, as every
-        client library names them."""
+        """Expose CPU, memory, open files and collections too, as every client library names
+        them."""
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
@@ -393,12 +372,11 @@ class Metrics:
         return family
 
     def lag(self, stream: str) -> Lag:
-        """The lag histogram of `stream`."""
-        return self._lags.by_stream.setdefault(stream, Lag())
+        return self._collected.lags.setdefault(stream, Lag())
 
     def stream(self, stream: str, resource: Resource | None) -> StreamMetrics:
-        """The per-stream children, made on first use (and again when the stream's resource was
-        resolved to another version)."""
+        """The children of a stream; made again when its resource was resolved to another
+        version."""
         held = self._streams.get(stream)
         if held is None or held.resource != resource:
             if held is not None:
@@ -407,15 +385,13 @@ class Metrics:
         return held
 
     def topic(self, topic: str) -> TopicMetrics:
-        """The per-topic children, made on first use."""
         held = self._topics.get(topic)
         if held is None:
             held = self._topics[topic] = TopicMetrics(self, topic)
         return held
 
     def set_states(self, current: Mapping[str, str], states: Sequence[str]) -> None:
-        """Make the series of `stream_state` those of `current`, the state by stream id, and of no
-        other stream; `states` are all that there are."""
+        """Make the series of `stream_state` those of `current` (by stream id) and no others."""
         family = self.gauge("stream_state")
         family.clear()
         for stream, state in current.items():
@@ -427,7 +403,7 @@ class Metrics:
         held = self._streams.pop(stream, None)
         if held is not None:
             self._drop_children(held)
-            self._lags.by_stream.pop(stream, None)
+            self._collected.lags.pop(stream, None)
 
     def _drop_children(self, held: StreamMetrics) -> None:
         for name, family in self._families.items():

@@ -16,11 +16,9 @@ from watchrelay.observe.status import Readiness, StatusRegistry, StreamStatus
 
 Level = Literal["person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
-"""Worst first. `person`: nothing helps but what a person does. `retrying`: the relay tries on by
-itself. `notice`: no stream suffers."""
+"""Worst first. `person`: an operator must act. `notice`: no stream suffers."""
 BEHIND_AFTER_MS: Final = 5_000
-"""What is queued so long without any acknowledgement is behind; a pulse of produce requests takes
-milliseconds."""
+"""Queued so long without an acknowledgement is behind; produce requests take milliseconds."""
 MESSAGES_MAX: Final = 3
 """Messages that a card repeats; the others are shown with their streams."""
 
@@ -36,17 +34,18 @@ class StreamVerdict:
 
     @property
     def kind(self) -> CauseKind | None:
-        """The kind of the cause."""
         return self.cause.kind if self.cause is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The title of a cause, what to do about it, and its runbook."""
+    """The title of a cause, what to do about it, its runbook, and how bad it is: not "retrying"
+    where it is not retried, or only a person can mend it all the same."""
 
     title: str
     todo: str
     runbook: str = ""
+    level: Level = "retrying"
 
 
 ADVICE: Final = {
@@ -77,11 +76,13 @@ ADVICE: Final = {
         "The previous config stays in effect. Correct the file: `watchrelay validate` names every "
         "mistake.",
         "WatchRelayConfigReloadFailed",
+        level="person",
     ),
     CauseKind.DUPLICATE_ENTRY: Advice(
         "Two config entries define the same stream",
         "Give one of them an id, or take it out.",
         "WatchRelayConfigReloadFailed",
+        level="person",
     ),
     CauseKind.KUBERNETES: Advice(
         "The API server cannot be followed",
@@ -95,6 +96,7 @@ ADVICE: Final = {
         "the message names. "
         "Files are read again without a restart; the relay retries by itself.",
         "WatchRelayWatchNotActive",
+        level="person",
     ),
     CauseKind.KAFKA: Advice(
         "Kafka does not acknowledge",
@@ -116,10 +118,12 @@ ADVICE: Final = {
     CauseKind.SIGNAL_TOPIC: Advice(
         "Snapshot requests are not read",
         "Streams go on without. Correct the signal topic as the message says.",
+        level="notice",
     ),
     CauseKind.RESTART_NEEDED: Advice(
         "A configuration change requires a restart",
         "Restart when it suits: a restart replays nothing.",
+        level="notice",
     ),
     CauseKind.INTERNAL: Advice(
         "An unexpected error in the relay",
@@ -133,19 +137,12 @@ ADVICE: Final = {
         "WatchRelayWatchErrors",
     ),
 }
-_LEVELS: Final[dict[CauseKind, Level]] = {
-    CauseKind.DUPLICATE_ENTRY: "person", CauseKind.CREDENTIALS: "person",
-    CauseKind.CONFIG_REFUSED: "person", CauseKind.RESTART_NEEDED: "notice",
-    CauseKind.SIGNAL_TOPIC: "notice",
-}  # fmt: skip
-"""Of causes that are not retried, or that only a person can mend all the same."""
 _AT_THE_API_SERVER: Final = (
     CauseKind.MISSING_RIGHT,
     CauseKind.RESOURCE_NOT_SERVED,
     CauseKind.ENTRY_UNUSABLE,
 )
-"""While such an error is retried at once, without waiting for an operator, the API server is the
-likelier cause."""
+"""While such an error is retried at once, the API server is the likelier cause."""
 _FOLLOW_FROM_KAFKA: Final = ("control", "signal")
 """Problems that are no news while Kafka is away."""
 
@@ -162,11 +159,11 @@ def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
     by_person = (
         each
         for each in reversed(status.troubles.values())
-        if _LEVELS.get(each.cause.kind) == "person"
+        if ADVICE[each.cause.kind].level == "person"
     )
     if (trouble := next(by_person, status.trouble)) is not None:
         cause = KUBERNETES if trouble.cause.kind in _AT_THE_API_SERVER else trouble.cause
-        level = _LEVELS.get(cause.kind, "retrying")
+        level = ADVICE[cause.kind].level
         return StreamVerdict(level, trouble.since_ms, cause, trouble.message)
     if status.state == "backoff":
         return StreamVerdict(
@@ -190,8 +187,8 @@ def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
 
 @dataclass(slots=True)
 class Card:
-    """One cause of trouble and the streams that it affects; `messages`: pairs of the stream ("" for
-    the process) and the message."""
+    """One cause of trouble and its streams; `messages`: pairs of stream ("": the process) and
+    message."""
 
     level: Level
     kind: CauseKind
@@ -202,7 +199,6 @@ class Card:
     _gists: list[str] = field(default_factory=list)
 
     def add(self, stream: str, message: str, since_ms: int, next_ms: int | None) -> None:
-        """Add a message of `stream`."""
         if stream:
             self.streams.append(stream)
         gist = _VARIES.sub("", message)
@@ -216,7 +212,6 @@ class Card:
             self.next_ms = next_ms
 
     def as_json(self) -> dict[str, object]:
-        """For the page."""
         advice = ADVICE[self.kind]
         return {
             "level": self.level,
@@ -232,14 +227,13 @@ class Card:
 
 
 def cards(statuses: StatusRegistry, verdicts: dict[str, StreamVerdict]) -> list[Card]:
-    """What is wrong, worst first; of one level what began first. A problem of the process
-    is on the card of its streams."""
+    """What is wrong, worst first. A problem of the process is on the card of its streams."""
     found: dict[CauseKind, Card] = {}
     for name, message in statuses.problems.items():
         since_ms = statuses.problems.since_ms[name]
         folded = name in _FOLLOW_FROM_KAFKA and "kafka" in statuses.problems
         kind = CauseKind.KAFKA if folded else statuses.problems.causes[name].kind
-        card = found.setdefault(kind, Card(_LEVELS.get(kind, "retrying"), kind, since_ms))
+        card = found.setdefault(kind, Card(ADVICE[kind].level, kind, since_ms))
         card.add("", message, since_ms, None)
     for stream, verdict in verdicts.items():
         if verdict.kind is not None:
@@ -317,7 +311,6 @@ class Overview:
 
 
 def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Overview:
-    """Look at the statuses."""
     now_ms = clock.wall_ms()
     verdicts = {name: judge(status, now_ms) for name, status in statuses.streams.items()}
     wrong = cards(statuses, verdicts)
@@ -338,8 +331,7 @@ def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Ov
 
 
 def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, object]:
-    """One stream. It changes only when something happened, so that a stream at rest is not sent
-    again."""
+    """One stream. It changes only when something happened: a stream at rest is not sent again."""
     waiting_ms = status.waiting_since_ms()
     return {
         "stream": status.stream,
@@ -372,8 +364,7 @@ def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, 
 
 
 def as_text(statuses: StatusRegistry, readiness: Readiness, about: About) -> str:
-    """The overview for a terminal: what is wrong, then a table: printable, one line a
-    stream; worst first."""
+    """The overview for a terminal: what is wrong, then a line for each stream, worst first."""
     seen = overview(statuses, readiness, about)
     up, ready = (
         duration(seen.at_ms - about.started_ms),

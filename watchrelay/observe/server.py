@@ -45,17 +45,10 @@ class AdminServer:
 
     @property
     def viewers(self) -> int:
-        """Pages that are kept fresh now."""
         return self._live.viewers
 
     async def start(self, host: str, port: int) -> int:
-        """Listen.
-
-        Returns: the port in use: the one asked for, or the one found when it was 0.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
+        """Listen; the port in use. Raises: OSError for an address that cannot be used."""
         app = web.Application()
         app.router.add_get("/", self._index)
         app.router.add_get("/page/{name}", self._file)
@@ -77,7 +70,6 @@ class AdminServer:
             raise
 
     async def close(self) -> None:
-        """Stop listening."""
         self._live.end()
         self._connections.close()
         if self._runner is not None:
@@ -106,19 +98,13 @@ class AdminServer:
         )
 
     async def _overview(self, _request: web.Request) -> web.Response:
-        return web.Response(
-            body=self._live.whole(),
-            content_type="application/json",
-            headers={"Cache-Control": "no-store"},
-        )
+        return _json_bytes(self._live.whole())
 
     async def _stream(self, request: web.Request) -> web.Response:
         body = self._live.transitions(request.match_info["stream"])
         if body is None:
             return _json({"error": "no such stream"}, status=404)
-        return web.Response(
-            body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
-        )
+        return _json_bytes(body)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events until the viewer goes, is too slow, or the window closes."""
@@ -168,6 +154,12 @@ class AdminServer:
 async def _nameless(_request: web.Request, response: web.StreamResponse) -> None:
     """Answers do not say by which program they were made, in which version."""
     response.headers.pop("Server", None)
+
+
+def _json_bytes(body: bytes) -> web.Response:
+    return web.Response(
+        body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
+    )
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:

@@ -1,5 +1,4 @@
-"""What each stream is doing, for `/readyz`, `/api/streams` and the status page. Written and read on
-one event loop, without locks."""
+"""What each stream is doing; written and read on one event loop, without locks."""
 
 from __future__ import annotations
 
@@ -20,15 +19,13 @@ control topic), the supervisor (discovery, entries of the config), the stream's 
 the producer and the reader of the stream's log."""
 
 HISTORY_MAX: Final = 20
-"""Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold
-less than 1 MB of them at worst."""
+"""Transitions of a stream that are remembered; 200 streams hold less than 1 MB of them."""
 _ONE_STEP_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One step of a stream's history: the new state, and a message: an error, `RECOVERED` or
-    nothing."""
+    """A step of a stream's history: the new state, and an error, `RECOVERED` or nothing."""
 
     at_ms: int
     state: State
@@ -40,11 +37,8 @@ RECOVERED: Final = "recovered"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong, since when, and when it was last reported. Units: wall milliseconds.
-
-    `operator`: the stream waits for what only an operator can provide: a resource, a right, a
-    topic.
-    """
+    """What is wrong, since when, and when it was last reported, in wall milliseconds.
+    `operator`: only an operator can provide what is missing."""
 
     message: str
     cause: Cause
@@ -85,16 +79,15 @@ class EventRate:
         self._newest = newest
 
     def latest(self) -> tuple[int, int, int]:
-        """The newest bin that was counted in, what the one before it holds, and what it holds
-        itself; zeros while there is none."""
+        """The newest bin counted in, what the one before it holds, and what it holds; else
+        zeros."""
         if self._bins is None:
             return (0, 0, 0)
         newest = self._newest
         return newest, self._bins[(newest - 1) % BINS], self._bins[newest % BINS]
 
     def history(self) -> list[int]:
-        """All bins up to the newest one counted in, oldest first, without the empty ones at the
-        beginning."""
+        """The bins up to the newest, oldest first, without the empty ones at the beginning."""
         if self._bins is None:
             return []
         bins = [self._bins[(self._newest + 1 + each) % BINS] for each in range(BINS)]
@@ -102,8 +95,7 @@ class EventRate:
         return bins[first:]
 
     def per_s(self, now_ms: int) -> float:
-        """Events a second over the last ten: of the former bin the share that is that young, and
-        the present one."""
+        """Events a second over the last ten: of the former bin the share that is that young."""
         newest, former, present = self.latest()
         now, into_ms = divmod(now_ms, BIN_MS)
         young = 1 - into_ms / BIN_MS
@@ -123,8 +115,7 @@ class StreamStatus:
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
     first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
     `transitions_count`: transitions since the start, so that a reader knows when there are new
-    ones.
-    """
+    ones."""
 
     stream: str
     topic: str = ""
@@ -186,8 +177,8 @@ class StreamStatus:
         operator: bool = False,
         next_attempt_ms: int | None = None,
     ) -> None:
-        """Report a trouble; it is shown until `recovered` of the same reporter. `message` has what
-        failed, where, and the cure; `operator`: only an operator can provide what is missing."""
+        """Report a trouble, shown until `recovered` of the same reporter. `message`: what failed,
+        where, and the cure; `operator`: only an operator can provide what is missing."""
         now_ms, before = clock.wall_ms(), self.troubles.pop(by, None)
         # what the producer reports counts the seconds: only its begin is news
         if before is None or (message != before.message and by != "records"):
@@ -209,8 +200,7 @@ class StreamStatus:
             self.next_attempt_ms = None
 
     def renew(self) -> None:
-        """The stream restarts, perhaps with other objects: none of its state is known to be in
-        Kafka."""
+        """The stream restarts, perhaps with other objects: none of it is known to be in Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
         self.recovered("records")
         self.recovered()
@@ -222,7 +212,6 @@ class StreamStatus:
 
     @property
     def waits_for(self) -> str:
-        """What an operator must provide, in one line; "" when nothing."""
         return self.wait.message if self.wait is not None else ""
 
     @property
@@ -238,8 +227,8 @@ class StreamStatus:
         return next(newest, self.troubles.get("records"))
 
     def acked(self, *, lag_s: float | None, rest: bool) -> None:
-        """A batch is acknowledged; its slowest event took `lag_s` seconds (None: it held none).
-        `rest`: more is queued."""
+        """A batch is acknowledged; its slowest event took `lag_s` (None: no event). `rest`:
+        more is queued."""
         self.acked_ms = clock.wall_ms()
         if not rest:
             self.queued_ms = self.queued_records = self.queued_bytes = 0
@@ -247,7 +236,6 @@ class StreamStatus:
             self.lag_ms = lag_s * 1000
 
     def queues(self, *, records: int, size_bytes: int, dirty_keys: int) -> None:
-        """What waits to be acknowledged."""
         self.queued_records, self.queued_bytes, self.dirty_keys = records, size_bytes, dirty_keys
         self.queued_ms = (self.queued_ms or clock.wall_ms()) if records or dirty_keys else 0
 
@@ -279,7 +267,6 @@ class StreamStatus:
         }
 
     def history_json(self) -> list[dict[str, str]]:
-        """The public form of the history, newest first."""
         return [
             {"time": rfc3339(each.at_ms), "state": each.state, "said": each.message}
             for each in reversed(self.history)
@@ -291,10 +278,7 @@ def _time(at_ms: int | None) -> str | None:
 
 
 class Problems(dict[str, str]):
-    """Process-wide problems by name: one line each, absent when there is none.
-
-    `since_ms` holds when each of them began, `causes` what is wrong.
-    """
+    """Process-wide problems by name, a line each; with when they began, and their causes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,8 +289,8 @@ class Problems(dict[str, str]):
         self.put(name, message)
 
     def put(self, name: str, message: str, *, cause: Cause | None = None) -> bool:
-        """Set a problem; whether the message is a new one. The cause is by default of the kind
-        that has the problem's name."""
+        """Set a problem; whether the message is new. By default the name is the kind of the
+        cause."""
         new = self.get(name) != message
         if name not in self:
             self.since_ms[name] = clock.wall_ms()
@@ -332,23 +316,17 @@ class StatusRegistry:
         return status
 
     def close(self, stream: str) -> None:
-        """Forget a stream that left the config."""
         self.streams.pop(stream, None)
 
 
 @dataclass(slots=True)
 class Readiness:
-    """The rule behind `/readyz`: ready once every owned stream has its whole state acknowledged, or
-    waits for an operator; then it stays.
-
-    Source: an outage of either side must not take the pod out of its rollout; `/api/streams` and
-    alerts report outages.
-    """
+    """Ready once every stream has its whole state acknowledged, or waits for an operator; then
+    it stays: an outage of either side must not take the pod out of its rollout."""
 
     statuses: StatusRegistry
     started: bool = False
-    """The streams that the config asks for are known (an empty registry before that is not
-    readiness)."""
+    """The streams of the config are known: an empty registry before that is not readiness."""
     reached: bool = False
 
     def check(self) -> tuple[bool, dict[str, object]]:

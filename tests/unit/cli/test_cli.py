@@ -410,8 +410,8 @@ def test_verify_and_tail_say_in_the_same_plain_words_that_no_broker_answers(
         )
         last = capsys.readouterr().err.splitlines()[-1]
         assert last == (
-            "watchrelay: kafka at 127.0.0.1:1 is not usable: no broker answers (check "
-            "kafka.bootstrapServers)"
+            "watchrelay: kafka at 127.0.0.1:1 is not usable: no broker answers: Connect call failed "
+            "(nothing listens there: does the broker run, and is kafka.bootstrapServers right?)"
         )
 
 

@@ -18,9 +18,10 @@ from aiokafka.errors import (
 )
 
 from watchrelay.consumer import TopicReader
-from watchrelay.consumer.connecting import away, unreadable
+from watchrelay.consumer.connecting import away
 from watchrelay.consumer.locate import what_is_missing
 from watchrelay.contract.control import DescribedStream
+from watchrelay.kafka.client.failures import unreadable
 
 CONTROL = "k8s.t.control"
 DESCRIBED = {
@@ -95,7 +96,9 @@ def test_a_topic_that_may_not_be_read_is_named() -> None:
         TopicAuthorizationFailedError("k8s.t.core.pods"),
         TopicAuthorizationFailedError({"k8s.t.core.pods"}),
     ):
-        assert unreadable(error) == "topic k8s.t.core.pods may not be read: grant READ on it"
+        assert unreadable(error) == (
+            "topic k8s.t.core.pods may not be read by this user: grant READ on it or its prefix"
+        )
     assert unreadable(KafkaError("it is full")) == "it is full"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
 
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
-from watchrelay.kafka.client.client_log import listening, without_secrets
+from watchrelay.kafka.client.client_log import without_secrets
 from watchrelay.kafka.client.connection import KafkaConnection, error_text
 
 _CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
@@ -74,11 +73,6 @@ SILENCE: Final = (
 reverse, hangs up in most cases."""
 
 
-def what_to_check(error: BaseException) -> str:
-    """What to do about a bootstrap that failed."""
-    return SILENCE if isinstance(error, TimeoutError) else "check kafka.bootstrapServers"
-
-
 def plain_words(error: BaseException) -> str:
     """An error of client or network for people: no class names, no Python values."""
     if isinstance(error, KafkaConnectionError):
@@ -94,6 +88,15 @@ def plain_words(error: BaseException) -> str:
     return " ".join(str(text).split()) or type(error).__name__
 
 
+def unreadable(error: BaseException) -> str:
+    """Why Kafka does not let us read, for people."""
+    if isinstance(error, TopicAuthorizationFailedError):
+        names = error.args[0] if error.args else ""
+        topics = names if isinstance(names, str) else ", ".join(sorted(map(str, names)))
+        return f"topic {topics} may not be read by this user: grant READ on it or its prefix"
+    return plain_words(error)
+
+
 def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> SinkUnavailable:
     """The error for an operator: the brokers, the reason that the client only logged, and the cure.
 
@@ -103,15 +106,21 @@ def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> S
     Returns: SinkMisconfigured where only a change of the configuration helps, SinkForbidden where a
     right is missing, else SinkUnavailable.
     """
+    if isinstance(error, TimeoutError) and error.errno is None and str(error):
+        # silence: an earlier failure of a connection, which was logged, does not explain it
+        return SinkUnavailable(
+            f"kafka at {connection.servers} stopped answering: {error} ({SILENCE})"
+        )
     # a connection that is closed during a request has the reason behind it
     why = error.__cause__ if isinstance(error.__cause__, OSError) else error
     reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(why)))
     if reason.endswith(":"):
         reason += " no answer in time"
-    message = f"kafka at {connection.servers} is not usable: {reason}"
     kind, cure = _judged(connection, reason.lower())
     if not cure and "connect call failed" in reason.lower():
+        reason = "no broker answers: Connect call failed"
         cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
+    message = f"kafka at {connection.servers} is not usable: {reason}"
     return kind(message + (f" ({cure})" if cure else ""))
 
 
@@ -122,41 +131,6 @@ def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavaila
     if cure := _cure(_RIGHTS, reason):
         return SinkForbidden, cure
     return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
-
-
-@contextmanager
-def explained_failures(connection: KafkaConnection) -> Iterator[None]:
-    """Errors of a consumer within get the reason and the cure, as those of the relay's own clients.
-
-    The client only logs whether it was a password, a certificate or a port, and the consumer leaves
-    that log to its users.
-
-    Raises: SinkUnavailable, SinkMisconfigured or SinkForbidden in place of a SinkUnavailable that
-    says only that no broker answers.
-    """
-    with listening() as tail:
-        with suppress(SinkMisconfigured):
-            connection.arguments()  # so that its secrets are known here
-        try:
-            yield
-        except SinkUnavailable as error:
-            cause = error.__cause__
-            if isinstance(cause, TopicAuthorizationFailedError):
-                topics = (
-                    cause.args[0]
-                    if cause.args and isinstance(cause.args[0], str)
-                    else "of the streams"
-                )
-                raise SinkForbidden(
-                    f"topic {topics} may not be read by this user: grant READ on it or its prefix"
-                ) from error
-            if (
-                isinstance(cause, KafkaConnectionError | OSError)
-                and tail.reason
-                and _judged(connection, tail.reason.lower())[1]
-            ):
-                raise unreachable(connection, cause, tail.reason) from error
-            raise
 
 
 def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:

@@ -48,11 +48,10 @@ T = TypeVar("T")
 
 
 class Reread(Generic[T]):
-    """A value read from files, read again when it is older than `interval_s`; if that fails, the
-    former value stays.
+    """A value read from files, again when it is older than `interval_s`; if that fails, the former
+    stays.
 
-    Raises: ConfigError from the constructor, which names `file`, or the `key` of the kubeconfig.
-    """
+    Raises: ConfigError from the constructor, which names `file`, or the `key` of the kubeconfig."""
 
     def __init__(
         self,
@@ -79,8 +78,7 @@ class Reread(Generic[T]):
             raise ConfigError.of(str(error), f"{key}-data", where) from None
 
     def current(self) -> T:
-        """The value; reads the files if it is time to. Blocks for a small read: these are files of
-        a few KB."""
+        """The value; reads the files, of a few KB, if it is time to."""
         now_s = self._now_s()
         if now_s >= self._due_s:
             self._due_s, self._read_s = now_s + self._interval_s, now_s
@@ -88,8 +86,8 @@ class Reread(Generic[T]):
         return self._value
 
     def expire(self, asked_s: float) -> None:
-        """The value that a request carried at `asked_s` was refused: the next `current` reads the
-        files, unless they were read since then."""
+        """The value of a request at `asked_s` was refused: read the files again, unless
+        read since then."""
         if self._read_s <= asked_s:
             self._due_s = float("-inf")
 
@@ -111,10 +109,8 @@ class Reread(Generic[T]):
 
 
 class ClusterCredentials:
-    """The credentials of one cluster and user. File contents are never logged or shown.
-
-    Raises: ConfigError from the constructor for files that are missing or unusable at the start.
-    """
+    """The credentials of one cluster and user; file contents are never logged. Raises:
+    ConfigError from the constructor for files that are missing or unusable."""
 
     def __init__(
         self,
@@ -183,11 +179,9 @@ class ClusterCredentials:
         self._context: tuple[bytes | None, ClientCertificate | None, ssl.SSLContext] | None = None
 
     async def headers(self) -> list[tuple[str, str]]:
-        """Authorization and Impersonate-* headers of the next request; Impersonate-Group and
-        -Extra-* may repeat.
+        """Authorization and Impersonate-* headers of the next request, some of which may repeat.
 
-        Raises: Misconfigured when a plugin gives no credential; retry slowly, a person must act.
-        """
+        Raises: Misconfigured when a plugin gives no credential; retry slowly, a person must act."""
         user, token = self._user, ""
         if self._token:
             token = self._token.current()
@@ -202,11 +196,8 @@ class ClusterCredentials:
         return [*bearer, *user.impersonation]
 
     async def tls(self) -> ssl.SSLContext | None:
-        """The context of the next connection; another object exactly when a CA or client
-        certificate changed. None: plain http.
-
-        Raises: Misconfigured when a plugin gives no certificate.
-        """
+        """The context of the next connection, another object exactly when a certificate changed;
+        None: plain http. Raises: Misconfigured when a plugin gives no certificate."""
         if not self._cluster.server.startswith("https:"):
             return None
         authorities = self._authorities.current()
@@ -222,12 +213,8 @@ class ClusterCredentials:
         return held[2]
 
     async def rejected(self, asked_s: float) -> None:
-        """The server answered 401: files are read, and the plugin is run, again with the next
-        request; once, however many call.
-
-        Units: `asked_s` is when the refused request got its credentials, monotonic: what was read
-        since then it did not have.
-        """
+        """The server answered 401: with the next request files are read and the plugin is run
+        again, once. `asked_s`: when the refused request got its credentials, monotonic."""
         self.distrusted(asked_s)
         for source in (self._token, self._client):
             if source:
@@ -236,8 +223,7 @@ class ClusterCredentials:
             self._exec.rejected()
 
     def distrusted(self, asked_s: float) -> None:
-        """The server's certificate did not verify: the CA may have been replaced, read it again
-        before the next connection."""
+        """The server's certificate did not verify: read the CA again before the next connection."""
         self._authorities.expire(asked_s)
 
 
@@ -252,14 +238,11 @@ def load_credentials(
     exec_timeout_s: float = TIMEOUT_S,
     act_as: str = "",
 ) -> ClusterCredentials:
-    """The credentials to use: `kubeconfig` if given, else in-cluster, then $KUBECONFIG, then
-    ~/.kube/config.
+    """The credentials: `kubeconfig` if given, else in-cluster, then $KUBECONFIG, then
+    ~/.kube/config. With a `context`, a place in a kubeconfig, the in-cluster account is not
+    looked for; `act_as` names a user to impersonate.
 
-    `act_as` names a user to impersonate, in place of one that the kubeconfig names.
-
-    A `context` names a place in a kubeconfig, so with one the in-cluster account is not looked for.
-    Raises: ConfigError, one line, that names the file and the key.
-    """
+    Raises: ConfigError, one line, that names the file and the key."""
     cluster, user = _choose(kubeconfig, context, environ, service_account)
     if act_as:
         user = replace(user, impersonation=(("Impersonate-User", act_as),))
@@ -299,8 +282,7 @@ def _choose(
 
 
 def _expanded(path: str) -> Path:
-    """`path` with `~` or `~NAME` expanded; unchanged where there is no home directory, such as for
-    a container's uid."""
+    """`path` with `~` or `~NAME` expanded, where there is a home directory."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

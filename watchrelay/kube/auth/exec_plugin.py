@@ -35,8 +35,7 @@ _REAP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """The plugin's answer. Units: `expires_ms` is wall time; None: good until the server refuses
-    it."""
+    """The plugin's answer. `expires_ms` is wall time; None: good until the server refuses it."""
 
     token: str = field(repr=False)
     client: ClientCertificate | None
@@ -44,8 +43,8 @@ class ExecCredential:
 
 
 class ExecCredentials:
-    """One plugin's newest answer; `current` runs it when there is none, when it expires within 10
-    s, or when it was refused."""
+    """One plugin's newest answer; `current` runs it when there is none, or 10 s before it
+    expires."""
 
     def __init__(
         self,
@@ -72,8 +71,7 @@ class ExecCredentials:
         self._failure: Misconfigured | None = None
 
     async def current(self) -> ExecCredential:
-        """A credential that has not expired. Raises: Misconfigured when the plugin gives none, and
-        the former one has expired."""
+        """A credential that has not expired. Raises: Misconfigured when there is none any more."""
         if self._fresh(LEEWAY_MS):
             assert self._held is not None
             return self._held
@@ -89,8 +87,8 @@ class ExecCredentials:
             raise self._failure or _refusal(self._plugin, how, "check this machine's clock")
 
     def rejected(self) -> None:
-        """The server refused the credential: the next `current` runs the plugin. Refusals within 5
-        s of a run are ignored: they are for requests that carried the former credential."""
+        """The server refused the credential: run the plugin again. Refusals within 5 s of a
+        run are for requests with the former credential."""
         if self._now_s() - self._held_since_s >= SETTLED_S:
             self._held = None
 
@@ -147,8 +145,7 @@ class ExecCredentials:
 
 
 def exec_info(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -> str:
-    """The JSON of KUBERNETES_EXEC_INFO: never interactive; the cluster's part only where the plugin
-    asked for it."""
+    """The JSON of KUBERNETES_EXEC_INFO; the cluster's part only where the plugin asked for it."""
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
         facts = {
@@ -167,10 +164,8 @@ def exec_info(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
 
 
 def parse_credential(output: bytes, plugin: ExecPlugin) -> ExecCredential:
-    """The answer of a plugin, checked.
-
-    Raises: Misconfigured; nothing of the answer's credentials is part of the message.
-    """
+    """The answer of a plugin, checked. Raises: Misconfigured, without anything of its
+    credentials."""
     try:
         answer = json.loads(output)
     except (ValueError, RecursionError):
@@ -257,12 +252,10 @@ class _Collector(asyncio.SubprocessProtocol):
 async def run_program(
     command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
 ) -> tuple[int, bytes | None]:
-    """Exit code (negative: the signal that ended it) and stdout, None if that was longer than any
-    credential. stdin is empty, stderr is dropped: it may hold secrets.
+    """Exit code (negative: the signal) and stdout, None if longer than any credential. stderr
+    is dropped: it may hold secrets.
 
-    Raises: OSError if it cannot be started; TimeoutError after `timeout_s`, its process group then
-    being dead.
-    """
+    Raises: OSError if it cannot be started; TimeoutError, its process group then being dead."""
     transport, collector = await asyncio.get_running_loop().subprocess_exec(
         _Collector,
         *command,

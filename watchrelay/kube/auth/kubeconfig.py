@@ -40,8 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CredentialData:
-    """Bytes from a file or from the kubeconfig itself (`data`, which wins). Both None: not given.
-    Never shown."""
+    """Bytes of a file, or of the kubeconfig itself (`data`, which wins); both None: not given."""
 
     file: Path | None = None
     data: bytes | None = field(default=None, repr=False)
@@ -52,8 +51,7 @@ class CredentialData:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The `cluster` part of a kubeconfig entry. `exec_config` is the extension that plugins asking
-    for cluster info are given."""
+    """The `cluster` part of an entry. `exec_config`: the extension for plugins."""
 
     server: str = field(repr=False)  # may hold a user and a password
     authority: CredentialData = CredentialData()
@@ -67,8 +65,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """The `exec` part of a user: which program gives us credentials, and how it wants to be
-    called."""
+    """The `exec` part of a user: which program gives credentials, and how it is called."""
 
     command: str
     args: tuple[str, ...] = field(default=(), repr=False)
@@ -81,8 +78,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The `user` part of a kubeconfig entry. At most one of token/token_file, basic, exec decides
-    the Authorization header."""
+    """The `user` part of an entry. At most one of token/token_file, basic, exec is used."""
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None
@@ -98,8 +94,8 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """One mapping of a kubeconfig file, with the place to name when something in it is wrong: `at`
-    is a key of `lines`, `path` is the same for messages."""
+    """One mapping of a kubeconfig file; `at` is its place in `lines`, `path` the same for
+    messages."""
 
     values: Mapping[str, object]
     file: Path
@@ -181,11 +177,9 @@ def _kind(value: object) -> str:
 
 
 class Kubeconfig:
-    """Several files as one: of two entries with one name the first file's counts, whole; so does
-    the first current-context.
+    """Several files as one: of two entries with one name the first file's counts, whole.
 
-    Raises: ConfigError for a file that cannot be read or is not a kubeconfig.
-    """
+    Raises: ConfigError for a file that cannot be read or is not a kubeconfig."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files = tuple(files)
@@ -201,8 +195,7 @@ class Kubeconfig:
                     entries.setdefault(name, section)
 
     def resolve(self, context: str | None) -> tuple[Cluster, User]:
-        """The cluster and the user of `context`, or of the current one. Raises: ConfigError, with
-        the known names."""
+        """The cluster and the user of `context`, or of the current one. Raises: ConfigError."""
         name, contexts = context or self._current_context, self._entries["context"]
         where = ", ".join(str(file) for file in self._files)
         if not name:

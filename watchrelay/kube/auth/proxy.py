@@ -27,9 +27,7 @@ def choose_proxy(
     """The proxy for `server`: the kubeconfig's, which NO_PROXY does not touch, else the
     environment's.
 
-    Raises: ConfigError for a proxy that cannot be used; its URL is not repeated, it may hold a
-    password.
-    """
+    Raises: ConfigError, without the URL, which may hold a password."""
     if proxy_url:
         return _usable(proxy_url, path="proxy-url", where=where)
     target = urlsplit(server)
@@ -102,10 +100,8 @@ def _address(text: str) -> Address | None:
 def check_host(name: str) -> None:
     """Pass for every valid host name and address; a dot at the end and underscores are allowed.
 
-    Raises: ValueError, without the name in its message.
-    Source: `socket` and `ssl` encode each host as this does, `yarl` decodes it to show it: they
-    raise a UnicodeError in the middle of a request; RFC 1035 2.3.4.
-    """
+    Raises: ValueError, without the name. Source: RFC 1035 2.3.4; what `socket`, `ssl` and
+    `yarl` raise a UnicodeError for in the middle of a request."""
     if not name.isprintable() or " " in name:
         raise ValueError("names a host with a blank or a control character")
     cannot = "names a host that cannot exist: a part of it"

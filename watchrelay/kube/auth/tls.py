@@ -25,10 +25,8 @@ class ClientCertificate:
 
 
 def check_authorities(pem: bytes) -> bytes:
-    """`pem` itself, if it holds at least one certificate and nothing broken.
-
-    Raises: ValueError, without content in its message.
-    """
+    """`pem` itself, if it holds certificates and nothing broken. Raises: ValueError, without
+    content."""
     _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pem)
     return pem
 
@@ -42,11 +40,8 @@ def check_client(pair: ClientCertificate) -> ClientCertificate:
 def build_context(
     *, authorities: bytes | None, insecure: bool, client: ClientCertificate | None
 ) -> ssl.SSLContext:
-    """A context for connections to one API server.
-
-    `authorities` None trusts what the system trusts; `insecure` trusts anyone.
-    Raises: ValueError for unusable PEM.
-    """
+    """A context for connections to one API server. `authorities` None trusts what the system
+    trusts; `insecure` trusts anyone. Raises: ValueError for unusable PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])

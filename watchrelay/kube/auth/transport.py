@@ -23,17 +23,15 @@ _KEEPALIVE = {
     "TCP_USER_TIMEOUT": 60_000,
     "TCP_NODELAY": 1,
 }
-"""aiohttp leaves keepalive off; a NAT that dropped the flow would never be noticed. Source: WATCH
-2.14."""
+"""aiohttp leaves keepalive off; a NAT that dropped the flow would go unnoticed. WATCH 2.14."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the API server is and how it is reached. `url` has no trailing slash; `proxy` is a URL.
+    """Where the API server is and how it is reached; `url` without trailing slash, `proxy` a URL.
 
-    `server_hostname`: the name that its certificate must carry, where that is not the URL's host
-    (tls-server-name). `compress`: False for `disable-compression` of the kubeconfig.
-    """
+    `server_hostname`: the name in its certificate, where not the URL's host (tls-server-name).
+    `compress`: False for `disable-compression` of the kubeconfig."""
 
     url: str = field(repr=False)  # this and the proxy's may hold a user and a password
     server_hostname: str | None = None
@@ -42,8 +40,8 @@ class Endpoint:
 
 
 class Credentials(Protocol):
-    """The credentials for the API server, kept fresh by their owner: auth/credentials.py, which
-    says what each method does. Each may raise Misconfigured."""
+    """The credentials for the API server: auth/credentials.py has what each does. Each may
+    raise Misconfigured."""
 
     @property
     def endpoint(self) -> Endpoint: ...
@@ -78,19 +76,15 @@ def is_socks(endpoint: Endpoint) -> bool:
 
 @functools.cache
 def tls_without_endpoint(proxy: str | None) -> ssl.SSLContext | bool:
-    """What a plain http endpoint needs: nothing, unless the proxy before it is reached by TLS,
-    which the system's authorities verify.
-
-    aiohttp's own default is not used: the daemon imports it without certificates.
-    """
+    """What a plain http endpoint needs: nothing, unless the proxy before it is reached by TLS.
+    aiohttp's own default is not used: the daemon imports it without certificates."""
     return (
         ssl.create_default_context() if proxy is not None and proxy.startswith("https:") else True
     )
 
 
 def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
-    """No limit: every watch holds a connection, and a pool would block the next one silently
-    (docs/watch-facts.md 2.18)."""
+    """No limit: every watch holds a connection, and a pool would block the next (WATCH 2.18)."""
     if not is_socks(endpoint):
         return aiohttp.TCPConnector(
             limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False
@@ -101,8 +95,8 @@ def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
 
 
 def _socks_connector() -> Any:
-    """A connector through a SOCKS proxy that raises `SocksFailed`: the errors of aiohttp-socks have
-    no common base. That the package is there was checked when the proxy was chosen."""
+    """A connector through a SOCKS proxy that raises `SocksFailed`: the errors of aiohttp-socks
+    have no common base."""
     from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError
 
     class SocksConnector(ProxyConnector):

@@ -1,2 +1,1 @@
-"""API discovery: documents of the API server and resource names in, resources out. It does not know
-what is watched."""
+"""API discovery: documents of the API server and resource names in, resources out."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from watchrelay.core.text import BROKEN_JSON
-from watchrelay.model.resources import Resource
+from watchrelay.model.resources import Resource, ServedResource
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 ACCEPT_AGGREGATED = f"{_AGGREGATED.format('v2')},{_AGGREGATED.format('v2beta1')},application/json"
@@ -32,20 +32,9 @@ class NotDiscovery(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedResource:
-    """One resource as one version serves it. All names but the resource's kind are lower-case;
-    `watchable`: its verbs include list and watch."""
-
-    resource: Resource
-    singular: str
-    short_names: tuple[str, ...]
-    watchable: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a group. `fresh` False: the server behind it does not answer now, so what it
-    serves is unknown."""
+    """One version of a group. `fresh` False: its server does not answer, what it serves is
+    unknown."""
 
     name: str
     fresh: bool
@@ -70,8 +59,8 @@ class ApiCatalog:
         return next((group for group in self.groups if group.name == name), None)
 
     def serves(self, resource: Resource) -> bool | None:
-        """Whether this very version of the resource is served with the same scope; None when that
-        is unknown now."""
+        """Whether this very version is served with the same scope; None when that is
+        unknown now."""
         group = self.group(resource.group)
         versions = group.versions if group else ()
         version = next((v for v in versions if v.name == resource.version), None)
@@ -199,7 +188,7 @@ def parse_core_versions(body: bytes) -> list[tuple[str, list[str]]]:
 
 
 def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
-    """Of the legacy `/apis`: each group with its versions, the preferred one first. Raises:
+    """Of the legacy `/apis`: each group with its versions, the preferred first. Raises:
     NotDiscovery."""
     found = _decode(body, _LegacyGroups)
     if found.groups is msgspec.UNSET:
@@ -215,8 +204,7 @@ def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
 
 
 def parse_resources(group: str, version: str, body: bytes) -> Version:
-    """Of the legacy `/apis/GROUP/VERSION`: what it serves, subresources left out. Raises:
-    NotDiscovery."""
+    """Of the legacy `/apis/GROUP/VERSION`: its resources, no subresources. Raises: NotDiscovery."""
     served = [
         _entry(
             Resource(group, version, r.name, r.kind, r.namespaced),

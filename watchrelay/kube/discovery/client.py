@@ -11,8 +11,7 @@ from watchrelay.kube.status import NOT_AN_API_SERVER
 
 
 class Discovery:
-    """The newest catalog; `refresh` costs two small requests while nothing changed (ETag, WATCH
-    8.1)."""
+    """The newest catalog; `refresh` costs two small requests while nothing changed (WATCH 8.1)."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -22,10 +21,8 @@ class Discovery:
         """What the server served at the last refresh; None before the first."""
 
     async def refresh(self) -> bool:
-        """Ask the server again; True if what it serves changed.
-
-        Raises: KubeError; the former catalog is kept.
-        """
+        """Ask the server again; True if what it serves changed. Raises: KubeError; the
+        catalog is kept."""
         former = self.catalog
         self.catalog = ApiCatalog((*await self._root("/api"), *await self._root("/apis")))
         return self.catalog != former
@@ -66,8 +63,7 @@ class Discovery:
         )
 
     async def _version(self, name: str, version: str) -> Version:
-        """One version the old way. If only its own server is in trouble, it is unknown, and the
-        others do not suffer."""
+        """One version the old way; unknown if only its own server is in trouble."""
         path = f"/apis/{name}/{version}" if name else f"/api/{version}"
         try:
             document = await self._client.get_json(path)

@@ -9,19 +9,18 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from watchrelay.kube.discovery.catalog import ApiCatalog, Group, ServedResource
+from watchrelay.kube.discovery.catalog import ApiCatalog, Group
+from watchrelay.model.builtin import GROUPS
 from watchrelay.model.names import ResourceName, parse_name
-from watchrelay.model.resources import Resource
+from watchrelay.model.resources import Resource, ServedResource
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the name means. `complete` False: a part of the group is unknown now, so what is not
-    here may yet exist."""
+    """What the name means."""
 
     resources: tuple[Resource, ...]
     warnings: tuple[str, ...] = ()
-    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +46,17 @@ class Impossible:
 
 Resolution = Found | Missing | Unknown | Impossible
 
-_BUILT_IN = frozenset(
-    f"{name}.k8s.io"
-    for name in (
-        "admissionregistration", "apiextensions", "apiregistration", "authentication",
-        "authorization", "certificates", "coordination", "discovery", "events",
-        "flowcontrol.apiserver", "internal.apiserver", "networking", "node", "rbac.authorization",
-        "resource", "scheduling", "storage", "storagemigration",
-    )
-)  # fmt: skip
-"""Groups that kube-apiserver serves itself. A CRD's group has a dot, so those without one are the
-server's own too."""
-
-
 _LEVELS: tuple[Callable[[ServedResource, str], bool], ...] = (
     lambda served, name: served.resource.plural == name,
     lambda served, name: served.singular == name,
     lambda served, name: served.resource.kind.lower() == name,
     lambda served, name: name in served.short_names,
 )
-"""Plural before singular before kind before short name, over all groups. Source:
-docs/watch-facts.md 8.3."""
+"""The order over all groups. Source: docs/watch-facts.md 8.3."""
 
 
 def resolve(written: str, catalog: ApiCatalog) -> Resolution:
-    """What `written` means to this server. Source: docs/watch-facts.md 8.3; order and preference as
-    kubectl's."""
+    """What `written` means to this server, as for kubectl. Source: docs/watch-facts.md 8.3."""
     try:
         wanted = parse_name(written)
     except ValueError as error:
@@ -87,8 +71,8 @@ def resolve(written: str, catalog: ApiCatalog) -> Resolution:
 
 
 def _matches(wanted: ResourceName, catalog: ApiCatalog) -> list[ServedResource]:
-    """One match per group: in the first fresh version that has it. Those in their group's preferred
-    version come first, as in kubectl."""
+    """A match per group, in the first fresh version that has it; those in a preferred version
+    first."""
     for fits in _LEVELS:
         ranked: list[tuple[bool, ServedResource]] = []
         for group in catalog.groups:
@@ -141,7 +125,7 @@ def _wildcard(wanted: ResourceName, catalog: ApiCatalog) -> Resolution:
         f"what {group.name} serves in {stale} is unknown: the server behind it does not answer now"
     )
     if resources:
-        return Found(resources, (unknown,) if stale else (), not stale)
+        return Found(resources, (unknown,) if stale else ())
     nothing = f"the group {wanted.group} serves nothing that can be watched"
     return Unknown(unknown) if stale else Missing(nothing)
 
@@ -168,7 +152,8 @@ def _absent(wanted: ResourceName, catalog: ApiCatalog) -> Resolution:
         return Impossible(reason) if elsewhere else Missing(f"no group serves {wanted} now{hint}")
     if not groups:
         return Missing(f"no group {wanted.group} is served now")
-    own = "." not in wanted.group or wanted.group in _BUILT_IN
+    # a group without a dot is the server's own too: that of a CRD has one
+    own = "." not in wanted.group or wanted.group in GROUPS
     return Impossible(reason) if own else Missing(reason)
 
 

@@ -1,9 +1,4 @@
-"""The status page's files, read from the package when somebody asks for one: nothing of them stays
-in memory.
-
-Room: observe. In: a file's name. Out: its text and kind, and the headers under which a browser may
-run it.
-"""
+"""The status page's files, read when asked for: nothing of them stays in memory."""
 
 from __future__ import annotations
 
@@ -35,5 +30,4 @@ HEADERS: Final = {
 
 
 def read(name: str) -> str:
-    """The text of a file of the page."""
     return (Path(__file__).parent / name).read_text(encoding="utf-8")

@@ -1,7 +1,6 @@
 """Which arguments aiokafka gets from settings and files, and what an operator reads about
 failures."""
 
-import logging
 import os
 import ssl
 import sys
@@ -12,7 +11,6 @@ import pytest
 from aiokafka.errors import (
     AuthenticationFailedError,
     KafkaConnectionError,
-    TopicAuthorizationFailedError,
 )
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -24,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from tests.support.certs import Authority
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.kafka.client.connection import KafkaConnection, Mechanism
-from watchrelay.kafka.client.failures import explained_failures, unreachable
+from watchrelay.kafka.client.failures import unreachable
 
 SERVERS = ("kafka-0:9092", "kafka-1:9092")
 
@@ -309,48 +307,10 @@ def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:
         KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file="/absent/ca").arguments()
 
 
-def failing(cause: Exception, line: str, connection: KafkaConnection) -> SinkUnavailable:
-    """What comes of a client of the consumer that logs `line` and fails."""
-    told = SinkUnavailable("kafka at b:1 is not usable: no broker answers")
-    told.__cause__ = cause
-    with pytest.raises(SinkUnavailable) as raised, explained_failures(connection):
-        _fail(line, told)
-    return raised.value
-
-
-def _fail(line: str, error: SinkUnavailable) -> None:
-    logging.getLogger("aiokafka").error(line)
-    raise error
-
-
-def test_what_a_client_of_the_consumer_only_logs_is_told_with_the_cure() -> None:
-    refused = failing(
-        KafkaConnectionError("Unable to bootstrap"),
-        "[Error 58] SaslAuthenticationFailed: x",
-        scram(),
-    )
-    assert isinstance(refused, SinkMisconfigured)
-    assert "the broker refused the credentials" in str(refused)
-    away = failing(
-        KafkaConnectionError("Unable to bootstrap"), "[Errno 111] Connect call failed", scram()
-    )
-    assert str(away) == "kafka at b:1 is not usable: no broker answers", (
-        "words that cure nothing are put over plain ones"
-    )
-    right = failing(
-        TopicAuthorizationFailedError("k8s.c.pods"),
-        "Topic k8s.c.pods is not authorized for this client",
-        scram(),
-    )
-    assert isinstance(right, SinkMisconfigured)
-    assert (
-        str(right)
-        == "topic k8s.c.pods may not be read by this user: grant READ on it or its prefix"
-    )
-    told = failing(ValueError("x"), "[Error 58] of another time", scram())
-    assert str(told) == "kafka at b:1 is not usable: no broker answers", (
-        "what the consumer knows is put over"
-    )
+def test_a_silence_is_not_explained_by_an_earlier_failure_of_a_connection() -> None:
+    silence = TimeoutError("no records of t for 60 s, and its end is not reached")
+    told = str(unreachable(scram(), silence, "[Error 58] of another time"))
+    assert f" stopped answering: {silence} (most likely the broker is frozen" in told
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""What of a comparison with the cluster no log of a real broker shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.daemon.conftest import settings_of
+from tests.unit.store.frames import WIDGETS, frame
+from watchrelay.admin.compare import compare_with_cluster
+from watchrelay.consumer.audit import Audit
+from watchrelay.contract.control import Origin
+from watchrelay.daemon.plan import plan_streams
+from watchrelay.model.frames import Page
+
+
+class OnePartition:
+    """A stream of two partitions, of which the topic has one."""
+
+    def __init__(self) -> None:
+        self.audit = Audit("pods", "t", 0, origin=Origin(), partitions=2)
+
+    def of(self, _stream: str) -> list[Audit]:
+        return [self.audit]
+
+
+class Cluster:
+    def __init__(self, names: int) -> None:
+        self.names = names
+
+    async def list_page(self, *_: Any, **__: Any) -> Page:
+        return Page("7", None, [frame(f"web-{number}", 5) for number in range(self.names)])
+
+
+async def test_an_object_of_a_partition_that_the_topic_lacks_is_missing() -> None:
+    settings = settings_of(["widgets.example.com"], kafka={"partitions": 2})
+    (planned,) = plan_streams(settings, settings.resources[0], WIDGETS, prefixed=False)
+    auditor: Any = OnePartition()
+    auditor.audit.frontier = "7"
+    cluster: Any = Cluster(8)
+    await compare_with_cluster(auditor, cluster, planned)
+    assert [problem.kind for problem in auditor.audit.problems] == ["missing"] * 8
