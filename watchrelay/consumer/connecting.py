@@ -69,7 +69,7 @@ async def start_consumer(
             why = why.replace(password, "<redacted>")
         raise SinkUnavailable(
             f"kafka at {servers_text(arguments)} is not usable: {why} ({what})"
-        ) from error
+        ) from (connection_failure(consumer) or error)
 
 
 def away(consumer: Any, error: BaseException) -> str:

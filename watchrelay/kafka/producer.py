@@ -25,7 +25,7 @@ from watchrelay.kafka.client import (
     for_code,
 )
 from watchrelay.kafka.client.brokers import Brokers
-from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.link import Link
@@ -170,27 +170,25 @@ class Producer:
 
     async def run(self) -> None:
         """Serve until cancelled; then `cut`."""
-        with listening():
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    self._tasks = tasks
-                    tasks.create_task(self._watch_silence(), name="producer-silence")
-                    if self._secrets:
-                        tasks.create_task(self._rotate(), name="producer-secrets")
-                    try:
-                        await self._reach()
-                        while True:
-                            await self._wanted.wait()
-                            self._wanted.clear()
-                            await self._find_leaders()
-                    finally:
-                        self.cut()
-            finally:
-                if self._brokers is not None:
-                    self._brokers.close()
-                await asyncio.sleep(
-                    0
-                )  # transports close their sockets in the next turn of the loop
+        quiet_client_log()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._watch_silence(), name="producer-silence")
+                if self._secrets:
+                    tasks.create_task(self._rotate(), name="producer-secrets")
+                try:
+                    await self._reach()
+                    while True:
+                        await self._wanted.wait()
+                        self._wanted.clear()
+                        await self._find_leaders()
+                finally:
+                    self.cut()
+        finally:
+            if self._brokers is not None:
+                self._brokers.close()
+            await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
 
     def append(self, place: TopicPartition, packed: PackedBatch, done: Done) -> PendingBatch:
         """Append a batch; what is appended in one step of the loop leaves in one request per
@@ -507,7 +505,7 @@ class Producer:
                 self._identity = Identity(*await brokers.producer_id())
         except (KafkaError, OSError) as error:
             brokers.close()
-            raise unreachable(self._connection, error, "") from error
+            raise unreachable(self._connection, error) from error
         except asyncio.CancelledError:
             brokers.close()
             raise
@@ -535,7 +533,7 @@ class Producer:
             self._wanted.set()
 
     def _complain(self, node: int | None, error: Exception) -> None:
-        self._unreachable[node] = str(unreachable(self._connection, error, ""))
+        self._unreachable[node] = str(unreachable(self._connection, error))
         self._show()
 
     def _well(self, node: int | None) -> None:

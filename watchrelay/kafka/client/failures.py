@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
-from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    TopicAuthorizationFailedError,
+)
 
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
-from watchrelay.kafka.client.client_log import listening, without_secrets
+from watchrelay.kafka.client.client_log import quiet_client_log, without_secrets
 from watchrelay.kafka.client.connection import KafkaConnection, error_text
 
-_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+_UNCONNECTED = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, OSError)
+"""Errors behind which is that a connection failed."""
 
 _NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
 """The error of a producer without any right to write, though it names the cluster (KIP-679)."""
@@ -94,25 +100,34 @@ def plain_words(error: BaseException) -> str:
     return " ".join(str(text).split()) or type(error).__name__
 
 
-def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> SinkUnavailable:
-    """The error for an operator: the brokers, the reason that the client only logged, and the cure.
+def unreachable(
+    connection: KafkaConnection, error: Exception, failure: BaseException | None = None
+) -> SinkUnavailable:
+    """The error for an operator: the brokers, the reason, and the cure.
 
     Args:
-        logged: the client's newest log line (`LogTail.reason`), "" for none.
+        failure: why the client's newest connection failed (`connection_failure`), which explains an
+            error that says only that there is none.
 
     Returns: SinkMisconfigured where only a change of the configuration helps, SinkForbidden where a
     right is missing, else SinkUnavailable.
     """
-    # a connection that is closed during a request has the reason behind it
-    why = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(why)))
-    if reason.endswith(":"):
-        reason += " no answer in time"
+    why: BaseException = error
+    if failure is not None and isinstance(error, _UNCONNECTED):
+        why = failure
+    reason = _reason(why)
     message = f"kafka at {connection.servers} is not usable: {reason}"
     kind, cure = _judged(connection, reason.lower())
     if not cure and "connect call failed" in reason.lower():
         cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
     return kind(message + (f" ({cure})" if cure else ""))
+
+
+def _reason(error: BaseException) -> str:
+    """The error as one line that shows no secret."""
+    # a connection that is closed during a request has the reason behind it
+    why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return without_secrets(error_text(why))
 
 
 def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
@@ -126,37 +141,28 @@ def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavaila
 
 @contextmanager
 def explained_failures(connection: KafkaConnection) -> Iterator[None]:
-    """Errors of a consumer within get the reason and the cure, as those of the relay's own clients.
+    """Errors of a consumer within get the reason and the cure, as those of the relay's own clients:
+    the consumer does not know the names of our settings.
 
-    The client only logs whether it was a password, a certificate or a port, and the consumer leaves
-    that log to its users.
-
-    Raises: SinkUnavailable, SinkMisconfigured or SinkForbidden in place of a SinkUnavailable that
-    says only that no broker answers.
+    Raises: SinkUnavailable, SinkMisconfigured or SinkForbidden in place of a SinkUnavailable.
     """
-    with listening() as tail:
-        with suppress(SinkMisconfigured):
-            connection.arguments()  # so that its secrets are known here
-        try:
-            yield
-        except SinkUnavailable as error:
-            cause = error.__cause__
-            if isinstance(cause, TopicAuthorizationFailedError):
-                topics = (
-                    cause.args[0]
-                    if cause.args and isinstance(cause.args[0], str)
-                    else "of the streams"
-                )
-                raise SinkForbidden(
-                    f"topic {topics} may not be read by this user: grant READ on it or its prefix"
-                ) from error
-            if (
-                isinstance(cause, KafkaConnectionError | OSError)
-                and tail.reason
-                and _judged(connection, tail.reason.lower())[1]
-            ):
-                raise unreachable(connection, cause, tail.reason) from error
-            raise
+    quiet_client_log()
+    try:
+        yield
+    except SinkUnavailable as error:
+        cause = error.__cause__
+        if isinstance(cause, TopicAuthorizationFailedError):
+            topics = (
+                cause.args[0] if cause.args and isinstance(cause.args[0], str) else "of the streams"
+            )
+            raise SinkForbidden(
+                f"topic {topics} may not be read by this user: grant READ on it or its prefix"
+            ) from error
+        if isinstance(cause, KafkaError | OSError):
+            _, cure = _judged(connection, _reason(cause).lower())
+            if cure:
+                raise unreachable(connection, cause) from error
+        raise
 
 
 def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
