@@ -1,7 +1,6 @@
 """Producers in which one rule is broken, to see that the simulation of the producer finds it.
 
-Room: simulation.  In: nothing.  Out: `PLANTS`: for each rule of the produce path, what breaks it,
-and the sign by which it must be found.
+`PLANTS`: for each rule of the produce path, what breaks it, and the sign by which it must be found.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from watchrelay.kafka.producer import CUT, Producer
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlant:
-    """One broken rule. Shape: `signs` are parts of lines of what was broken; other lines do not
+    """One broken rule. `signs` are parts of lines of what was broken; other lines do not
     count."""
 
     about: str

@@ -1,8 +1,7 @@
 """The producer alone, by seed: batches on many partitions to brokers that refuse, forget producers
 and move, by connections that come to grief; and what must be true of each batch.
 
-Room: simulation.  In: a seed, and perhaps a producer in which a rule is broken.  Out: every promise
-that was broken, as one line each.
+A run gives every promise that was broken, as one line each.
 `python -m tests.simulation.producing SEED` plays one run and tells what was broken.
 """
 
@@ -45,7 +44,7 @@ _KEPT_AWAY = "foreign"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Probabilities of what brokers do. Shape: `refused` and `unknown` are per batch that arrives,
+    """Probabilities of what brokers do. `refused` and `unknown` are per batch that arrives,
     `duplicate` per batch that is there already, `unreadable` per search of the log; `moves`,
     `foreign`, `forgets` and `withdraws` per step of a writer."""
 
@@ -77,7 +76,7 @@ class Trouble:
 
 @dataclass(eq=False, slots=True)
 class Written:
-    """One batch from its hand-over to its answer. Shape: `over`: nobody waits for it, it may be in
+    """One batch from its hand-over to its answer. `over`: nobody waits for it, it may be in
     the log; `doubtful`: so often it was looked for there and not found."""
 
     place: TopicPartition
