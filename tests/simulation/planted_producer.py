@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.produce_state import (
@@ -149,7 +150,7 @@ class KeepsTheSequence(PartitionState):
 class RenewsAll(Producer):
     """One identity that is refused is replaced for all partitions."""
 
-    def _perform(self, partition, effects):  # type: ignore[no-untyped-def]  # of a private class
+    def _perform(self, partition: Any, effects: Iterable[Effect]) -> None:
         effects = tuple(effects)
         super()._perform(partition, effects)
         if any(isinstance(each, Renew) for each in effects):
