@@ -365,9 +365,10 @@ class Run:
             ):
                 broken.append(f"{name} was refused, and is in the log")
             if certain and not each.doubtful:
-                if first[each.keys[0]] < last:
+                offset = first.get(each.keys[0], last)
+                if offset < last:
                     broken.append(f"{name} is in the log before an older one")
-                last = first[each.keys[0]]
+                last = offset
 
 
 def run(seed: int, kind: type[Producer] = Producer) -> list[str]:
