@@ -1,5 +1,5 @@
-"""The produce path on Apache Kafka 3.9 and 4.1, with requests torn, answers lost or withheld, and
-brokers killed: within one life no record is lost, out of order, or in the log twice."""
+"""The produce path on Apache Kafka 3.9 and 4.1, with requests torn, answers lost or withheld, limits
+lowered, and brokers killed: within one life no record is lost, out of order, or in the log twice."""
 
 import asyncio
 import itertools
@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.support.kafkabroker import Version
 from tests.support.produceproxy import Fate, ProduceProxy, produce_proxy
 from tests.support.realparts import KafkaBroker, KafkaCluster
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
-from watchrelay.contract.wire import Receipt
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import RecordTooLarge
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.producer import ProducerSettings
 
@@ -29,17 +31,20 @@ DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_RECORD = 46, 45, 59, 87
 class Load:
     """Batches on every partition, one after the other; what was acknowledged, and where."""
 
-    def __init__(self, running: Running, topic: str) -> None:
+    def __init__(self, running: Running, topic: str, *, padding: int = 50) -> None:
         self.acked: list[list[tuple[int, bytes]]] = [[] for _ in range(PARTITIONS)]
+        self._content = [random.Random(place).randbytes(padding) for place in range(4)]
         self._running, self._topic = running, topic
         self._enough = False
 
     async def write(self, partition: int) -> None:
         for index in itertools.count():
             names = [f"{index}-{place}" for place in range(index % 4 + 1)]
-            receipt = await self._running.sink.deliver(
-                batch(self._topic, partition, *names, padding=50)
-            )
+            records = [
+                WireRecord(name.encode(), content, [])
+                for name, content in zip(names, self._content, strict=False)
+            ]
+            receipt = await self._running.sink.deliver(Batch(self._topic, partition, records))
             self.acked[partition] += zip(receipt.offsets, map(str.encode, names), strict=True)
             if self._enough:
                 return
@@ -98,6 +103,14 @@ class Way:
     async def make_topic(self, name: str) -> None:
         await asyncio.to_thread(self.broker.create_topic, name, partitions=PARTITIONS)
 
+    def set_message_bytes(self, topic: str, limit: int) -> None:
+        entry = ConfigEntry(
+            "max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        for changed in self.broker.admin.incremental_alter_configs([resource]).values():
+            changed.result(10.0)
+
 
 @pytest.fixture(scope="module", params=["3.9", "4.1"])
 def way(real_parts: None, request: pytest.FixtureRequest) -> Iterator[Way]:
@@ -106,18 +119,11 @@ def way(real_parts: None, request: pytest.FixtureRequest) -> Iterator[Way]:
         yield way
 
 
-async def test_cut_a_hundred_times_under_load_and_killed_no_record_is_there_twice(
+async def test_when_the_connection_is_cut_a_hundred_times_under_load_no_record_is_there_twice(
     way: Way,
 ) -> None:
     chance = random.Random(1)
     cuts: list[Fate] = ["unsent", "torn", "unanswered"]
-
-    def cut() -> int:
-        return sum(proxy.seen[each] for each in ("unsent", "torn", "unanswered"))
-
-    def fate() -> Fate:
-        drawn = chance.random()
-        return chance.choice(cuts) if drawn < 0.03 else "silent" if drawn < 0.0305 else "pass"
 
     async with (
         produce_proxy(way.proxy, way.broker.ports["VIA"]) as proxy,
@@ -126,23 +132,62 @@ async def test_cut_a_hundred_times_under_load_and_killed_no_record_is_there_twic
         await way.make_topic("cut")
         load = Load(running, "cut")
 
-        async def trouble(load: Load) -> None:
-            proxy.fate = fate
-            await until(lambda: cut() >= 60, deadline_s=90.0)
-            await asyncio.to_thread(way.broker.kill)
-            await asyncio.to_thread(way.broker.restart)
-            await until(lambda: cut() >= 120, deadline_s=90.0)
-            proxy.fate = lambda: "silent"
-            await until(lambda: running.rebuilds("watchdog") >= 1)
-            proxy.fate = lambda: "pass"
+        def cut() -> int:
+            return sum(proxy.seen[str(each)] for each in cuts)
 
-        try:
-            await load.during(trouble)
-        finally:
-            proxy.fate = lambda: "pass"
-        assert proxy.seen["unanswered"] > 20
+        async def trouble(_: Load) -> None:
+            proxy.fate = lambda: (
+                chance.choice(cuts) if cut() < 100 and chance.random() < 0.2 else "pass"
+            )
+            await until(lambda: cut() == 100, deadline_s=35.0)
+
+        await load.during(trouble)
+        assert min(proxy.seen[str(each)] for each in cuts) > 20
+        assert running.rebuilds("identity") == 0
         await until(lambda: not running.problem)
     await load.assert_once_and_in_order(way.broker.bootstrap)
+
+
+async def test_a_limit_that_is_lowered_under_load_costs_no_record(way: Way) -> None:
+    """Batches that fitted are refused from then on; some of them after an answer that was lost."""
+    async with (
+        produce_proxy(way.proxy, way.broker.ports["VIA"]) as proxy,
+        running_sink(way.connection, HASTY) as running,
+    ):
+        await way.make_topic("limit")
+        load = Load(running, "limit", padding=3000)
+
+        async def trouble(_: Load) -> None:
+            await until(lambda: len(load) > 200)
+            fates: list[Fate] = ["pass", "unanswered"] * 10
+            proxy.fate = lambda: fates.pop() if fates else "pass"
+            await asyncio.to_thread(way.set_message_bytes, "limit", 7000)
+            await until(lambda: running.errors("limit")["MessageSizeTooLargeError"] > 5)
+
+        await load.during(trouble)
+        await until(lambda: not running.problem)
+    await load.assert_once_and_in_order(way.broker.bootstrap)
+
+
+async def test_a_record_over_a_limit_that_was_lowered_is_named_and_what_was_before_it_is_told(
+    way: Way,
+) -> None:
+    async with (
+        produce_proxy(way.proxy, way.broker.ports["VIA"]),
+        running_sink(way.connection, HASTY) as running,
+    ):
+        await way.make_topic("over")
+        await running.sink.deliver(batch("over", 0, "a"))
+        await asyncio.to_thread(way.set_message_bytes, "over", 2000)
+        records = [
+            WireRecord(key, random.Random(1).randbytes(size), [])
+            for key, size in ((b"b", 10), (b"c", 10), (b"large", 5000), (b"d", 10))
+        ]
+        with pytest.raises(RecordTooLarge, match="record large") as caught:
+            await running.sink.deliver(Batch("over", 0, records))
+        assert (caught.value.index, caught.value.acked) == (2, (1, 2))
+        assert await running.sink.deliver(Batch("over", 0, records[3:])) == Receipt([3])
+    assert (await keys_on(way.broker.bootstrap, "over", 1))[0] == [b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize("code", [DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_RECORD])
@@ -160,6 +205,21 @@ async def test_what_a_lost_answer_left_in_the_log_is_found_there(way: Way, code:
         assert await running.sink.deliver(batch(name, 0, "d")) == Receipt([3])
         assert running.rebuilds("identity") == 0
     assert (await keys_on(way.broker.bootstrap, name, 1))[0] == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("code", [DUPLICATE, UNKNOWN_PRODUCER])
+async def test_so_is_the_first_batch_of_all_among_those_of_others(way: Way, code: int) -> None:
+    name = f"first-{code}"
+    async with produce_proxy(way.proxy, way.broker.ports["VIA"]) as proxy:
+        await way.make_topic(name)
+        async with running_sink(way.connection, HASTY) as other:
+            await other.sink.deliver(batch(name, 0, "other"))
+        async with running_sink(way.connection, HASTY) as running:
+            fates: list[Fate] = ["unanswered", (code, -1)]
+            proxy.fate = lambda: fates.pop(0) if fates else "pass"
+            assert await running.sink.deliver(batch(name, 0, "a", "b")) == Receipt([1, 2])
+            assert running.rebuilds("identity") == 0
+    assert (await keys_on(way.broker.bootstrap, name, 1))[0] == [b"other", b"a", b"b"]
 
 
 @pytest.mark.parametrize("version", ["3.9", "4.1"])

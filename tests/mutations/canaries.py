@@ -349,12 +349,12 @@ _KAFKA = (
         "watchrelay/kafka/client/client_log.py",
         {
             "what a broker repeats, in the client's log": (
-                "        line = without_secrets(line)\n",
-                "",
+                'without_secrets(" ".join(record.getMessage().split()))',
+                '" ".join(record.getMessage().split())',
             ),
             "what a broker repeats": (
-                '            line = line.replace(secret, "<redacted>")\n',
-                "            pass\n",
+                '        line = line.replace(secret, "<redacted>")\n',
+                "        pass\n",
             ),
         },
     ),

@@ -234,12 +234,12 @@ class Broker:
         producer_id, epoch, sequence, count = batch_head(request.data)
         place, key = request.place, (request.place, producer_id)
         if key in self._forgotten:
-            request.code = UNKNOWN_PRODUCER
+            request.code = self.unknown()
             return
         known = self._known.setdefault(key, Known(epoch))
         for first, length, offset in known.batches:
             if (first, length) == (sequence, count) and known.epoch == epoch:
-                request.offset = offset
+                request.code, request.offset = self.repeated(offset)
                 return
         if known.batches:
             last, length, _ = known.batches[-1]
@@ -251,6 +251,14 @@ class Broker:
         known.batches.append((sequence, count, request.offset))
         self.places[place, producer_id, epoch, sequence] = request.offset
         self._told(place, log.records[-count:])
+
+    def unknown(self) -> int:
+        """What is said to a producer whose state was lost."""
+        return UNKNOWN_PRODUCER
+
+    def repeated(self, offset: int) -> tuple[int, int]:
+        """Code and offset for a batch that is there already."""
+        return OK, offset
 
     def strand(self, request: Request) -> None:
         """Its connection is no more: it lands at once, late, or never."""
@@ -310,18 +318,11 @@ class Wire:
                 transport.abort()
 
 
-class _AnyLeader(dict[tuple[str, int], int]):
-    """Broker 0 leads everything."""
-
-    def get(self, _key: object, _default: object = None) -> int:
-        return 0
-
-
 class Cluster(Brokers):
     """What a producer asks beside appending; sometimes nobody answers."""
 
     def __init__(self, wire: Wire) -> None:
-        self.leaders, self.errors = _AnyLeader(), {}
+        self.errors = {}
         self._wire, self._broker = wire, wire.broker
 
     async def _asked(self) -> None:
@@ -334,6 +335,13 @@ class Cluster(Brokers):
 
     async def refresh(self, _topics: Collection[str]) -> None:
         await self._asked()
+
+    def leader(self, _topic: str, _partition: int) -> int:
+        """Broker 0 leads everything."""
+        return 0
+
+    def forget(self, topic: str) -> None:
+        """Nothing is held."""
 
     async def producer_id(self) -> tuple[int, int]:
         await self._asked()

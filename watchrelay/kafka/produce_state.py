@@ -71,6 +71,8 @@ _NOT_APPENDED: Final = frozenset((19, 29, 30, 31, 53))
 appends. (3 and 6 come also when a partition moves while its replicas are waited for.)"""
 
 _PAUSE_S, _PAUSE_MAX_S, _DENIED_MAX_S = 0.05, 5.0, 30.0
+_LOOKS = 10
+"""So often a batch is sent, in some 20 s, that is in the log by the broker's word and not found."""
 
 Done = Callable[[int, int], None]
 """Called once: (offset of the first record, 0), or (-1, the error code)."""
@@ -117,7 +119,7 @@ class Pause(NamedTuple):
 
 
 class Locate(NamedTuple):
-    """Find `batch` in the log from `offset` on and call `located`."""
+    """Find `batch` in the log, from `offset` on if that is known, and call `located`."""
 
     batch: PendingBatch
     offset: int
@@ -179,7 +181,7 @@ class PartitionState:
             batch.unresolved = batch.unresolved or code not in _NOT_APPENDED
             return (self._pause(step),)
         batch.unresolved = batch.unresolved or step is Step.DUPLICATE
-        if batch.unresolved and self.expected >= 0:
+        if batch.unresolved:
             self.phase, self._code = Phase.LOCATING, code
             return (Locate(batch, self.expected),)
         return self._not_written(code)
@@ -201,13 +203,9 @@ class PartitionState:
         assert self.phase is Phase.LOCATING, f"a place in the log while {self.phase}"
         if offset is not None:
             return (self._written(offset),)
+        if STEPS.get(self._code) is Step.DUPLICATE and self._batch().tries < _LOOKS:
+            return (self._pause(Step.RESEND),)
         return self._not_written(self._code)
-
-    def renew(self) -> None:
-        """The partition was written before, and the broker remembers those sequences: the first
-        batch waits for another identity."""
-        assert self.phase is Phase.NONE, f"a partition that is new, while {self.phase}"
-        self.phase = Phase.RENEWING
 
     def renewed(self, identity: Identity) -> tuple[Effect, ...]:
         """The partition has another identity; what is in flight is sent again under it."""

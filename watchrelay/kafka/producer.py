@@ -1,7 +1,7 @@
 """The producer: batches of all partitions to the leaders of a cluster, until each is acknowledged.
 
-One per process. What is to be done with an answer is decided in `produce_state`; here are the
-timers, the look for leaders, the connections, and secrets that are replaced.
+One per process. What is to be done with an answer is decided in `produce_state`, and how the
+cluster is reached in `cluster_access`; here are the timers, the look for leaders, and their links.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import (
+    KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
     TopicPartition,
@@ -25,12 +25,11 @@ from watchrelay.kafka.client import (
     for_code,
 )
 from watchrelay.kafka.client.brokers import Brokers
-from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.record_batch import PackedBatch
-from watchrelay.kafka.client.secrets import Secrets
+from watchrelay.kafka.cluster_access import AccessListener, ClusterAccess
 from watchrelay.kafka.produce_state import (
     STEPS,
     Done,
@@ -50,9 +49,6 @@ _log = logging.getLogger(__name__)
 CUT: Final = 1 << 16
 """The code of a batch that the producer was cut with: whether it is in the log is unknown."""
 
-SECRETS: Final = "secrets"
-
-_REACH_RETRY = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
 _ASK_RETRY = Backoff(base_s=0.05, cap_s=2.0, jitter=0.5)
 _FIND_MIN_S, _FIND_MAX_S = 0.02, 1.0
 _SILENCE_EVERY_S = 1.0
@@ -76,21 +72,12 @@ class ProducerSettings:
     secrets_every_s: float = 5.0
 
 
-class ProducerListener(Protocol):
+class ProducerListener(AccessListener, Protocol):
     """What the producer reports, from within its loop."""
 
     def failed(self, place: TopicPartition, error: Exception, *, retriable: bool) -> None:
         """A batch of the partition was refused, or there is no leader to send it to.
         `retriable`: most likely it passes by itself."""
-        ...
-
-    def report(self, about: str, message: str) -> None:
-        """What is wrong with the brokers (`about` is ""), or with new secrets (SECRETS); an empty
-        message: nothing any more."""
-        ...
-
-    def rebuilt(self, reason: str) -> None:
-        """Connections or a producer id were replaced: watchdog, credentials, identity."""
         ...
 
 
@@ -112,10 +99,10 @@ class _Partition:
         "topic",
     )
 
-    def __init__(self, place: TopicPartition) -> None:
+    def __init__(self, place: TopicPartition, state: PartitionState) -> None:
         self.place = place
         self.topic, self.index = place.topic.encode(), place.partition
-        self.state = PartitionState()
+        self.state = state
         self.link: Link | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.is_listed = False
@@ -144,53 +131,58 @@ class Producer:
         reach: Callable[[KafkaConnection], Brokers] = Brokers,
         rng: random.Random | None = None,
     ) -> None:
-        self._connection, self._settings, self._listener = connection, settings, listener
-        self._make_brokers, self._rng = reach, rng or random.Random()
-        self._secrets = Secrets(connection.secret_files)
-        self._brokers: Brokers | None = None
-        self._reaching = asyncio.Lock()
+        self._settings, self._listener = settings, listener
+        self._client_id = connection.client_id
+        self._rng = rng or random.Random()
+        self._access = ClusterAccess(
+            connection,
+            listener,
+            make=reach,
+            prove=self._prove,
+            taken=self._use_brokers,
+            rng=self._rng,
+        )
         self._identity: Identity | None = None
+        """That of partitions which begin now; None: another is needed first. It has written no
+        topic that was forgotten: from sequence 0 on, the broker would take the first batches for
+        repetitions and drop them without a word."""
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._forgotten: set[TopicPartition] = set()
-        """Partitions that must not begin at sequence 0 again under an identity that wrote them: the
-        broker would take the first batches for repetitions and drop them without a word."""
         self._ready: list[_Partition] = []
         self._leaderless: dict[_Partition, None] = {}
         self._wanted = asyncio.Event()
+        """A partition has begun to wait for its leader."""
         self._metadata = 0
         """How often metadata was taken."""
         self._links: dict[int, Link] = {}
         self._retired: set[Link] = set()
         """Links of former secrets: they are answered, and get no further batch."""
         self._opening: set[int] = set()
-        self._unreachable: dict[int | None, str] = {}
-        """By node why it cannot be reached; None: any broker."""
         self._tasks: asyncio.TaskGroup | None = None
         self._is_flushing = self._is_cut = False
 
     async def run(self) -> None:
         """Serve until cancelled; then `cut`."""
-        with listening():
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    self._tasks = tasks
-                    tasks.create_task(self._watch_silence(), name="producer-silence")
-                    if self._secrets:
-                        tasks.create_task(self._rotate(), name="producer-secrets")
-                    try:
-                        await self._reach()
-                        while True:
-                            await self._wanted.wait()
-                            self._wanted.clear()
-                            await self._find_leaders()
-                    finally:
-                        self.cut()
-            finally:
-                if self._brokers is not None:
-                    self._brokers.close()
-                await asyncio.sleep(
-                    0
-                )  # transports close their sockets in the next turn of the loop
+        access = self._access
+        quiet_client_log()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._watch_silence(), name="producer-silence")
+                if access.secrets:
+                    tasks.create_task(
+                        access.rotate(self._settings.secrets_every_s), name="producer-secrets"
+                    )
+                try:
+                    await access.reach()
+                    while True:
+                        await self._wanted.wait()
+                        await self._find_leaders()
+                finally:
+                    self.cut()
+        finally:
+            access.close()
+            # transports close their sockets in the next turn of the loop
+            await asyncio.sleep(0)
 
     def append(self, place: TopicPartition, packed: PackedBatch, done: Done) -> PendingBatch:
         """Append a batch; what is appended in one step of the loop leaves in one request per
@@ -201,12 +193,7 @@ class Producer:
             return batch
         partition = self._partitions.get(place)
         if partition is None:
-            partition = self._partitions[place] = _Partition(place)
-            if place in self._forgotten:
-                partition.state.renew()
-                self._spawn(self._renew(partition), "producer-identity")
-            else:
-                partition.state.identity = self._identity
+            partition = self._partitions[place] = _Partition(place, self._new_state())
         partition.state.queue.append(batch)
         self._list(partition)
         return batch
@@ -219,12 +206,16 @@ class Producer:
     def forget(self, topic: str) -> None:
         """The topic is lost, or nobody writes it: `done` of what is pending is never called. What
         is on its way is cut, so that it does not come late into a topic of that name."""
-        for place in [place for place in self._partitions if place.topic == topic]:
+        forgotten = [place for place in self._partitions if place.topic == topic]
+        for place in forgotten:
             partition = self._partitions.pop(place)
             partition.state = PartitionState()
-            self._forgotten.add(place)
             if partition.timer is not None:
                 partition.timer.cancel()
+        if forgotten:
+            self._identity = None
+        if self._access.brokers is not None:
+            self._access.brokers.forget(topic)
         name = topic.encode()
         for link in (*self._links.values(), *self._retired):
             if link.carries(name):
@@ -232,7 +223,8 @@ class Producer:
 
     async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None] | None:
         """As `metadata.topic_ids`; None while no broker is known. Raises: KafkaError, OSError."""
-        return None if self._brokers is None else await self._brokers.topic_ids(topics)
+        brokers = self._access.brokers
+        return None if brokers is None else await brokers.topic_ids(topics)
 
     def cut(self) -> None:
         """From here on no byte leaves; every pending batch is answered with `CUT`."""
@@ -241,7 +233,7 @@ class Producer:
         self._is_cut = True
         for link in (*self._links.values(), *self._retired):
             link.abort()
-        for partition in self._partitions.values():
+        for partition in list(self._partitions.values()):
             if partition.timer is not None:
                 partition.timer.cancel()
             pending = [*partition.state.queue]
@@ -249,6 +241,10 @@ class Producer:
                 pending.insert(0, partition.state.in_flight)
             for batch in pending:
                 batch.done(-1, CUT)
+
+    def _new_state(self) -> PartitionState:
+        """That of a partition which begins; the simulation hands in others."""
+        return PartitionState()
 
     # ---- out -------------------------------------------------------------------------------------
 
@@ -270,10 +266,8 @@ class Producer:
             if not partition.state.sendable:
                 partition.is_listed = False
                 continue
-            link = partition.link
-            if link is None or link.is_lost:
-                link = self._link_of(partition)
-            if link is None or partition.state.identity is None:
+            link = self._link_of(partition)
+            if link is None:
                 self._await_leader(partition)
             else:
                 by_link.setdefault(link, []).append(partition)
@@ -327,9 +321,17 @@ class Producer:
                         partition,
                     )
                 case Locate(batch, offset):
-                    self._spawn(self._locate(partition, batch, offset), "producer-locate")
-                case Renew():
+                    identity = partition.state.identity
+                    assert identity is not None, "the batch was sent under one"
+                    self._spawn(self._locate(partition, batch, offset, identity), "producer-locate")
+                case Renew(doubtful):
                     self._listener.rebuilt("identity")
+                    if doubtful:
+                        topic, index = partition.place
+                        _log.warning(
+                            "records may be in the topic twice",
+                            extra={"topic": topic, "partition": index},
+                        )
                     self._spawn(self._renew(partition), "producer-identity")
         self._list(partition)
 
@@ -342,17 +344,16 @@ class Producer:
         assert self._tasks is not None, "answers come while the producer runs"
         self._tasks.create_task(work, name=name)
 
-    async def _locate(self, partition: _Partition, batch: PendingBatch, start: int) -> None:
-        assert partition.state.identity is not None, "the batch was sent under one"
+    async def _locate(
+        self, partition: _Partition, batch: PendingBatch, start: int, identity: Identity
+    ) -> None:
         topic, index = partition.place
         backoff = _ASK_RETRY
         while self._has(partition):
-            brokers = await self._reach()
+            brokers = await self._access.reach()
             try:
-                await self._refresh(brokers)
-                found = await brokers.locate(
-                    topic, index, start, partition.state.identity, batch.sequence
-                )
+                await self._refresh(brokers, {topic})
+                found = await brokers.locate(topic, index, start, identity, batch.sequence)
             except (KafkaError, OSError):
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
@@ -364,18 +365,18 @@ class Producer:
     async def _renew(self, partition: _Partition) -> None:
         backoff = _ASK_RETRY
         while self._has(partition):
-            brokers = await self._reach()
+            brokers = await self._access.reach()
             try:
                 identity = Identity(*await brokers.producer_id())
             except (KafkaError, OSError) as error:
-                self._complain(None, error)
+                self._access.complain(None, error)
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
             else:
                 if self._has(partition):
                     self._perform(partition, partition.state.renewed(identity))
                 break
-        self._well(None)
+        self._access.well(None)
 
     def _has(self, partition: _Partition) -> bool:
         """Whether the partition was not forgotten."""
@@ -383,62 +384,96 @@ class Producer:
 
     # ---- leaders and links -----------------------------------------------------------------------
 
-    async def _refresh(self, brokers: Brokers) -> None:
+    async def _prove(self, brokers: Brokers) -> None:
         """Raises: KafkaError, OSError."""
         await brokers.refresh({place.topic for place in self._partitions})
+        await self._identify(brokers)
+
+    def _use_brokers(self, by_other_secrets: bool) -> None:
+        """Batches leave by new links, and those of former secrets end when they are answered."""
+        self._metadata += 1
+        if by_other_secrets:
+            self._retired |= set(self._links.values())
+            self._links.clear()
+            for partition in self._partitions.values():
+                partition.link = None
+            self._end_idle_links()
+
+    async def _identify(self, brokers: Brokers) -> None:
+        if self._identity is None:
+            self._identity = Identity(*await brokers.producer_id())
+
+    async def _refresh(self, brokers: Brokers, topics: Collection[str]) -> None:
+        """Raises: KafkaError, OSError."""
+        await brokers.refresh(topics)
         self._metadata += 1
 
+    def _leader_of(self, partition: _Partition) -> int:
+        """The node id of the leader; -1 while it is not known."""
+        brokers = self._access.brokers
+        if brokers is None or partition.found_in > self._metadata:
+            return -1
+        node = brokers.leader(*partition.place)
+        return -1 if node is None else node
+
     def _link_of(self, partition: _Partition) -> Link | None:
-        """The link to the leader, if both are known; it is kept."""
-        partition.link = None
-        if self._brokers is not None and partition.found_in <= self._metadata:
-            node = self._brokers.leaders.get(partition.place, -1)
-            partition.link = self._links.get(node)
-        return partition.link
+        """The link to the leader, which is kept; None until both, and an identity, are known."""
+        state = partition.state
+        state.identity = state.identity or self._identity
+        if partition.link is None or partition.link.is_lost:
+            partition.link = self._links.get(self._leader_of(partition))
+        return partition.link if state.identity is not None else None
 
     def _link_up(self) -> None:
         """Take the partitions whose link is there off the list; open those that are missing."""
-        brokers = self._brokers
         for partition in list(self._leaderless):
-            partition.state.identity = partition.state.identity or self._identity
             if not partition.state.sendable or self._link_of(partition) is not None:
                 del self._leaderless[partition]
                 partition.is_listed = False
                 self._list(partition)
-            elif brokers is not None and partition.found_in <= self._metadata:
-                node = brokers.leaders.get(partition.place, -1)
-                if node >= 0 and node not in self._opening and node not in self._links:
-                    self._opening.add(node)
-                    self._spawn(self._open(brokers, node), f"producer-link {node}")
+                continue
+            node = self._leader_of(partition)
+            is_up = node in self._links or node in self._opening
+            if (brokers := self._access.brokers) is not None and node >= 0 and not is_up:
+                self._opening.add(node)
+                self._spawn(self._open(brokers, node), f"producer-link {node}")
 
     async def _find_leaders(self) -> None:
         """Return when every partition that waits for its leader has a link to it."""
-        wait_s = _FIND_MIN_S
+        access, wait_s = self._access, _FIND_MIN_S
         while True:
-            brokers = await self._reach()
+            brokers = await access.reach()
+            self._wanted.clear()
             self._link_up()
             if not self._leaderless:
                 break
             try:
-                await self._refresh(brokers)
+                await self._identify(brokers)
+                await self._refresh(brokers, {each.place.topic for each in self._leaderless})
             except (KafkaError, OSError) as error:
-                self._leave(brokers, error)
+                access.leave(brokers, error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(_FIND_MAX_S, wait_s * 2)
                 continue
-            self._well(None)
+            access.well(None)
             self._link_up()
             if not self._leaderless:
                 break
             self._report_leaderless(brokers)
-            await asyncio.sleep(wait_s)
-            wait_s = min(_FIND_MAX_S, wait_s * 2)
-        for node in [node for node in self._unreachable if node is not None]:
-            self._well(node)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wanted.wait()
+                wait_s = _FIND_MIN_S
+                await asyncio.sleep(_FIND_MIN_S)
+            except TimeoutError:
+                wait_s = min(_FIND_MAX_S, wait_s * 2)
+        access.all_well()
 
     def _report_leaderless(self, brokers: Brokers) -> None:
         now_s = asyncio.get_running_loop().time()
         for partition in self._leaderless:
             code = brokers.errors.get(partition.place.topic, 0)
-            leader = brokers.leaders.get(partition.place)
+            leader = brokers.leader(*partition.place)
             if now_s - partition.leaderless_s < self._settings.request_timeout_s or (
                 leader is not None and leader >= 0
             ):
@@ -456,7 +491,7 @@ class Producer:
 
     async def _open(self, brokers: Brokers, node: int) -> None:
         link = Link(
-            client_id=self._connection.client_id,
+            client_id=self._client_id,
             timeout_s=self._settings.request_timeout_s,
             request_bytes=self._settings.request_bytes,
             answered=self._answered,
@@ -467,114 +502,20 @@ class Producer:
         except (KafkaError, OSError) as error:
             self._opening.discard(node)
             if self._leaderless:  # else the leader moved meanwhile, and nobody would take it back
-                self._complain(node, error)
-            if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
-                self._leave(brokers, error)  # perhaps its secrets are not those of today
+                self._access.complain(node, error)
+            if isinstance(error, ssl.SSLError) or not isinstance(
+                error, OSError | KafkaConnectionError
+            ):
+                self._access.leave(brokers, error)  # perhaps its secrets are not those of today
+                self._wanted.set()
         else:
             self._opening.discard(node)
-            if brokers is not self._brokers or self._is_cut:
+            if brokers is not self._access.brokers or self._is_cut:
                 link.abort()
                 return
             self._links[node] = link
-            self._well(node)
+            self._access.well(node)
             self._link_up()
-
-    # ---- the cluster -----------------------------------------------------------------------------
-
-    async def _reach(self) -> Brokers:
-        """What knows the cluster, and an identity; made again when the former was left."""
-        async with self._reaching:
-            backoff = _REACH_RETRY
-            while self._brokers is None:
-                try:
-                    self._secrets.using()
-                    self._take(await self._reached())
-                except SinkUnavailable as error:
-                    self._unreachable[None] = str(error)
-                    self._show()
-                    backoff, wait_s = backoff.after_failure(
-                        clock.now_s(), healthy=False, rng=self._rng
-                    )
-                    await asyncio.sleep(wait_s)
-            return self._brokers
-
-    async def _reached(self) -> Brokers:
-        """Raises: SinkUnavailable."""
-        brokers = self._make_brokers(self._connection)
-        try:
-            await brokers.refresh({place.topic for place in self._partitions})
-            if self._identity is None:
-                self._identity = Identity(*await brokers.producer_id())
-        except (KafkaError, OSError) as error:
-            brokers.close()
-            raise unreachable(self._connection, error, "") from error
-        except asyncio.CancelledError:
-            brokers.close()
-            raise
-        return brokers
-
-    def _is_reached(self) -> bool:
-        return self._brokers is not None
-
-    def _take(self, brokers: Brokers) -> None:
-        self._brokers = brokers
-        self._metadata += 1
-        if self._secrets.let_in():
-            _log.info("kafka secrets changed and are in use")
-            self._connection.rotation.proven += 1
-        self._listener.report(SECRETS, "")
-        self._well(None)
-
-    def _leave(self, brokers: Brokers, error: Exception) -> None:
-        """No broker answers any more, or not to these secrets: begin from the bootstrap servers."""
-        self._complain(None, error)
-        if brokers is self._brokers:
-            self._brokers = None
-            brokers.close()
-            self._listener.rebuilt("watchdog")
-            self._wanted.set()
-
-    def _complain(self, node: int | None, error: Exception) -> None:
-        self._unreachable[node] = str(unreachable(self._connection, error, ""))
-        self._show()
-
-    def _well(self, node: int | None) -> None:
-        if self._unreachable.pop(node, None) is not None:
-            self._show()
-
-    def _show(self) -> None:
-        self._listener.report("", next(iter(self._unreachable.values()), ""))
-
-    async def _rotate(self) -> None:
-        """Reach the cluster with secrets that changed; only when they are accepted do batches leave
-        by new links, and former ones end when they are answered."""
-        while True:
-            await asyncio.sleep(self._settings.secrets_every_s)
-            if not self._is_reached() or not self._secrets.changed():
-                continue  # one that is being reached reads them anyway
-            try:
-                fresh = await self._reached()
-            except SinkUnavailable as error:
-                if self._secrets.in_use:
-                    continue  # they were used meanwhile, or it was said why they cannot be
-                self._listener.report(
-                    SECRETS,
-                    "the kafka secrets changed and are not usable; keeping the previous ones: "
-                    f"{error}",
-                )
-                continue
-            if self._brokers is None:  # the next one is being reached, with these secrets too
-                fresh.close()
-                continue
-            self._brokers.close()
-            self._secrets.took()
-            self._take(fresh)
-            self._retired |= set(self._links.values())
-            self._links.clear()
-            for partition in self._partitions.values():
-                partition.link = None
-            self._listener.rebuilt("credentials")
-            self._end_idle_links()
 
     def _end_idle_links(self) -> None:
         for link in [link for link in self._retired if link.is_idle]:

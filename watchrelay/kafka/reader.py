@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from watchrelay.core.errors import SinkForbidden
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
-from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import make_consumer, stop_consumer
+from watchrelay.kafka.client.consumer import connection_failure, make_consumer, stop_consumer
 from watchrelay.kafka.client.failures import unreachable, unreadable
 
 SILENT_AFTER_S: Final = 60.0
@@ -40,21 +40,20 @@ async def open_consumer(connection: KafkaConnection, **options: object) -> Async
     Raises: SinkUnavailable, with the reason and the cure, for each error of Kafka or the network in
     the block.
     """
-    with listening() as tail:
-        consumer = make_consumer(
-            connection.arguments(), request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000), **options
-        )
-        try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                await consumer.start()
-            tail.clear()
-            yield consumer
-        except TopicAuthorizationFailedError as error:
-            raise SinkForbidden(unreadable(error)) from error
-        except (KafkaError, OSError, TimeoutError, ValueError) as error:
-            raise unreachable(connection, error, tail.reason) from error
-        finally:
-            await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
+    quiet_client_log()
+    consumer = make_consumer(
+        connection.arguments(), request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000), **options
+    )
+    try:
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            await consumer.start()
+        yield consumer
+    except TopicAuthorizationFailedError as error:
+        raise SinkForbidden(unreadable(error)) from error
+    except (KafkaError, OSError, TimeoutError, ValueError) as error:
+        raise unreachable(connection, error, connection_failure(consumer)) from error
+    finally:
+        await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
 
 
 async def offset_ranges(

@@ -17,8 +17,9 @@ from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
+from watchrelay.kafka.cluster_access import SECRETS
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
-from watchrelay.kafka.producer import CUT, SECRETS, Producer, ProducerSettings
+from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
 from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
 from watchrelay.kafka.written_offsets import WrittenOffsets

@@ -24,12 +24,13 @@ from watchrelay.kafka.client import (
 )
 from watchrelay.kafka.client.admin import (
     NewTopic,
+    connection_failure,
     make_admin,
     rights_on_topics,
     topic_configs,
     topic_metadata,
 )
-from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.topic_config import (
@@ -126,22 +127,22 @@ class Topics:
             return await self._with_admin(lambda admin: self._ensure(admin, spec, make=make))
 
     async def _with_admin(self, ask: Callable[[Any], Awaitable[_Answer]]) -> _Answer:
-        with listening() as tail:
-            admin = make_admin(
-                self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
-            )
+        quiet_client_log()
+        admin = make_admin(
+            self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
+        )
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await admin.start()
+                return await ask(admin)
+        except (KafkaError, OSError, TimeoutError, ValueError) as error:
+            raise unreachable(self._connection, error, connection_failure(admin)) from error
+        finally:
             try:
-                async with asyncio.timeout(_DEADLINE_S):
-                    await admin.start()
-                    return await ask(admin)
-            except (KafkaError, OSError, TimeoutError, ValueError) as error:
-                raise unreachable(self._connection, error, tail.reason) from error
-            finally:
-                try:
-                    async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                        await admin.close()
-                except TimeoutError:
-                    _log.debug("admin client did not close in time")
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await admin.close()
+            except TimeoutError:
+                _log.debug("admin client did not close in time")
 
     async def _ensure(self, admin: Any, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
         servers = self._connection.servers

@@ -153,11 +153,13 @@ def test_one_that_is_not_found_may_be_there_twice_under_the_next_identity(code: 
     assert state.located(None) == (Renew(doubtful=True),)
 
 
-def test_without_an_offset_to_look_from_the_identity_is_renewed() -> None:
-    state, _, _ = sent()
+@pytest.mark.parametrize("code", [46, *RENEWED, *REFUSED])
+def test_the_first_batch_of_a_partition_is_looked_for_without_an_offset(code: int) -> None:
+    state, batch, _ = sent()
     state.unanswered()
     again(state)
-    assert state.answered(59, -1) == (Renew(doubtful=True),)
+    assert state.answered(code, -1) == (Locate(batch, -1),)
+    assert state.located(7) == (Settled(batch, 7, 0),)
 
 
 @pytest.mark.parametrize("code", REFUSED)
@@ -191,9 +193,17 @@ def test_a_duplicate_is_written_where_the_broker_says_or_where_it_is_found() -> 
     assert state.answered(46, -1) == (Locate(batch, 102),)
     assert state.located(103) == (Settled(batch, 103, 0),)
     assert state.expected == 105
-    state, _, _ = sent(acked=True)
+
+
+def test_a_duplicate_that_is_not_found_is_there_all_the_same_and_is_asked_about_again() -> None:
+    state, batch, data = sent(acked=True)
+    for _ in range(9):
+        assert state.answered(46, -1) == (Locate(batch, 102),)
+        (pause,) = state.located(None)
+        assert isinstance(pause, Pause)
+        assert again(state) == data
     state.answered(46, -1)
-    assert state.located(None) == (Renew(doubtful=True),)
+    assert state.located(None) == (Renew(doubtful=True),), "it cannot be waited for without end"
 
 
 def test_sequences_wrap_to_zero_behind_the_largest() -> None:

@@ -5,6 +5,7 @@ Virtual time: pauses and silences are a matter of seconds.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
-TOO_LARGE, NOT_LEADER, NO_RIGHT, INVALID_RECORD, UNKNOWN_PRODUCER = 10, 6, 29, 87, 59
+TOO_LARGE, DUPLICATE, UNKNOWN_PRODUCER, INVALID_RECORD = 10, 46, 59, 87
 _CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
 
@@ -35,7 +36,8 @@ class Cluster(Brokers):
     def __init__(self, stage: "Stage", connection: KafkaConnection) -> None:
         self._stage = stage
         self._password = connection.arguments().get("sasl_plain_password", "")
-        self.leaders, self.errors = {}, {}
+        self.errors = {}
+        self._leaders = {}
         stage.reached += 1
 
     async def _ask(self, _request: object = None) -> None:
@@ -47,10 +49,15 @@ class Cluster(Brokers):
 
     async def refresh(self, topics: Collection[str]) -> None:
         await self._ask()
+        self._stage.asked.append(sorted(topics))
         led = self._stage.leaders
-        self.leaders = {
-            (topic, each): led.get(each, each % 2) for topic in topics for each in range(8)
+        self._leaders |= {
+            topic: {each: led.get(each, each % 2) for each in range(40)} for topic in topics
         }
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        node = self._leaders.get(topic, {}).get(partition)
+        return -1 if node in self._stage.down else node
 
     async def producer_id(self) -> tuple[int, int]:
         await self._ask()
@@ -62,6 +69,8 @@ class Cluster(Brokers):
         if node in self._stage.slow_and_closed:
             await asyncio.sleep(1.0)
             raise ConnectionRefusedError(f"broker {node} is away")
+        if node in self._stage.vanished:
+            raise KafkaConnectionError("it is not named any more")
         transport = FakeTransport(link)
         self._stage.links.setdefault(node, []).append(transport)
         link.adopt(transport)
@@ -87,6 +96,12 @@ class Stage:
         """By partition, where it is not the usual one."""
         self.slow_and_closed: set[int] = set()
         """Brokers whose connection fails after a second."""
+        self.asked: list[list[str]] = []
+        """The topics of each request for metadata."""
+        self.down: set[int] = set()
+        """Brokers that the others do not name as leaders."""
+        self.vanished: set[int] = set()
+        """Brokers that are named, and cannot be connected to."""
         self.found: int | None = None
         self.password, self.answer_s, self.is_away = "", 0.0, False
         """The one that is accepted, and how long a question takes."""
@@ -101,7 +116,7 @@ class Stage:
     def deliver(
         self, tasks: asyncio.TaskGroup, partition: int, *, size: int = 1, stream: str = "pods"
     ) -> asyncio.Task[Receipt]:
-        record = WireRecord(b"a", bytes(range(256)) * (size // 256) + b"1", [])
+        record = WireRecord(b"a", random.Random(partition).randbytes(size), [])
         return tasks.create_task(
             self.sink.deliver(Batch("t", partition, [record], stream)), name="delivery"
         )
@@ -169,15 +184,16 @@ async def test_a_request_is_split_at_its_bound_and_at_most_five_wait_for_answers
         await asyncio.sleep(0.1)
         stage.answer()
         await warm
-        for stream in range(2):
-            for partition in (0, 2, 4, 6):
-                stage.deliver(tasks, partition, size=900, stream=f"s{stream}")
+        for partition in range(0, 32, 2):
+            stage.deliver(tasks, partition, size=600)
+        stage.deliver(tasks, 0, stream="other")
         await asyncio.sleep(0.1)
         carried = [[place for place, _ in each] for _, each in stage.sent()[1:]]
-        assert sorted(place for each in carried for place in each) == [0, 2, 4, 6], (
-            "one batch of a partition is in flight"
-        )
-        assert len(carried) <= IN_FLIGHT_MAX
+        assert carried == [[0, 2], [4, 6], [8, 10], [12, 14], [16, 18]], "a batch of each partition"
+        assert len(carried) == IN_FLIGHT_MAX
+        stage.answer(at=1)
+        await asyncio.sleep(0.1)
+        assert [place for place, _ in stage.sent()[-1][1]] == [20, 22]
 
 
 @virtual
@@ -193,6 +209,105 @@ async def test_the_same_bytes_leave_again_after_a_lost_link() -> None:
         assert again == first
         stage.answer(offset=7)
         assert await delivery == Receipt([7])
+
+
+@virtual
+async def test_an_answer_that_names_a_partition_twice_is_none_and_the_batch_is_sent_again() -> None:
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        number, ((_, data),) = stage.sent()[-1]
+        stage.links[0][-1].receive(answer_frame(number, [("t", 0, 0, 5), ("t", 0, 0, 6)]))
+        assert stage.links[0][-1].is_closing()
+        await asyncio.sleep(1.0)
+        assert not delivery.done(), "neither of the two is believed"
+        assert stage.sent()[-1][1] == [(0, data)]
+        stage.answer(offset=5)
+        assert await delivery == Receipt([5])
+
+
+@virtual
+async def test_a_partition_without_a_leader_holds_up_none_that_is_met_later() -> None:
+    async with staged() as (stage, tasks):
+        stage.down = {0}
+        stuck = stage.deliver(tasks, 0)
+        await asyncio.sleep(30.0)
+        other = stage.deliver(tasks, 1)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=3, node=1)
+        assert await other == Receipt([3])
+        assert not stuck.done()
+        stage.down = set()
+        await asyncio.sleep(1.5)
+        stage.answer(offset=4)
+        assert await stuck == Receipt([4])
+
+
+@virtual
+async def test_only_the_topics_of_partitions_that_wait_are_asked_about() -> None:
+    async with staged() as (stage, tasks):
+        first = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=1)
+        await first
+        del stage.asked[:]
+        record = WireRecord(b"a", b"1", [])
+        for topic in ("u", "v"):
+            tasks.create_task(
+                stage.sink.deliver(Batch(topic, 1, [record], "pods")), name="delivery"
+            )
+        await asyncio.sleep(0.1)
+        assert stage.asked == [["u", "v"]]
+
+
+@virtual
+async def test_a_broker_that_is_named_and_not_there_is_waited_for() -> None:
+    async with staged() as (stage, tasks):
+        stage.vanished = {0}
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(5.0)
+        assert "not usable" in stage.statuses.problems["kafka"]
+        assert stage.rebuilds("watchdog") == 0, "the others answer"
+        stage.vanished = set()
+        await asyncio.sleep(1.5)
+        stage.answer(offset=1)
+        assert await delivery == Receipt([1])
+        assert "kafka" not in stage.statuses.problems
+
+
+@virtual
+async def test_a_topic_that_is_lost_while_a_batch_is_looked_for_ends_nothing_else() -> None:
+    async with staged() as (stage, tasks):
+        stage.sink.open("t", "pods", lambda _why: None, made=False)
+        stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer_s = 5.0
+        stage.answer(DUPLICATE, -1)
+        await asyncio.sleep(1.0)
+        stage.sink.close("t", "pods")
+        await asyncio.sleep(20.0)
+        stage.answer_s = 0.0
+        other = stage.deliver(tasks, 1)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=8, node=1)
+        assert await other == Receipt([8])
+
+
+@virtual
+async def test_a_broker_that_throttles_is_not_taken_for_silent() -> None:
+    async with staged() as (stage, tasks):
+        first = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        frame = bytearray(answer_frame(stage.sent()[-1][0], [("t", 0, 0, 1)]))
+        frame[-4:] = (30_000).to_bytes(4, "big")
+        stage.links[0][-1].receive(bytes(frame))
+        await first
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(29.0)
+        assert not stage.links[0][0].is_closing()
+        assert len(stage.links[0]) == 1
+        stage.answer(offset=2)
+        assert await delivery == Receipt([2])
 
 
 @virtual
@@ -229,7 +344,15 @@ async def test_a_broker_that_is_silent_is_left_after_the_request_timeout() -> No
 
 @pytest.mark.parametrize(
     "frame",
-    [b"\0\0\0\0", b"\0\0\0\x04what", b"\xff\xff\xff\xff", answer_frame(99, [("t", 0, 0, 0)])],
+    [
+        b"\0\0\0\0",
+        b"\0\0\0\x04what",
+        b"\xff\xff\xff\xff",
+        b"\x7f\xff\xff\xff",
+        answer_frame(99, [("t", 0, 0, 0)]),
+        answer_frame(1, []),
+        answer_frame(1, [("t", 0, 0, 0), ("t", 2, 0, 0)]),
+    ],
 )
 def test_an_answer_that_is_none_ends_the_link_and_nothing_is_lost(frame: bytes) -> None:
     @virtual
@@ -311,6 +434,26 @@ async def test_an_identity_that_is_not_accepted_is_replaced_for_its_partition_al
         assert stage.rebuilds("identity") == 1
 
 
+@pytest.mark.parametrize("code", [UNKNOWN_PRODUCER, INVALID_RECORD])
+def test_records_that_may_be_there_twice_are_counted_and_named(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    @virtual
+    async def doubtful() -> None:
+        async with staged() as (stage, tasks):
+            stage.deliver(tasks, 0)
+            await asyncio.sleep(0.1)
+            stage.links[0][-1].lose()
+            await asyncio.sleep(1.0)
+            stage.answer(code, -1)
+            await asyncio.sleep(1.0)
+            assert stage.rebuilds("identity") == 1
+
+    doubtful()
+    (line,) = (each for each in caplog.records if "twice" in each.getMessage())
+    assert (line.__dict__["topic"], line.__dict__["partition"]) == ("t", 0)
+
+
 @virtual
 async def test_after_the_cut_no_byte_leaves_and_nobody_is_answered() -> None:
     async with staged() as (stage, tasks):
@@ -318,9 +461,9 @@ async def test_after_the_cut_no_byte_leaves_and_nobody_is_answered() -> None:
         await asyncio.sleep(0.1)
         link = stage.links[0][-1]
         stage.sink._producer.cut()
+        assert link.is_closing(), "and it refuses what is written to it"
         late = stage.deliver(tasks, 2)
         await asyncio.sleep(60.0)
-        assert link.is_closing(), "and it refuses what is written to it"
         assert len(stage.links[0]) == 1
         assert not delivery.done()
         assert not late.done()
@@ -441,3 +584,28 @@ async def test_secrets_that_came_into_use_because_the_brokers_went_are_complaine
         assert stage.connection.rotation.proven == 1, "tails keep clients of the former password"
         await asyncio.sleep(60.0)
         assert stage.connection.rotation.proven == 1
+
+
+def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_complaint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @virtual
+    async def overtaken() -> None:
+        async with with_a_password() as (stage, tasks, file):
+            file.write_text("the next")
+            stage.password, stage.answer_s = "the next", 3.0
+            await until(lambda: stage.reached == 2)
+            await asyncio.sleep(0.1)
+            stage.answer_s, stage.is_away = 0.0, True
+            delivery = stage.deliver(tasks, 0)  # so the former brokers are left
+            await asyncio.sleep(6.0)
+            assert "no broker answers" in stage.statuses.problems["kafka"]
+            stage.is_away = False
+            await until(lambda: stage.connection.rotation.proven == 1)
+            await asyncio.sleep(1.0)
+            stage.answer(offset=1)
+            assert await delivery == Receipt([1])
+            assert "kafka" not in stage.statuses.problems
+
+    overtaken()
+    assert "new kafka secrets are not usable" not in caplog.text

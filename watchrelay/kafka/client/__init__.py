@@ -4,6 +4,8 @@ Comes in: connection settings, packed batches. Goes out: started clients, acknow
 in an operator's words. Must not know who uses it: no topic, no stream, no metric.
 """
 
+from typing import Final
+
 from aiokafka import TopicPartition
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -29,7 +31,24 @@ from aiokafka.errors import (
     for_code,
 )
 
+PRIVATE: Final = {
+    "AIOKafkaConsumer._client": "patched before the start, and asked for metadata",
+    "AIOKafkaConsumer._fetcher": "its batches are parsed within bounds",
+    "AIOKafkaConsumer._subscription": "a position without waiting for a reset",
+    "AIOKafkaClient._metadata_update": "requests create no topic, and come with pauses",
+    "AIOKafkaClient._wait_on_metadata": "a topic that is awaited",
+    "AIOKafkaClient._get_conn": "why a connection failed, and none that is dropped open",
+    "AIOKafkaClient._conns": "connections that a client leaves open at its end",
+    "AIOKafkaClient._sync_task": "ended without losing a cancellation",
+    "AIOKafkaConnection._writer": "aborted where a broker takes no data",
+    "Fetcher._proc_fetch_request": "where fetched batches are parsed",
+}
+"""The private members of aiokafka that this package uses, on clients of each kind (`_client` of the
+admin client too), and what for; `patches.py` names the defects. A test fails when an upgrade of
+aiokafka has changed one."""
+
 __all__ = [
+    "PRIVATE",
     "AuthenticationFailedError",
     "ClusterAuthorizationFailedError",
     "IncompatibleBrokerVersion",

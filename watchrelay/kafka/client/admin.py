@@ -11,6 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.metadata import MetadataRequest
 
 from watchrelay.kafka.client.metadata import topic_rights
+from watchrelay.kafka.client.patches import connection_failure as connection_failure
 from watchrelay.kafka.client.patches import patch_client
 
 

@@ -14,8 +14,14 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from aiokafka.conn import AIOKafkaConnection, collect_hosts
-from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    LeaderNotAvailableError,
+    for_code,
+)
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -25,7 +31,9 @@ from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
 _REQUEST_TIMEOUT_S = 5.0
 _ID_RETRY_S = 0.1
 _COORDINATOR_BUSY = frozenset((14, 15, 16))
-_OFFSET_OUT_OF_RANGE = 1
+_BEGIN, _END = -2, -1
+"""In place of a time, in a request for offsets."""
+_LOCATE_OFFSETS = 5000
 _LOCATE_BYTES = 1 << 20
 _LOCATE_FETCHES = 64
 _BATCH_HEAD = struct.Struct(">qiibIhiqqqhii")
@@ -37,15 +45,14 @@ class Brokers:
     """A cluster as it was last described. Use: `await refresh(...)`, then ask; `close()` at the
     end.
 
-    `leaders`: node id by topic and partition, -1 for none. `errors`: code by topic that the
-    brokers gave no partitions of.
+    `errors`: code by topic that the brokers gave no partitions of.
 
     Every method that asks raises KafkaError or OSError when nobody answers.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
         """Raises: SinkMisconfigured when secrets cannot be read."""
-        self.leaders: dict[tuple[str, int], int] = {}
+        self._leaders: dict[str, dict[int, int]] = {}
         self.errors: dict[str, int] = {}
         self._arguments = connection.arguments()
         self._bootstrap = collect_hosts(self._arguments.pop("bootstrap_servers"))
@@ -53,19 +60,44 @@ class Brokers:
         self._nodes: dict[int, tuple[str, int]] = {}
         self._asking: _Asked | None = None
         self._connecting = asyncio.Lock()
+        self._failed: tuple[str, int] | None = None
+        """The broker that was asked last and did not answer: another is asked first."""
+        self._is_closed = False
 
     async def refresh(self, topics: Collection[str]) -> None:
-        """Ask for the brokers and the leaders of `topics`; what is not among them is forgotten."""
+        """Ask for the brokers, and for the leaders of `topics`; those of others stay as they
+        are."""
         answer = await self._ask(TopicsRequest(topics))
-        nodes = {node: (host, port) for node, host, port, *_ in answer.brokers}
+        with no_surprises():
+            nodes = {
+                node: (host, port)
+                for node, host, port, *_ in answer.brokers
+                if host and 0 < port < 1 << 16
+            }
+            found = [
+                (code, topic, {partition: leader for _, partition, leader, *_ in partitions})
+                for code, topic, partitions in topics_in(answer)
+            ]
         if not nodes:
             raise KafkaConnectionError("the broker knows no broker: it has only just started")
-        self._nodes, self.leaders, self.errors = nodes, {}, {}
-        for code, topic, partitions in topics_in(answer):
+        self._nodes = nodes
+        for topic in topics:
+            self.forget(topic)
+        for code, topic, leaders in found:
             if code:
                 self.errors[topic] = code
-            for _, partition, leader, *_ in partitions:
-                self.leaders[topic, partition] = leader if leader in nodes else -1
+            self._leaders[topic] = leaders
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The node id of a leader, as last asked for; -1 while there is none, None where the
+        brokers did not name the partition."""
+        node = self._leaders.get(topic, {}).get(partition)
+        return node if node is None or node in self._nodes else -1
+
+    def forget(self, topic: str) -> None:
+        """Nobody asks for the leaders of the topic any more."""
+        self._leaders.pop(topic, None)
+        self.errors.pop(topic, None)
 
     async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None]:
         """As `metadata.topic_ids`."""
@@ -83,6 +115,8 @@ class Brokers:
 
     async def open(self, node: int, link: Link) -> None:
         """Connect `link` to the broker of that id, which is a leader."""
+        if node not in self._nodes:
+            raise KafkaConnectionError(f"the brokers do not name broker {node} any more")
         host, port = self._nodes[node]
         await link.open(host, port, self._arguments)
 
@@ -90,67 +124,81 @@ class Brokers:
         self, topic: str, partition: int, start: int, producer: tuple[int, int], sequence: int
     ) -> int | None:
         """The offset of the batch with that producer id, epoch and base sequence, which is not
-        before `start`; None if it is not found up to the end of the partition."""
-        node = self.leaders.get((topic, partition), -1)
-        host, port = self._nodes[node] if node in self._nodes else self._candidates()[0]
-        leader = await self._connected(host, port)
+        before `start`, or among the newest offsets if that is negative; None if it is not found up
+        to the end of the partition."""
+        node = self.leader(topic, partition)
+        if node not in self._nodes:
+            raise LeaderNotAvailableError
+        leader = await self._connected(*self._nodes[node])
         try:
+            end = await leader.offset(topic, partition, _END)
+            begin = await leader.offset(topic, partition, _BEGIN)
+            start = max(begin, end - _LOCATE_OFFSETS if start < 0 else start)
             for _ in range(_LOCATE_FETCHES):
-                request = FetchRequest(
-                    0, 1, _LOCATE_BYTES, 0, [(topic, [(partition, start, _LOCATE_BYTES)])]
-                )
-                answer = await leader.answer(request)
-                with no_surprises():
-                    (_, ((_, code, high_watermark, *_, data),)) = answer.topics[0]
-                if code == _OFFSET_OUT_OF_RANGE:
-                    return None
-                if code:
-                    raise for_code(code)
-                for offset, end, found in _batches(data):
+                if start >= end:
+                    break
+                for offset, stop, found in _batches(await leader.fetch(topic, partition, start)):
                     if found == (*producer, sequence):
                         return offset
-                    start = max(start, end)
-                if not data or start >= high_watermark:
-                    break
+                    start = max(start, stop)
             return None
         finally:
             leader.close()
 
     def close(self) -> None:
-        """Let the connection go."""
-        if self._asking is not None:
-            self._asking.close()
-            self._asking = None
+        """Let the connection go; nobody is asked any more."""
+        self._is_closed = True
+        self._hang_up()
 
     # ---- one question ----------------------------------------------------------------------------
 
     async def _ask(self, request: Any) -> Any:
         async with self._connecting:
-            if self._asking is not None and self._asking.connection.connected():
-                try:
-                    return await self._asking.answer(request)
-                except (KafkaError, OSError):
-                    self.close()
             failure: Exception = KafkaConnectionError("no broker is known")
+            asking = self._asking
+            if asking is not None and asking.connection.connected():
+                try:
+                    return await asking.answer(request)
+                except (KafkaError, OSError) as error:
+                    self._failed, failure = (asking.connection.host, asking.connection.port), error
+            self._hang_up()
             for host, port in self._candidates():
                 try:
-                    self._asking = await self._connected(host, port)
-                    return await self._asking.answer(request)
+                    self._asking = asking = await self._connected(host, port)
+                    return await asking.answer(request)
                 except (KafkaError, OSError) as error:
-                    self.close()
-                    failure = error
+                    self._failed, failure = (host, port), error
+                    self._hang_up()
             raise failure
+
+    def _hang_up(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
 
     def _candidates(self) -> list[tuple[str, int]]:
         known = list(self._nodes.values())
         random.shuffle(known)
-        return list(dict.fromkeys([*known, *((host, port) for host, port, _ in self._bootstrap)]))
+        bootstrap = ((host, port) for host, port, _ in self._bootstrap)
+        candidates = [*dict.fromkeys([*known, *bootstrap])]
+        return sorted(candidates, key=lambda candidate: candidate == self._failed)
 
     async def _connected(self, host: str, port: int) -> _Asked:
+        self._check_open()
         connection = AIOKafkaConnection(host, port, **self._arguments)
         with no_surprises():
             _, writer = await connection.connect()
-        return _Asked(connection, writer.transport)
+        asked = _Asked(connection, writer.transport)
+        try:
+            self._check_open()
+        except KafkaConnectionError:
+            asked.close()
+            raise
+        return asked
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise KafkaConnectionError("these brokers were let go")
 
 
 class _Asked(NamedTuple):
@@ -163,6 +211,26 @@ class _Asked(NamedTuple):
         """Raises: KafkaError, OSError."""
         with no_surprises():
             return await self.connection.send(request)
+
+    async def offset(self, topic: str, partition: int, which: int) -> int:
+        """The first offset, or the end, of a partition that this broker leads."""
+        answer = await self.answer(OffsetRequest(-1, 0, [(topic, [(partition, which)])]))
+        with no_surprises():
+            ((_, ((_, code, _, offset, *_),)),) = answer.topics
+            found = int(offset)
+        if code:
+            raise for_code(code)
+        return found
+
+    async def fetch(self, topic: str, partition: int, start: int) -> bytes:
+        """Batches from an offset on, as they are in the log."""
+        places = [(topic, [(partition, start, _LOCATE_BYTES)])]
+        answer = await self.answer(FetchRequest(0, 1, _LOCATE_BYTES, 0, places))
+        with no_surprises():
+            ((_, ((_, code, *_, data),)),) = answer.topics
+        if code:
+            raise for_code(code)
+        return data or b""
 
     def close(self) -> None:
         """At once: TLS would wait for the broker to say good-bye."""

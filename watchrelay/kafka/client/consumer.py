@@ -11,6 +11,7 @@ from aiokafka.conn import collect_hosts
 from aiokafka.errors import KafkaConnectionError
 
 from watchrelay.kafka.client.metadata import topic_ids
+from watchrelay.kafka.client.patches import connection_failure as connection_failure
 from watchrelay.kafka.client.patches import end_in_own_task, patch_consumer
 
 
@@ -45,12 +46,6 @@ def is_host_and_port(server: object) -> bool:
         )
     except ValueError:
         return False
-
-
-def connection_failure(consumer: Any) -> BaseException | None:
-    """Why the newest connection attempt failed; None after a success."""
-    failure: BaseException | None = consumer._client.failure
-    return failure
 
 
 async def wait_for_topic(consumer: Any, topic: str) -> list[int]:

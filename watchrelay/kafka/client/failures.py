@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    TopicAuthorizationFailedError,
+)
 
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.kafka.client.client_log import without_secrets
 from watchrelay.kafka.client.connection import KafkaConnection, error_text
 
-_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+_UNCONNECTED = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, OSError)
+"""Errors behind which is that a connection failed."""
 
 _NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
 """The error of a producer without any right to write, though it names the cluster (KIP-679)."""
@@ -97,31 +103,40 @@ def unreadable(error: BaseException) -> str:
     return plain_words(error)
 
 
-def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> SinkUnavailable:
-    """The error for an operator: the brokers, the reason that the client only logged, and the cure.
+def unreachable(
+    connection: KafkaConnection, error: Exception, failure: BaseException | None = None
+) -> SinkUnavailable:
+    """The error for an operator: the brokers, the reason, and the cure.
 
     Args:
-        logged: the client's newest log line (`LogTail.reason`), "" for none.
+        failure: why the client's newest connection failed (`connection_failure`), which explains an
+            error that says only that there is none.
 
     Returns: SinkMisconfigured where only a change of the configuration helps, SinkForbidden where a
     right is missing, else SinkUnavailable.
     """
     if isinstance(error, TimeoutError) and error.errno is None and str(error):
-        # silence: an earlier failure of a connection, which was logged, does not explain it
+        # silence: an earlier failure of a connection does not explain it
         return SinkUnavailable(
             f"kafka at {connection.servers} stopped answering: {error} ({SILENCE})"
         )
-    # a connection that is closed during a request has the reason behind it
-    why = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(why)))
-    if reason.endswith(":"):
-        reason += " no answer in time"
+    why: BaseException = error
+    if failure is not None and isinstance(error, _UNCONNECTED):
+        why = failure
+    reason = _reason(why)
     kind, cure = _judged(connection, reason.lower())
     if not cure and "connect call failed" in reason.lower():
         reason = "no broker answers: Connect call failed"
         cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
     message = f"kafka at {connection.servers} is not usable: {reason}"
     return kind(message + (f" ({cure})" if cure else ""))
+
+
+def _reason(error: BaseException) -> str:
+    """The error as one line that shows no secret."""
+    # a connection that is closed during a request has the reason behind it
+    why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return without_secrets(error_text(why))
 
 
 def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:

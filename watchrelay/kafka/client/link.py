@@ -1,9 +1,7 @@
 """One connection to one broker, for produce requests.
 
-aiokafka opens it (TLS, SASL, versions); then its transport is ours. Private members of aiokafka
-that producing touches, all of them here, on a connection that has just been opened:
-`_read_task`, which would read our answers; `_reader`, by which the connection believes that it is
-open and warns when it is collected; `_versions`, the requests that the broker knows.
+aiokafka opens it (TLS, SASL); then its transport is ours, and its connection is kept for its end
+alone: it reads nothing more.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
+from aiokafka.protocol.admin import ApiVersionRequest
 
 VERSION: Final = 7
 """Of Produce: the first that takes zstd (Kafka 2.1), known to every broker since."""
@@ -54,6 +53,16 @@ def no_surprises() -> Iterator[None]:
         if isinstance(error, OSError):
             raise
         raise KafkaConnectionError(f"this is no answer of a kafka broker: {error!r}") from error
+
+
+def _check_version(answer: Any) -> None:
+    """Raises: IncompatibleBrokerVersion when a broker with that answer does not take our
+    requests."""
+    least, most = next((span for key, *span in answer.api_versions if key == 0), (0, 0))
+    if not least <= VERSION <= most:
+        raise IncompatibleBrokerVersion(
+            f"the broker takes produce requests of versions {least} to {most}, not {VERSION}"
+        )
 
 
 class Outgoing(Protocol):
@@ -104,7 +113,7 @@ class Link(asyncio.Protocol):
         self._fixed = struct.pack(">hhi", -1, -1, int(timeout_s * 1000))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._writer: object = None
+        self._connection: AIOKafkaConnection | None = None
         self._requests: deque[_Request] = deque()
         self._waiting: list[Any] = []
         self._buffer = b""
@@ -117,15 +126,12 @@ class Link(asyncio.Protocol):
         connection = AIOKafkaConnection(host, port, **arguments)
         with no_surprises():
             _, writer = await connection.connect()
-        least, most = connection._versions.get(0, (0, 0))
-        if not least <= VERSION <= most:
-            connection.close()
-            raise IncompatibleBrokerVersion(
-                f"the broker takes produce requests of versions {least} to {most}, not {VERSION}"
-            )
-        connection._read_task.cancel()
-        connection._reader = None
-        self._writer = writer  # it closes the socket when it is collected
+            try:
+                _check_version(await connection.send(ApiVersionRequest()))
+            except BaseException:
+                connection.close()
+                raise
+        self._connection = connection
         self.adopt(writer.transport)
 
     def adopt(self, transport: asyncio.Transport) -> None:
@@ -191,26 +197,32 @@ class Link(asyncio.Protocol):
         if self._buffer:
             data = self._buffer + data
         at, end = 0, len(data)
-        try:
-            while end - at >= 4:
-                (size,) = _SIZE.unpack_from(data, at)
-                if end - at - 4 < size <= _ANSWER_BYTES_MAX:
-                    break
-                self._take_answer(data[at + 4 : at + 4 + size])
-                at += 4 + size
-        except (ValueError, IndexError, KeyError, struct.error):
-            self.abort()
-            return
-        self._buffer = data[at:] if at < end else b""
+        while end - at >= 4 and not self.is_lost:
+            (size,) = _SIZE.unpack_from(data, at)
+            if end - at - 4 < size <= _ANSWER_BYTES_MAX:
+                break
+            try:
+                answers = self._understood(data[at + 4 : at + 4 + size])
+            except (ValueError, IndexError, KeyError, struct.error):
+                self.abort()
+                return
+            at += 4 + size
+            for partition, code, offset in answers:
+                self._answered(partition, code, offset)
+        self._buffer = data[at:]
         self._pump()
 
-    def _take_answer(self, data: bytes) -> None:
-        """Raises: ValueError, IndexError, KeyError, struct.error for what is no answer to the
-        oldest request; what it has said before is taken."""
+    def _understood(self, data: bytes) -> list[tuple[Any, int, int]]:
+        """Partition, error code and offset of each batch of the oldest request, which is off the
+        list then.
+
+        Raises: ValueError, IndexError, KeyError, struct.error for what is no answer to it.
+        """
         correlation, topics = _PARTITION.unpack_from(data)
         if not self._requests or correlation != self._requests[0].correlation:
             raise ValueError("an answer that nobody asked for")
-        carried = self._requests[0].carried
+        unanswered = self._requests[0].carried.copy()
+        answers = []
         at = 8
         for _ in range(topics):
             (length,) = _NAME_LENGTH.unpack_from(data, at)
@@ -220,14 +232,15 @@ class Link(asyncio.Protocol):
             for _ in range(count):
                 index, code, offset, _, _ = _ANSWER.unpack_from(data, at)
                 at += _ANSWER.size
-                self._answered(carried.pop((topic, index)), code, offset)
-        if carried:
+                answers.append((unanswered.pop((topic, index)), code, offset))
+        if unanswered:
             raise ValueError("an answer without some of the partitions")
         (throttle_ms,) = _SIZE.unpack_from(data, at)
         self._requests.popleft()
         if throttle_ms > 0:
             # the broker reads nothing of ours for so long
             self._muted_until_s = self._loop.time() + throttle_ms / 1000
+        return answers
 
     # ---- its end ---------------------------------------------------------------------------------
 
@@ -264,4 +277,6 @@ class Link(asyncio.Protocol):
         unanswered = [each for request in self._requests for each in request.carried.values()]
         waiting, self._waiting = self._waiting, []
         self._requests.clear()
+        if self._connection is not None:
+            self._connection.close()
         self._lost(self, unanswered, waiting)

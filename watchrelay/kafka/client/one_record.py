@@ -7,7 +7,7 @@ import asyncio
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.patches import patch_client
@@ -26,20 +26,18 @@ async def send_record(
 
     Raises: SinkUnavailable; the record may have been written all the same.
     """
-    with listening() as tail:
-        try:
-            async with asyncio.timeout(within_s):
-                producer = AIOKafkaProducer(
-                    **connection.arguments(),
-                    acks="all",
-                    request_timeout_ms=int(request_timeout_s * 1000),
-                )
-                patch_client(producer.client)
-                try:
-                    await producer.start()
-                    sent = await producer.send_and_wait(topic, value, key=key, partition=0)
-                finally:
-                    await producer.stop()
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise unreachable(connection, error, tail.reason) from error
+    quiet_client_log()
+    producer = AIOKafkaProducer(
+        **connection.arguments(), acks="all", request_timeout_ms=int(request_timeout_s * 1000)
+    )
+    patch_client(producer.client)
+    try:
+        async with asyncio.timeout(within_s):
+            try:
+                await producer.start()
+                sent = await producer.send_and_wait(topic, value, key=key, partition=0)
+            finally:
+                await producer.stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise unreachable(connection, error, producer.client.failure) from error
     return int(sent.offset)

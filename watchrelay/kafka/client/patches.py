@@ -103,6 +103,13 @@ def keep_connection_failures(client: Any) -> None:
         setattr(client, name, _rebuilt(client, name, create_conn=create_conn))
 
 
+def connection_failure(owner: Any) -> BaseException | None:
+    """Why the newest connection attempt of a consumer or an admin client failed; None after a
+    success."""
+    failure: BaseException | None = owner._client.failure
+    return failure
+
+
 def close_connection_of_cancelled_bootstrap(client: Any) -> None:
     """A start that is cancelled, or times out, leaves no connection open.
 

@@ -1,69 +1,30 @@
-"""Which line of the client's log is given as the reason."""
+"""What becomes of the client's own log."""
 
 import logging
 
 import pytest
 
-from watchrelay.kafka.client.client_log import LogTail, listening
+from watchrelay.kafka.client.client_log import hide, quiet_client_log, without_secrets
 
 
-def test_the_newest_error_is_the_reason_and_a_warning_only_without_one() -> None:
-    tail = LogTail()
-    assert tail.reason == ""
-    tail.add(logging.WARNING, "w1")
-    assert tail.reason == "w1"
-    tail.add(logging.ERROR, "e1")
-    tail.add(logging.ERROR, "e2")
-    tail.add(logging.WARNING, "w2")
-    assert tail.reason == "e2"
-    tail.clear()
-    assert tail.reason == ""
-
-
-def test_what_only_follows_from_a_failed_connection_is_not_told_as_its_reason() -> None:
-    tail = LogTail()
-    tail.add(logging.ERROR, "Unable to update metadata from [1]")
-    assert tail.reason == "Unable to update metadata from [1]"
-    tail.add(
-        logging.ERROR,
-        "Unable connect to node with id 1: [Errno 111] Connect call failed ('127.0.0.1', 9092)",
-    )
-    tail.add(logging.ERROR, "Unable to update metadata from [1]")
-    assert "Connect call failed" in tail.reason
-
-
-def test_a_tail_is_bounded() -> None:
-    tail = LogTail()
-    tail.add(logging.ERROR, "x" * 10_000)
-    assert len(tail.reason) == 300
-    for index in range(100):
-        tail.add(logging.WARNING, str(index))
-    assert tail.reason == "99"
-
-
-def test_each_client_hears_its_own_lines_and_the_debug_log_all(
+def test_the_debug_log_has_its_lines_shortened_and_without_secrets_and_no_other_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="watchrelay")
+    hide("hunter22")
+    for _ in range(2):
+        quiet_client_log()
     log = logging.getLogger("aiokafka.client")
-    with listening() as outer:
-        with listening() as inner:
-            log.error("inner\n  trouble")
-        log.error("outer trouble")
-    log.error("nobody's trouble")
-    assert (inner.reason, outer.reason) == ("inner trouble", "outer trouble")
-    said = [
-        vars(record)["line"]
-        for record in caplog.records
-        if record.name == "watchrelay.kafka.client.client_log"
-    ]
-    assert said == ["inner trouble", "outer trouble", "nobody's trouble"]
+    log.error("trouble\n  with hunter22")
+    log.warning("x" * 10_000)
+    log.info("nothing new")
+    lines = [(each.levelno, vars(each)["line"]) for each in caplog.records]
+    assert lines == [(logging.DEBUG, "trouble with <redacted>"), (logging.DEBUG, "x" * 300)]
 
 
-def test_a_connection_that_was_closed_without_a_word_is_told_from_one_that_is_silent() -> None:
-    log = logging.getLogger("aiokafka.conn")
-    with listening() as tail:
-        log.error('Unable connect to "%s:%s": %s', "b", 1, ConnectionResetError())
-        assert tail.reason == 'Unable connect to "b:1": connection closed'
-        log.error('Unable connect to "%s:%s": %s', "b", 1, TimeoutError())
-        assert tail.reason == 'Unable connect to "b:1":'
+def test_what_may_occur_by_chance_is_not_hidden_and_the_newest_secrets_are() -> None:
+    hide("abc")
+    for number in range(1000):
+        hide(f"token-{number}")
+    line = without_secrets("abc, token-999 and token-940")
+    assert line == "abc, <redacted> and <redacted>"

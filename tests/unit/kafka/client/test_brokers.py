@@ -1,0 +1,189 @@
+"""What is asked of a cluster, over real sockets, with brokers whose answers the test gives."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, LeaderNotAvailableError
+from aiokafka.protocol.admin import ApiVersionResponse_v0
+from aiokafka.protocol.metadata import MetadataResponse_v5
+
+from tests.support.sinkparts import until
+from watchrelay.kafka.client.brokers import Brokers
+from watchrelay.kafka.client.connection import KafkaConnection
+
+METADATA, VERSIONS = 3, 18
+Described = list[tuple[int, str | None, int]]
+
+
+class FakeBroker:
+    """Answers requests for versions and metadata. `asked` counts the latter; while `is_silent` they
+    get no answer; `connections` are those that are open."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.asked = 0
+        self.is_silent = False
+        self.is_open = asyncio.Event()
+        """It answers a new connection."""
+        self.is_open.set()
+        self.connections = 0
+        self.metadata: Callable[[], Any] = self.alone
+
+    def alone(self) -> Any:
+        """It is the only broker, and leads partition 0 of two topics."""
+        return described([(1, "127.0.0.1", self.port)], {"a": 1, "b": 1})
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                key, _, correlation = struct.unpack_from(">hhi", await reader.readexactly(size))
+                answer = struct.pack(">i", correlation)
+                await self.is_open.wait()
+                if key == VERSIONS:
+                    answer += ApiVersionResponse_v0(
+                        0, [(METADATA, 0, 5), (VERSIONS, 0, 0)]
+                    ).encode()
+                else:
+                    self.asked += 1
+                    if self.is_silent:
+                        return
+                    answer += self.metadata().encode()
+                writer.write(struct.pack(">i", len(answer)) + answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.connections -= 1
+            writer.transport.abort()
+
+
+def described(brokers: Described | None, leaders: dict[str, int]) -> Any:
+    topics: list[Any] = [
+        (0, name, False, [(0, 0, node, [node], [node], [])]) for name, node in leaders.items()
+    ]
+    nodes: Any = None if brokers is None else [(*each, None) for each in brokers]
+    return MetadataResponse_v5(0, nodes, "cluster", 1, topics)
+
+
+@asynccontextmanager
+async def cluster(count: int = 1) -> AsyncIterator[tuple[Brokers, list[FakeBroker]]]:
+    fakes = [FakeBroker() for _ in range(count)]
+    servers = [await asyncio.start_server(fake.serve, "127.0.0.1", 0) for fake in fakes]
+    for fake, server in zip(fakes, servers, strict=True):
+        fake.port = server.sockets[0].getsockname()[1]
+    bootstrap = tuple(f"127.0.0.1:{fake.port}" for fake in fakes)
+    brokers = Brokers(KafkaConnection(bootstrap_servers=bootstrap))
+    try:
+        yield brokers, fakes
+    finally:
+        brokers.close()
+        for server in servers:
+            server.close()
+        await until(lambda: not any(fake.connections for fake in fakes))
+
+
+async def test_the_leaders_of_the_topics_asked_for_are_known_and_the_others_stay() -> None:
+    async with cluster() as (brokers, (fake,)):
+        await brokers.refresh({"a", "b"})
+        assert (brokers.leader("a", 0), brokers.leader("b", 0), brokers.leader("a", 7)) == (
+            1,
+            1,
+            None,
+        )
+        fake.metadata = lambda: described([(1, "127.0.0.1", fake.port)], {"b": -1})
+        await brokers.refresh({"b", "c"})
+        assert (brokers.leader("a", 0), brokers.leader("b", 0), brokers.leader("c", 0)) == (
+            1,
+            -1,
+            None,
+        )
+        brokers.forget("a")
+        assert brokers.leader("a", 0) is None
+
+
+@pytest.mark.parametrize("address", [("", 9092), (None, 9092), ("there", 0), ("there", 70_000)])
+async def test_a_broker_without_an_address_leads_nothing(address: tuple[str | None, int]) -> None:
+    async with cluster() as (brokers, (fake,)):
+        here = (1, "127.0.0.1", fake.port)
+        fake.metadata = lambda: described([here, (2, *address)], {"a": 1, "b": 2})
+        await brokers.refresh({"a", "b"})
+        assert (brokers.leader("a", 0), brokers.leader("b", 0)) == (1, -1)
+        with pytest.raises(LeaderNotAvailableError):
+            await brokers.locate("b", 0, 0, (1, 0), 0)
+
+
+@pytest.mark.parametrize("nodes", [None, [], [(2, None, 1)]])
+async def test_an_answer_that_names_no_broker_is_an_error_and_what_was_known_stays(
+    nodes: Described | None,
+) -> None:
+    async with cluster() as (brokers, (fake,)):
+        await brokers.refresh({"a"})
+        fake.metadata = lambda: described(nodes, {"a": 2})
+        with pytest.raises(KafkaConnectionError):
+            await brokers.refresh({"a"})
+        assert brokers.leader("a", 0) == 1
+
+
+async def test_a_broker_that_does_not_answer_is_asked_last_from_then_on() -> None:
+    async with cluster(3) as (brokers, fakes):
+        nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
+        for fake in fakes:
+            fake.metadata = lambda: described(nodes, {"a": 1})
+        await brokers.refresh({"a"})
+        (frozen,) = (fake for fake in fakes if fake.asked)
+        frozen.is_silent = True
+        for _ in range(10):
+            await brokers.refresh({"a"})
+            for fake in fakes:
+                fake.asked = 0
+            brokers._hang_up()  # so that each time one is chosen
+            await brokers.refresh({"a"})
+            assert frozen.asked == 0
+
+
+async def test_a_cluster_that_was_let_go_asks_nobody_and_keeps_no_connection() -> None:
+    async with cluster() as (brokers, (fake,)):
+        await brokers.refresh({"a"})
+        asked = fake.asked
+
+        async def asking() -> None:
+            with pytest.raises(KafkaConnectionError):
+                await brokers.refresh({"a"})
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(asking(), name="asking")
+            await asyncio.sleep(0)
+            brokers.close()
+        with pytest.raises(KafkaConnectionError):
+            await brokers.topic_ids({"a"})
+        assert fake.asked <= asked + 1
+
+
+async def test_a_broker_that_is_not_named_any_more_cannot_be_opened() -> None:
+    async with cluster() as (brokers, _):
+        await brokers.refresh({"a"})
+        with pytest.raises(KafkaConnectionError):
+            await brokers.open(7, None)  # type: ignore[arg-type]  # nothing is done with it
+
+
+async def test_one_that_is_let_go_while_it_connects_keeps_no_connection() -> None:
+    async with cluster() as (brokers, (fake,)):
+
+        async def asking() -> None:
+            with contextlib.suppress(KafkaConnectionError):
+                await brokers.refresh({"a"})
+
+        fake.is_open.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asking(), name="asking")
+            await until(lambda: fake.connections == 1)
+            brokers.close()
+            fake.is_open.set()
+        await until(lambda: fake.connections == 0, deadline_s=5.0)

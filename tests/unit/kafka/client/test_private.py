@@ -1,0 +1,78 @@
+"""The private members of aiokafka that we use are those on the list, and are as they were."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.consumer.fetcher import Fetcher
+
+import watchrelay.kafka.client as package
+from watchrelay.kafka.client import PRIVATE
+
+NAMES = {member.partition(".")[2] for member in PRIVATE}
+
+
+def used(tree: ast.AST) -> Iterator[str]:
+    """Private members of anything but the object itself, also by their names as strings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        ):
+            yield node.attr
+        elif isinstance(node, ast.Call):
+            yield from (
+                each.value
+                for each in node.args
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            )
+
+
+def test_no_other_is_used_and_none_is_listed_in_vain() -> None:
+    files = Path(package.__file__).parent.glob("*.py")
+    names = {name for file in files for name in used(ast.parse(file.read_text()))}
+    private = {name for name in names if name.isidentifier() and name[0] == "_" != name[1:2]}
+    assert private == NAMES
+    assert len(PRIVATE) <= 10
+
+
+async def test_they_are_there_in_this_aiokafka() -> None:
+    consumer, client = AIOKafkaConsumer(), AIOKafkaClient()
+    admin = AIOKafkaAdminClient()
+    kinds = [consumer, client, AIOKafkaConnection("127.0.0.1", 1), Fetcher]
+    for member in PRIVATE:
+        kind, _, name = member.partition(".")
+        (owner,) = (
+            each for each in kinds if kind in (type(each).__name__, getattr(each, "__name__", ""))
+        )
+        assert hasattr(owner, name), member
+    assert isinstance(admin._client, AIOKafkaClient)
+    assert isinstance(consumer._client, AIOKafkaClient)
+    assert hasattr(consumer._subscription, "subscription")
+    assert client._conns == {}
+    assert client._sync_task is None
+    consumer._closed = True  # it was never started
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "replaced"),
+    [
+        (AIOKafkaClient._metadata_update, ["cluster_metadata", "topics"], "MetadataRequest"),
+        (AIOKafkaClient._get_conn, ["node_id", "group", "no_hint"], "create_conn"),
+        (AIOKafkaClient._wait_on_metadata, ["topic"], ""),
+        (AIOKafkaClient.bootstrap, [], "create_conn"),
+        (Fetcher._proc_fetch_request, ["assignment", "node_id", "request"], "MemoryRecords"),
+    ],
+)
+def test_methods_take_what_they_took_and_use_what_is_replaced(
+    method: Any, parameters: list[str], replaced: str
+) -> None:
+    assert inspect.iscoroutinefunction(method)
+    assert list(inspect.signature(method).parameters)[1:] == parameters
+    assert not replaced or replaced in method.__code__.co_names
