@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Self
@@ -244,10 +244,15 @@ class Api:
         return reader.finish()
 
     def watch(
-        self, selection: Selection, query: WatchQuery, *, stream: str
+        self,
+        selection: Selection,
+        query: WatchQuery,
+        *,
+        stream: str,
+        take: Callable[[list[Frame]], bool],
     ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
         """As the port says."""
-        return Watch(self, selection, query, self._weather, self._rng)
+        return Watch(self, selection, query, self._weather, self._rng, take)
 
     async def opened(self) -> None:
         """A request for a watch arrives."""
@@ -265,8 +270,10 @@ class Watch:
         query: WatchQuery,
         weather: Weather,
         rng: random.Random,
+        take: Callable[[list[Frame]], bool],
     ) -> None:
         self._api, self._server, self._weather, self._rng = api, api.server, weather, rng
+        self._take = take
         self._selector, self._query = selection.label_selector, query
         self._frames = FrameStream(selection)
         self._cursor = int(query.resource_version or 0)
@@ -303,7 +310,7 @@ class Watch:
             block = await self._next()
             frames = self._frames.feed(block)
             self._ended |= self._frames.ended
-            if frames:
+            if frames and not self._take(frames):
                 return frames
         raise StopAsyncIteration
 

@@ -33,8 +33,32 @@ class Faults:
     batch comes again."""
 
 
-@dataclass(slots=True)
-class FakeSink:
+class SendsByTask:
+    """A sink whose `deliver` is all there is."""
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        """As KafkaSink's."""
+        raise NotImplementedError
+
+    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> asyncio.Task[None]:
+        """As the port says."""
+
+        async def send() -> None:
+            try:
+                answer: Receipt | Exception = await self.deliver(batch)
+            except Exception as error:  # noqa: BLE001 - handed on, as the port says
+                answer = error
+            done(answer)
+
+        return asyncio.get_running_loop().create_task(send())
+
+    def withdraw(self, delivery: asyncio.Task[None]) -> None:
+        """As the port says."""
+        delivery.cancel()
+
+
+@dataclass
+class FakeSink(SendsByTask):
     """Appends batches to lists, one per topic and partition; asserts that each has one outstanding
     batch at most."""
 
@@ -148,7 +172,7 @@ class KafkaLogs:
     logs: dict[tuple[str, int], list[WireRecord]] = field(default_factory=dict)
 
 
-class LogConnection:
+class LogConnection(SendsByTask):
     """One process's way to the logs: it notes where its own records stand."""
 
     def __init__(self, kafka: KafkaLogs, rng: random.Random) -> None:

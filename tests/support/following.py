@@ -341,6 +341,15 @@ class Mirror:
     async def take(self, event: Watched) -> bool:
         if self.full is not None:
             await self.full.wait()
+        return self._take(event)
+
+    def ready(self) -> bool:
+        return self.full is None
+
+    def follow(self, event: Observed | Progressed) -> None:
+        self._take(event)
+
+    def _take(self, event: Watched) -> bool:
         self.events.append(event)
         match event:
             case ListBegun():

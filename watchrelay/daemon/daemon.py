@@ -46,7 +46,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.server import AdminServer
 from watchrelay.observe.status import Readiness, StatusRegistry
-from watchrelay.publish.timing import HeartbeatInterval
+from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Daemon:
         self.started = asyncio.Event()
         self.holder = f"{socket.gethostname()}-{os.getpid()}"
         self._rng = random.Random()
+        self._flush_timer = FlushTimer()
         self._environ = os.environ if environ is None else environ
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
@@ -173,7 +174,8 @@ class Daemon:
         if credentials is None:
             return OK
         drained = True
-        async with KubeClient(credentials, self.metrics) as client, asyncio.TaskGroup() as tasks:
+        kube = KubeClient(credentials, self.metrics, self._flush_timer.read)
+        async with kube as client, asyncio.TaskGroup() as tasks:
             context, discovery = self._make_context(client)
             supervisor = Supervisor(
                 context,
@@ -242,6 +244,7 @@ class Daemon:
             holder=self.holder,
             heartbeat_interval=HeartbeatInterval(self.settings.heartbeat_interval_s),
             rng=self._rng,
+            flush_timer=self._flush_timer,
         )
         return context, Discovery(client)
 

@@ -64,9 +64,6 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-FLUSH_INTERVAL_S = 0.004
-
-
 _REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
 """A refused topic waits for a person, as a missing right does: looked at again rarely."""
 _AWAY = Backoff(base_s=0.8, cap_s=30.0)
@@ -113,7 +110,7 @@ class DaemonContext:
     reading_back: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE)
     )
-    flush_timer: FlushTimer = field(default_factory=lambda: FlushTimer(FLUSH_INTERVAL_S))
+    flush_timer: FlushTimer = field(default_factory=FlushTimer)
     trim: HeapTrimmer = field(default_factory=HeapTrimmer)
 
 

@@ -19,6 +19,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
 from watchrelay.kafka.cluster_access import SECRETS
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
+from watchrelay.kafka.produce_state import PendingBatch
 from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
 from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
@@ -56,9 +57,33 @@ class _Topic:
     batch_bytes: int
 
 
+Answered = Callable[[Receipt | Exception], None]
+
+
+class Delivery:
+    """A batch on its way: `waiting` are the packs that are not acknowledged, the first of which is
+    with the producer or waits for `timer`; `offsets` those of the records before them."""
+
+    __slots__ = (
+        "backoff", "batch", "done", "offsets", "partition", "pending", "place", "sent_s", "timer",
+        "topic", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, batch: Batch, topic: _Topic, done: Answered) -> None:
+        self.batch, self.topic, self.done = batch, topic, done
+        self.partition = TopicPartition(batch.topic, batch.partition)
+        self.place: _Place = (self.partition, batch.stream)
+        self.waiting: deque[PackedBatch] = deque()
+        self.offsets: list[int] = []
+        self.pending: PendingBatch | None = None
+        self.timer: asyncio.Handle | None = None
+        self.backoff = _RETRY
+        self.sent_s = 0.0
+
+
 class KafkaSink:
-    """Implements the relay's `RecordSink`. Use: `run()` as a task that ends last, `deliver` from
-    any other.
+    """Implements the relay's `RecordSink`. Use: `run()` as a task that ends last, `send` or
+    `deliver` from any other.
 
     One producer serves all streams; partitions whose batches are delivered in one step of the event
     loop leave in one request per broker. A batch that is refused is sent again after a pause, the
@@ -102,71 +127,49 @@ class KafkaSink:
 
     # ---- the port --------------------------------------------------------------------------------
 
-    async def deliver(self, batch: Batch) -> Receipt:
-        """Append all records in order, however long it takes; return when all are acknowledged,
-        with the offset of each.
+    def send(self, batch: Batch, done: Answered) -> Delivery:
+        """Append all records in order, however long it takes; `done` is called once, in a later
+        step of the loop, with a Receipt when all are acknowledged.
 
-        At most one batch of a (topic, partition) may be outstanding. Cancelling leaves the outcome
-        unknown.
-        Raises: RecordTooLarge: record `index` fits the topic not even alone. `acked` holds the
-        offsets of the records before it that are in the log (a prefix of the batch; none when the
-        size was known beforehand, which is the rule); no record from there on is or will be in the
-        log by this call. Trim that record and deliver again from `len(acked)` on, or everything,
-        under the same positions.
+        At most one batch of a (topic, partition) may be outstanding. `done` gets a RecordTooLarge
+        when record `index` fits the topic not even alone. `acked` holds the offsets of the records
+        before it that are in the log (a prefix of the batch; none when the size was known
+        beforehand, which is the rule); no record from there on is or will be in the log by this
+        call. Trim that record and send again from `len(acked)` on, or everything, under the same
+        positions.
         """
         topic = self._topic(batch.topic)
-        partition = TopicPartition(batch.topic, batch.partition)
+        delivery = Delivery(batch, topic, done)
         packed, too_large = self._pack(topic, batch.records, 0, len(batch.records))
         if too_large is not None:
-            raise self._too_large(batch, too_large, [])
-        place = (partition, batch.stream)
-        self._outstanding[place] = asyncio.get_running_loop().time()
-        try:
-            return Receipt(await self._deliver(batch, topic, partition, packed))
-        finally:
-            self._outstanding.pop(place, None)
-            if place in self._silent:
-                self._heard(place)
-            if self._troubles and not any(other == partition for other, _ in self._outstanding):
-                # it is nobody's any more who was stopped
-                self._troubles.pop(f"{partition.topic}/{partition.partition}", None)
-                self._show()
+            error = self._too_large(batch, too_large, [])
+            delivery.timer = asyncio.get_running_loop().call_soon(done, error)
+            return delivery
+        delivery.waiting.extend(packed)
+        self._outstanding[delivery.place] = asyncio.get_running_loop().time()
+        self._append(delivery)
+        return delivery
 
-    async def _deliver(
-        self, batch: Batch, topic: _Topic, partition: TopicPartition, packed: list[PackedBatch]
-    ) -> list[int]:
-        """The offset of each record. Raises: RecordTooLarge."""
-        records = batch.records
-        offsets: list[int] = []
-        waiting = deque(packed)
-        while waiting:
-            pack = waiting.popleft()
-            try:
-                first = await self._append(topic, partition, pack, batch.stream)
-            except _TooLarge as error:
-                if pack.record_count() == 1:
-                    raise self._too_large(batch, pack.start, offsets, pack) from error
-                topic.batch_bytes = max(_BATCH_BYTES_LEAST, pack.raw_bytes // 2)
-                middle, halves = (pack.start + pack.stop) // 2, list[PackedBatch]()
-                for start, stop in ((pack.start, middle), (middle, pack.stop)):
-                    more, too_large = self._pack(topic, records, start, stop)
-                    # the limit was lowered while the batch was on its way
-                    if too_large is not None:
-                        raise self._too_large(batch, too_large, offsets) from error
-                    halves += more
-                waiting.extendleft(reversed(halves))
-            else:
-                offsets.extend(range(first, first + pack.record_count()))
-                stop = first + pack.record_count()
-                await self._unless_lost(batch.topic, batch.stream)
-                if why := self._writers.note(
-                    batch.topic, batch.partition, batch.stream, first, stop
-                ):
-                    self._lose(batch.topic, why)
-                    await self._unless_lost(batch.topic, batch.stream)
-                self._written.note(partition, first, stop)
-                topic.metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
-        return offsets
+    def withdraw(self, delivery: Delivery) -> None:
+        """Nobody waits for the batch any more: `done` is not called, the outcome is unknown."""
+        if delivery.timer is not None:
+            delivery.timer.cancel()
+        if delivery.pending is not None:
+            self._producer.withdraw(delivery.partition, delivery.pending)
+        self._close(delivery)
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        """As `send`. Cancelling withdraws the batch. Raises: RecordTooLarge."""
+        answered: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
+        delivery = self.send(batch, answered.set_result)
+        try:
+            answer = await answered
+        finally:
+            if answered.cancelled():
+                self.withdraw(delivery)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def open(self, topic: str, stream: str, lost: Lost, *, made: bool) -> bool:
         """`stream` writes the topic as it is now.
@@ -217,44 +220,90 @@ class KafkaSink:
 
     # ---- one batch -------------------------------------------------------------------------------
 
-    async def _append(
-        self, topic: _Topic, partition: TopicPartition, pack: PackedBatch, stream: str
-    ) -> int:
-        """Offset of the pack's first record, however often it is refused.
+    def _append(self, delivery: Delivery) -> None:
+        """Append the next pack. Nothing happens any more once the topic of the stream was lost."""
+        if self._counts(delivery):
+            delivery.sent_s = clock.now_s()
+            delivery.pending = self._producer.append(
+                delivery.partition,
+                delivery.waiting[0],
+                lambda offset, code: self._answered(delivery, offset, code),
+            )
 
-        Raises: _TooLarge.
-        """
-        backoff = _RETRY
-        while True:
-            await self._unless_lost(partition.topic, stream)
-            started_s = clock.now_s()
-            first, code = await self._answer(partition, pack)
-            if not code:
-                topic.metrics.produce_duration_seconds.observe(clock.now_s() - started_s)
-                if self._troubles:
-                    self._well(f"{partition.topic}/{partition.partition}")
-                return first
-            if code == CUT:
-                await _forever()
-            if issubclass(for_code(code), SIZES):
-                raise _TooLarge
-            backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
-            await asyncio.sleep(wait_s)
+    def _answered(self, delivery: Delivery, first: int, code: int) -> None:
+        """The first pack that waits is in the log from offset `first` on, or was refused."""
+        delivery.pending = None
+        loop = asyncio.get_running_loop()
+        if not code:
+            # what follows from a lost topic cuts connections: not while one of them is read
+            if self._counts(delivery) and (why := self._acked(delivery, first)):
+                loop.call_soon(self._lose, delivery.batch.topic, why)
+        elif code == CUT:
+            pass  # nobody knows whether it is in the log
+        elif issubclass(for_code(code), SIZES):
+            self._split(delivery)
+        else:
+            delivery.backoff, wait_s = delivery.backoff.after_failure(
+                clock.now_s(), healthy=False, rng=self._rng
+            )
+            delivery.timer = loop.call_later(wait_s, self._append, delivery)
 
-    async def _answer(self, partition: TopicPartition, pack: PackedBatch) -> tuple[int, int]:
-        """Offset and error code."""
-        answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+    def _acked(self, delivery: Delivery, first: int) -> str:
+        """Why the offset cannot be of the topic that the stream opened, "" if it can."""
+        batch, topic, pack = delivery.batch, delivery.topic, delivery.waiting.popleft()
+        stop = first + pack.record_count()
+        if why := self._writers.note(batch.topic, batch.partition, batch.stream, first, stop):
+            return why
+        topic.metrics.produce_duration_seconds.observe(clock.now_s() - delivery.sent_s)
+        topic.metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
+        self._written.note(delivery.partition, first, stop)
+        if self._troubles:
+            self._well(f"{batch.topic}/{batch.partition}")
+        delivery.offsets.extend(range(first, stop))
+        delivery.backoff = _RETRY
+        if delivery.waiting:
+            self._append(delivery)
+        else:
+            self._finish(delivery, Receipt(delivery.offsets))
+        return ""
 
-        def done(offset: int, code: int) -> None:
-            if not answer.done():
-                answer.set_result((offset, code))
+    def _split(self, delivery: Delivery) -> None:
+        """Append in two halves what was refused for its size."""
+        batch, topic, pack = delivery.batch, delivery.topic, delivery.waiting.popleft()
+        if pack.record_count() == 1:
+            self._finish(delivery, self._too_large(batch, pack.start, delivery.offsets, pack))
+            return
+        topic.batch_bytes = max(_BATCH_BYTES_LEAST, pack.raw_bytes // 2)
+        middle, halves = (pack.start + pack.stop) // 2, list[PackedBatch]()
+        for start, stop in ((pack.start, middle), (middle, pack.stop)):
+            more, too_large = self._pack(topic, batch.records, start, stop)
+            # the limit was lowered while the batch was on its way
+            if too_large is not None:
+                self._finish(delivery, self._too_large(batch, too_large, delivery.offsets))
+                return
+            halves += more
+        delivery.waiting.extendleft(reversed(halves))
+        self._append(delivery)
 
-        batch = self._producer.append(partition, pack, done)
-        try:
-            return await answer
-        finally:
-            if not answer.done() or answer.cancelled():
-                self._producer.withdraw(partition, batch)
+    def _finish(self, delivery: Delivery, answer: Receipt | RecordTooLarge) -> None:
+        self._close(delivery)
+        delivery.done(answer)
+
+    def _close(self, delivery: Delivery) -> None:
+        """The batch is not being delivered any more."""
+        place, partition = delivery.place, delivery.partition
+        self._outstanding.pop(place, None)
+        if place in self._silent:
+            self._heard(place)
+        if self._troubles and not any(other == partition for other, _ in self._outstanding):
+            # it is nobody's any more who was stopped
+            self._troubles.pop(f"{partition.topic}/{partition.partition}", None)
+            self._show()
+
+    def _counts(self, delivery: Delivery) -> bool:
+        """Whether the topic is the one that the stream opened: what is of a lost one is neither
+        sent nor answered."""
+        return self._writers.counts(delivery.batch.topic, delivery.batch.stream)
 
     def _pack(
         self, topic: _Topic, records: list[WireRecord], start: int, stop: int
@@ -295,11 +344,6 @@ class KafkaSink:
         return known
 
     # ---- topics that are lost --------------------------------------------------------------------
-
-    async def _unless_lost(self, topic: str, stream: str) -> None:
-        """Return at once, or never if the topic of `stream` was lost."""
-        if not self._writers.counts(topic, stream):
-            await _forever()
 
     def _lose(self, topic: str, why: str) -> None:
         _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
@@ -467,12 +511,3 @@ class KafkaSink:
             )
         else:
             self._statuses.problems.pop(_PROBLEM, None)
-
-
-async def _forever() -> None:
-    """Until the task is cancelled."""
-    await asyncio.get_running_loop().create_future()
-
-
-class _TooLarge(Exception):
-    """Kafka refused a batch for its size, although it was within the limit that we know."""

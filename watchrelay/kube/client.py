@@ -17,14 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from watchrelay.core import clock
-from watchrelay.core.errors import (
-    Interrupted,
-    KubeError,
-    Misconfigured,
-    NotFound,
-    Unavailable,
-    Undecodable,
-)
+from watchrelay.core.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.kube import status
 from watchrelay.kube.auth.transport import (
@@ -39,6 +32,7 @@ from watchrelay.kube.auth.transport import (
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.stream import FrameStream
 from watchrelay.kube.translate import EXPECTED, certificate_error, translate
+from watchrelay.kube.watch_frames import Align, Take, WatchFrames, leave, refuse
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
@@ -52,9 +46,6 @@ DOCUMENT_BYTES_MAX = 64 << 20
 READ_BUFFER_BYTES = 128 << 10
 """Per open response, filled only while events come faster than they are taken: then 50 of 5 KB come
 at once instead of 17, and each round handles more of them."""
-WATCH_GRACE_S = 15.0
-"""How long past its timeoutSeconds a watch may stay open until we close it. Source:
-docs/watch-facts.md 2.14."""
 _ERROR_BODY_MAX = 256 << 10
 _ERROR_BODY_TIMEOUT_S = 5.0
 
@@ -99,10 +90,12 @@ class _Request:
 
 class KubeClient:
     """The API server of one cluster. Enter it as a context; requests may run side by side without
-    bound."""
+    bound. `align` as of WatchFrames."""
 
-    def __init__(self, credentials: Credentials, metrics: Metrics) -> None:
-        self._credentials = credentials
+    def __init__(
+        self, credentials: Credentials, metrics: Metrics, align: Align | None = None
+    ) -> None:
+        self._credentials, self._align = credentials, align
         self._requests = metrics.counter("kube_requests")
         self._durations = metrics.histogram("kube_request_duration_seconds")
         self._session: aiohttp.ClientSession | None = None
@@ -183,10 +176,14 @@ class KubeClient:
 
     @asynccontextmanager
     async def watch(
-        self, selection: Selection, query: WatchQuery, *, stream: str
+        self, selection: Selection, query: WatchQuery, *, stream: str, take: Take = refuse
     ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
-        """A watch, opened on entering: the frames of each received chunk, never none; it ends where
-        the server ended it cleanly.
+        """A watch, opened on entering: the frames of what was received at once, never none; it ends
+        where the server ended it cleanly.
+
+        Args:
+            take: Offered the frames first, while the iterator is waited for, in the step of the
+                event loop that received them. False: it did nothing, and the iterator has them.
 
         Raises: KubeError on entering and from the iterator; a watch that raised is over.
         """
@@ -212,7 +209,9 @@ class KubeClient:
         try:
             if not says_json(response):
                 raise await self._refused(response, request.what)
-            yield _WatchFrames(response, selection, query, request.what)
+            yield WatchFrames(
+                response, FrameStream(selection), query, request.what, take, self._align
+            )
         finally:
             leave(response)
 
@@ -379,79 +378,6 @@ class KubeClient:
         for credential in _credentials_of(response, self._credentials.endpoint.proxy):
             body = body.replace(credential, b"<redacted>")
         return _unusable(response, body, what)
-
-
-class _WatchFrames:
-    """The frames of one open watch. After an error it is over: aiohttp would repeat the same error
-    (docs/watch-facts.md 0, D3)."""
-
-    def __init__(
-        self, response: aiohttp.ClientResponse, selection: Selection, query: WatchQuery, what: str
-    ) -> None:
-        self._response = response
-        self._frames = FrameStream(selection)
-        self._idle_s = query.idle_timeout_s
-        self._what = what
-        self._ends_s = _loop_s() + query.timeout_s + WATCH_GRACE_S
-        self._over = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> list[Frame]:
-        while not self._over:
-            if chunk := await self._receive():
-                frames = self._frames.feed(chunk)
-                self._over = self._frames.ended
-            else:
-                frames = self._frames.finish()
-                self._over = True
-            if frames:
-                return frames
-        raise StopAsyncIteration
-
-    async def _receive(self) -> bytes:
-        """The next bytes, b"" at a clean end. The deadline covers this one receive, never the
-        consumer's work."""
-        content = self._response.content
-        try:
-            if ready := content.read_nowait():
-                return ready
-            left_s = self._ends_s - _loop_s()
-            async with asyncio.timeout(min(self._idle_s, max(0.0, left_s))):
-                return await content.readany()
-        except EXPECTED as error:
-            self._over = True
-            leave(self._response)
-            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
-                raise self._silent() from error
-            raise translate(error, what=self._what) from error
-
-    def _silent(self) -> KubeError:
-        if _loop_s() >= self._ends_s:
-            return Interrupted(
-                f"{self._what}: the server kept the watch open past its timeoutSeconds"
-            )
-        error = Interrupted(f"{self._what}: nothing came for {self._idle_s:.0f} s")
-        error.reason = "inactive"
-        return error
-
-
-def _loop_s() -> float:
-    """The time that deadlines are measured in, which is virtual in simulations."""
-    return asyncio.get_running_loop().time()
-
-
-def leave(response: aiohttp.ClientResponse) -> None:
-    """Release the connection of a response that was read to its end, abort that of any other: a TLS
-    close handshake would wait for the server."""
-    if response.content.at_eof() and response.status != 401:
-        response.release()
-        return
-    connection = response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()
 
 
 def _unusable(response: aiohttp.ClientResponse, body: bytes, what: str) -> KubeError:

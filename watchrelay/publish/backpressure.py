@@ -65,9 +65,16 @@ class Backpressure:
         stalled = since_s is not None and self._now_s() - since_s > SNAPSHOT_TURN_S
         return stalled or self._queues.held_bytes > self._bound_bytes
 
+    def has_room(self) -> bool:
+        """Whether `room` returns at once."""
+        return not (self._should_yield() or self._must_wait())
+
+    def _should_yield(self) -> bool:
+        return self._flowing and self._queues.held_bytes > self._soft_bytes
+
     async def room(self) -> None:
         """Return when more may be read."""
-        if self._flowing and self._queues.held_bytes > self._soft_bytes:
+        if self._should_yield():
             try:  # let the sink catch up
                 async with asyncio.timeout(YIELD_S):
                     await self.progress()

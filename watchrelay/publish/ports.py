@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from watchrelay.contract.records import Decoded
 from watchrelay.contract.wire import Batch, Receipt
@@ -13,13 +13,17 @@ from watchrelay.model.changes import Entry
 class RecordSink(Protocol):
     """Appends batches to Kafka. Implemented by kafka/sink.py."""
 
-    async def deliver(self, batch: Batch) -> Receipt:
-        """Append all records in order; return when all are acknowledged.
+    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> Any:
+        """Append all records in order. `done` is called once, in a later step of the loop: with a
+        Receipt when all are acknowledged, with a RecordTooLarge that has the offsets of what was
+        appended before, or with what ends the stream.
 
-        Raises:
-            RecordTooLarge: With the offsets of what was appended before.
-            Fenced: A newer writer owns the stream.
+        Returns: what `withdraw` takes.
         """
+        ...
+
+    def withdraw(self, delivery: Any) -> None:
+        """Do not call `done` any more; the outcome is unknown."""
         ...
 
 

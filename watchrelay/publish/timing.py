@@ -11,56 +11,89 @@ from collections.abc import Callable
 
 
 class FlushTimer:
-    """The common flush times of a process: two of them are at least `interval_s` apart."""
+    """The common flush times of a process: two of them are at least `interval_s` apart.
 
-    __slots__ = ("_at_s", "interval_s")
+    Reading is aligned to them: what is read just before a flush is part of it, so that one wake-up
+    reads, publishes and sends what came since the last one.
+    """
 
     def __init__(self, interval_s: float = 0.004) -> None:
         self.interval_s = interval_s
         self._at_s = float("-inf")
+        self._flushes: list[Callable[[], None]] = []
+        self._reads: list[Callable[[], None]] = []
+        self._armed = False
 
-    def wait_s(self, now_s: float) -> float:
-        """Seconds until something queued now is flushed; 0 when the last flush is long past."""
-        if now_s >= self._at_s + self.interval_s:
-            self._at_s = now_s
-            return 0.0
-        if now_s > self._at_s:
-            self._at_s += self.interval_s
-        return self._at_s - now_s
+    def flush(self, flush: Callable[[], None]) -> None:
+        """Call `flush` at the next flush time; soon, when the last one is long past."""
+        self._flushes.append(flush)
+        self._arm()
+
+    def read(self, read: Callable[[], None]) -> None:
+        """Call `read`, which lets a transport read again, ahead of the next flushes."""
+        self._reads.append(read)
+        self._arm()
+
+    def _arm(self) -> None:
+        if not self._armed:
+            self._armed = True
+            loop = asyncio.get_running_loop()
+            at_s = max(self._at_s + self.interval_s, loop.time())
+            loop.call_at(at_s, self._due, at_s)
+
+    def _due(self, at_s: float) -> None:
+        self._at_s = at_s
+        reads, self._reads = self._reads, []
+        for read in reads:
+            read()
+        if reads:
+            # the sockets are read in the next turn of the loop, behind what is scheduled by now
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._flush)
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._armed = False
+        flushes, self._flushes = self._flushes, []
+        for flush in flushes:
+            flush()
+        if self._reads:
+            self._arm()
 
 
 class FlushTrigger:
-    """Wakes the flush task of one stream: one flush follows any number of requests."""
+    """Has the records of one stream flushed: one flush follows any number of requests. `flush` does
+    not raise."""
 
-    def __init__(self, timer: FlushTimer, now_s: Callable[[], float]) -> None:
-        self._timer, self._now_s = timer, now_s
-        self._due = asyncio.Event()
-        self._scheduled: asyncio.TimerHandle | None = None
-        self.now = self._due.set
+    def __init__(self, timer: FlushTimer, flush: Callable[[], None]) -> None:
+        self._timer, self._flush = timer, flush
+        self._soon = self._now = False
+
+    def now(self) -> None:
         """Flush at once."""
-        self.pending = self._due.is_set
-        """Whether a flush follows anyway."""
+        if not self._now:
+            self._now = True
+            asyncio.get_running_loop().call_soon(self._due, True)
 
     def soon(self) -> None:
         """Flush at the next common flush time."""
-        if self._scheduled is None:
-            wait_s = self._timer.wait_s(self._now_s())
-            if wait_s <= 0:
-                self._due.set()
-            else:
-                self._scheduled = asyncio.get_running_loop().call_later(wait_s, self._due.set)
+        if not (self._soon or self._now):
+            self._soon = True
+            self._timer.flush(self._due)
 
-    async def wait(self) -> None:
-        """Return when a flush is due."""
-        await self._due.wait()
-        self._due.clear()
-        self.cancel()
+    def pending(self) -> bool:
+        """Whether a flush follows at once anyway."""
+        return self._now
+
+    def _due(self, now: bool = False) -> None:
+        if self._now if now else self._soon:
+            self.cancel()
+            self._flush()
 
     def cancel(self) -> None:
-        """Cancel the flush requested by `soon`."""
-        if self._scheduled is not None:
-            self._scheduled.cancel()
-            self._scheduled = None
+        """Cancel the flushes that were requested."""
+        self._soon = self._now = False
 
 
 class HeartbeatInterval:

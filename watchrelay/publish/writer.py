@@ -1,8 +1,8 @@
 """One stream's writer: changes in, acknowledged records out.
 
-It gives the events to `machine.py` and performs their effects. Tasks of one stream: a flusher, a
-heartbeat task (heartbeats, ownership check, due snapshots), one for repairs, and one per batch in
-flight.
+It gives the events to `machine.py` and performs their effects. Tasks of one stream: a heartbeat
+task (heartbeats, ownership check, due snapshots) and one for repairs. Flushes and acknowledgements
+are callbacks; what they raise ends the tasks, and so the stream.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import asyncio
 import logging
 import random
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from watchrelay.contract.records import CloudEvents, encoder_for
-from watchrelay.contract.wire import Batch, Reason
+from watchrelay.contract.wire import Batch, Reason, Receipt
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordTooLarge, fenced_by
 from watchrelay.model.changes import ObjectChange
@@ -117,7 +118,11 @@ class StreamRelay:
             bound_bytes=None if conflate else queue_bytes,
             now_s=now_s,
         )
-        self._flush_trigger = FlushTrigger(flush_timer or FlushTimer(), now_s)
+        self._flush_trigger = FlushTrigger(
+            flush_timer or FlushTimer(), lambda: self._guarded(self._flush)
+        )
+        self._deliveries: dict[int, Any] = {}
+        """By partition, that of its outstanding batch."""
         self._schedule = SnapshotSchedule(spec.snapshot_interval_s, rng or random.Random())
         self._foreign_records = foreign_records
         self._repair: StaleRecordRepair | None = None
@@ -138,6 +143,10 @@ class StreamRelay:
     async def room(self) -> None:
         """Return when the queues take more; over the bound, `overload: block` waits here."""
         await self._backpressure.room()
+
+    def has_room(self) -> bool:
+        """Whether `room` returns at once."""
+        return self._backpressure.has_room()
 
     def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         """Queue the records of `changes`, in the same step as the change of the store.
@@ -203,7 +212,7 @@ class StreamRelay:
         self._status.epoch = self._epoch
         self._metrics.stream_epoch.set(self._epoch)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
-        await self._in_group(lambda _tasks: self._flush())
+        await self._in_group(self._send_claims)
         if self._foreign_records is not None:
             checked = [queue.claimed_at + 1 for queue in queues.partitions]
             self._repair = StaleRecordRepair(stream, self._epoch, self._foreign_records, checked)
@@ -249,7 +258,6 @@ class StreamRelay:
             await self._in_group(self._start)
         finally:
             self._phase = Draining()
-            self._flush_trigger.cancel()
             self._metrics.snapshot_running.set(0)
 
     async def drain(self, deadline_s: float) -> bool:
@@ -277,6 +285,10 @@ class StreamRelay:
             self._flush_trigger.now()
             await self._backpressure.progress()
 
+    def _send_claims(self, tasks: asyncio.TaskGroup) -> None:
+        self._flush()
+        tasks.create_task(self._settle(), name=f"claim {self.spec.id}")
+
     async def _in_group(self, start: Callable[[asyncio.TaskGroup], None]) -> None:
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -288,10 +300,29 @@ class StreamRelay:
             raise fenced_by(group, f"stream {self.spec.id}: {message}") from group
         finally:
             self._tasks = None
+            self._flush_trigger.cancel()
+            for delivery in self._deliveries.values():
+                self._sink.withdraw(delivery)
+            self._deliveries.clear()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Perform a step that is nobody's task; what it raises ends the stream's tasks."""
+        if self._tasks is not None:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it ends the tasks
+                self._spawn(_raise(error), "failure")
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        """Have a task do it, unless the tasks are ending already."""
+        assert self._tasks is not None, "work comes while the tasks run"
+        try:
+            self._tasks.create_task(work, name=f"{name} {self.spec.id}")
+        except RuntimeError:
+            work.close()
 
     def _start(self, tasks: asyncio.TaskGroup) -> None:
         self._flush_trigger.now()
-        tasks.create_task(self._flush_forever(), name=f"flush {self.spec.id}")
         tasks.create_task(self._heartbeat_forever(), name=f"heartbeat {self.spec.id}")
         if self._repair is not None:
             tasks.create_task(self._repair_forever(self._repair), name=f"heal {self.spec.id}")
@@ -367,15 +398,9 @@ class StreamRelay:
         if free:  # else all that is queued waits for an acknowledgement, which wakes us
             self._flush_trigger.soon()
 
-    async def _flush_forever(self) -> None:
-        while True:
-            await self._flush_trigger.wait()
-            self._flush()
-
     def _flush(self) -> None:
         """Send what can be sent on all partitions in one step: one outstanding batch each, and the
         next one rendered if it is full."""
-        assert self._tasks is not None
         self._step_snapshot()
         for queue in self._queues.partitions:
             if queue.dirty is not None and queue.outstanding is None:
@@ -383,9 +408,7 @@ class StreamRelay:
             if not queue.waiting:
                 continue
             if queue.outstanding is None:
-                queue.outstanding = self._render(queue)
-                name = f"deliver {self.spec.id}/{queue.partition}"
-                self._tasks.create_task(self._deliver(queue), name=name)
+                self._send(queue, self._render(queue))
             elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
                 queue.next = self._render(queue)
         self._reporter.queued(self._queues, self._now_s())
@@ -425,19 +448,31 @@ class StreamRelay:
             limit_records=limit_records,
         )
 
-    async def _deliver(self, queue: PartitionQueue) -> None:
-        while (batch := queue.outstanding) is not None:
-            try:
-                receipt = await self._sink.deliver(
-                    Batch(self.spec.topic, queue.partition, batch.records, self.spec.id)
-                )
-            except RecordTooLarge as error:
-                await self._refused(queue, error)
-            else:
-                self._acked(queue, batch, receipt.offsets)
-                self._oversize.taken(queue.partition)
-            self._check_ownership()
-        if queue.waiting or self._snapshot is not None or queue.dirty is not None:
+    def _send(self, queue: PartitionQueue, batch: RenderedBatch) -> None:
+        queue.outstanding = batch
+        self._deliveries[queue.partition] = self._sink.send(
+            Batch(self.spec.topic, queue.partition, batch.records, self.spec.id),
+            lambda answer: self._guarded(lambda: self._answered(queue, batch, answer)),
+        )
+
+    def _answered(
+        self, queue: PartitionQueue, batch: RenderedBatch, answer: Receipt | Exception
+    ) -> None:
+        del self._deliveries[queue.partition]
+        if isinstance(answer, RecordTooLarge):
+            self._spawn(self._refused(queue, answer), "refused")
+            return
+        if isinstance(answer, Exception):
+            raise answer
+        self._acked(queue, batch, answer.offsets)
+        self._oversize.taken(queue.partition)
+        self._send_next(queue)
+
+    def _send_next(self, queue: PartitionQueue) -> None:
+        self._check_ownership()
+        if queue.outstanding is not None:
+            self._send(queue, queue.outstanding)
+        elif queue.waiting or self._snapshot is not None or queue.dirty is not None:
             self._wake()
 
     def _check_ownership(self) -> None:
@@ -456,6 +491,7 @@ class StreamRelay:
             self._backpressure.progressed()
         else:
             await self._oversize.wait(self._queues, queue.partition, error)
+        self._send_next(queue)
 
     def _acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         self._queues.settled(queue, batch, offsets)
@@ -576,12 +612,9 @@ class StreamRelay:
                 queue.partition, offset=offset, count=marker.count, digest=marker.digest
             )
             if snapshot.complete:
-                assert self._tasks is not None
                 self._handle(machine.SnapshotAcked())
                 self._queues.unverified = frozenset()
-                self._tasks.create_task(
-                    self._conclude(snapshot, marker.frontier), name=f"snapshot {self.spec.id}"
-                )
+                self._spawn(self._conclude(snapshot, marker.frontier), "snapshot")
 
     async def _conclude(self, snapshot: Snapshot, frontier: str) -> None:
         now_ms = self._wall_ms()
@@ -591,3 +624,7 @@ class StreamRelay:
         self._concluded()
         took_s = self._now_s() - snapshot.begun_s
         self._reporter.concluded(snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms)
+
+
+async def _raise(error: Exception) -> None:
+    raise error

@@ -36,6 +36,7 @@ class ChangePublisher(Protocol):
     `received_s` is monotonic, 0.0 for changes of a list; `at_ms` is wall time."""
 
     async def room(self) -> None: ...
+    def has_room(self) -> bool: ...
     def push(
         self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float
     ) -> None: ...
@@ -82,18 +83,9 @@ class Reflector:
         match event:
             case Observed():
                 await self._publisher.room()
-                frames = event.frames
-                if self._until is not None:
-                    frames = self._news(frames, self._until)
-                if frames:
-                    self._observed(frames, event.received_s)
-            case Progressed(resource_version=version):
-                self._server_seen()
-                if self._until is None or compare(version, self._until) != -1:
-                    self._conclude()
-                    self._version, self._resumed = version, False
-                    self._store.passed(version)
-                    self._publisher.progressed(version)
+                self.follow(event)
+            case Progressed():
+                self.follow(event)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
                 self._status.listed = 0
@@ -127,6 +119,27 @@ class Reflector:
             case _:
                 assert_never(event)
         return True
+
+    def ready(self) -> bool:
+        """Whether there is room for changes."""
+        return self._publisher.has_room()
+
+    def follow(self, event: Observed | Progressed) -> None:
+        """Apply at once what the watch shows; changes only while there is room."""
+        if isinstance(event, Observed):
+            frames = event.frames
+            if self._until is not None:
+                frames = self._news(frames, self._until)
+            if frames:
+                self._observed(frames, event.received_s)
+            return
+        version = event.resource_version
+        self._server_seen()
+        if self._until is None or compare(version, self._until) != -1:
+            self._conclude()
+            self._version, self._resumed = version, False
+            self._store.passed(version)
+            self._publisher.progressed(version)
 
     def _observed(self, frames: Sequence[ObjectFrame], received_s: float) -> None:
         applied = self._store.apply(frames)

@@ -15,7 +15,7 @@ from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Watched
+from watchrelay.model.watch_events import Observed, Progressed, Watched
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine
@@ -31,7 +31,12 @@ class Source(Protocol):
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page: ...
 
     def watch(
-        self, selection: Selection, query: WatchQuery, *, stream: str
+        self,
+        selection: Selection,
+        query: WatchQuery,
+        *,
+        stream: str,
+        take: Callable[[list[Frame]], bool],
     ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]: ...
 
 
@@ -41,6 +46,14 @@ class Outlet(Protocol):
     async def take(self, event: Watched) -> bool:
         """Take one event. False is returned only for an unconfirmed `ListDone` that is suspicious:
         repeat it as a quorum list."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether `take` would not wait before it takes changes."""
+        ...
+
+    def follow(self, event: Observed | Progressed) -> None:
+        """Take what the watch shows, at once. Legal while `ready`."""
         ...
 
 
@@ -135,7 +148,9 @@ class Watcher:
                     blocked_s = await self._deliver(commands)
                     self.state = state
                     event = await self._act(commands[-1], admission, blocked_s)
-                    before, now_s = state, loop.time()
+                    # frames that were taken while it was read moved it
+                    before, now_s = self.state, loop.time()
+                    assert before is not None
                     state, commands = machine.step(self._rules, before, event, now_s)
                     if not (
                         type(event) is machine.FramesReceived
@@ -192,21 +207,44 @@ class Watcher:
 
     async def _read(self, until_s: float, admission: StreamAdmission) -> machine.Event:
         assert self._frames is not None, "read without an open watch"
-        try:
-            if until_s == math.inf:
-                frames = await anext(self._frames)
-            else:
-                async with asyncio.timeout_at(until_s):
+        while True:
+            try:
+                async with asyncio.timeout_at(until_s if until_s < math.inf else None):
                     frames = await anext(self._frames)
-        except StopAsyncIteration:
-            return machine.WatchEnded()
-        except TimeoutError:
-            return machine.DeadlineReached()
-        except KubeError as error:
-            admission.watch_broke(error)
-            return machine.RequestFailed(error)
+                break
+            except StopAsyncIteration:
+                return machine.WatchEnded()
+            except TimeoutError:
+                # frames that were taken meanwhile moved the deadline
+                due_s = self.state.due_s if type(self.state) is machine.Watching else until_s
+                if due_s <= until_s:
+                    return machine.DeadlineReached()
+                until_s = due_s
+            except KubeError as error:
+                admission.watch_broke(error)
+                return machine.RequestFailed(error)
         self._reporter.received(frames)
         return machine.FramesReceived(frames, asyncio.get_running_loop().time())
+
+    def _take(self, frames: list[Frame]) -> bool:
+        """Perform the step of these frames while `_read` waits for them, if the watch goes on as
+        before and nothing is waited for. False: nothing was done."""
+        before = self.state
+        if type(before) is not machine.Watching or not self._outlet.ready():
+            return False
+        now_s = asyncio.get_running_loop().time()
+        event = machine.FramesReceived(frames, now_s)
+        state, commands = machine.step(self._rules, before, event, now_s)
+        # in the same context the deadline of `_read` only moves to a later time
+        if type(state) is not machine.Watching or state.context is not before.context:
+            return False
+        self._reporter.received(frames)
+        for command in commands[:-1]:
+            assert isinstance(command, machine.Deliver)
+            assert isinstance(command.event, Observed | Progressed)
+            self._outlet.follow(command.event)
+        self.state = state
+        return True
 
     async def _request(
         self, query: ListQuery | WatchQuery, admission: StreamAdmission
@@ -228,7 +266,7 @@ class Watcher:
                 page = await self._source.list_page(selection, query, stream=self.stream)
                 event = machine.PageReceived(page)
             else:
-                opened = self._source.watch(selection, query, stream=self.stream)
+                opened = self._source.watch(selection, query, stream=self.stream, take=self._take)
                 self._frames = await self._open.enter_async_context(opened)
         except KubeError as error:
             admission.failed(error)

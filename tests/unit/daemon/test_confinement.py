@@ -99,7 +99,7 @@ TASKS = {
     "watch: watch": part("client", "watch"),
     "flush": gauge("queue_records"),
     "heartbeat": part("control", "outclaimed"),
-    "deliver": part("sink", "deliver"),
+    "send": part("sink", "send"),
     "snapshot's conclusion": part("control", "write"),
     "stale records": part("sink", "foreign_ranges"),
 }
@@ -223,7 +223,7 @@ async def test_a_drain_that_an_error_ends_is_not_called_complete(
     class FaultyDaemon(Daemon):
         def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
             context, discovery = super()._make_context(client)
-            return part("sink", "deliver")(context, broken), discovery
+            return part("sink", "send")(context, broken), discovery
 
     async with running(world.settings("pods"), make=FaultyDaemon) as relay:
         await whole(relay, "pods")

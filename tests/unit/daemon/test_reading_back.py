@@ -106,7 +106,12 @@ class Empty:
 
     @asynccontextmanager
     async def watch(
-        self, selection: Selection, query: WatchQuery, *, stream: str
+        self,
+        selection: Selection,
+        query: WatchQuery,
+        *,
+        stream: str,
+        take: Callable[[list[Frame]], bool],
     ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
         yield _silence()
 

@@ -1,35 +1,112 @@
-"""When flushes and heartbeats are due."""
+"""When flushes and heartbeats are due, and what is read ahead of a flush."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchrelay.publish.timing import FlushTimer
+from tests.support.relays import run_virtually, virtual
+from watchrelay.publish.timing import FlushTimer, FlushTrigger
 
 
-def test_what_is_queued_in_silence_leaves_at_once() -> None:
-    timer = FlushTimer(0.004)
-    assert timer.wait_s(100.0) == 0
-    assert timer.wait_s(101.0) == 0
+def noting(times: list[float]) -> Callable[[], None]:
+    """A flush that notes when it is called."""
+    loop = asyncio.get_running_loop()
+    return lambda: times.append(loop.time())
 
 
-def test_what_is_queued_behind_a_flush_waits_for_one_common_next() -> None:
-    timer = FlushTimer(0.004)
-    assert timer.wait_s(100.0) == 0
-    waits = [(at, timer.wait_s(at)) for at in (100.001, 100.002, 100.0039)]
-    assert {round(at + wait, 6) for at, wait in waits} == {100.004}
+@virtual
+async def test_what_is_queued_in_silence_leaves_at_once() -> None:
+    timer, times, now_s = FlushTimer(0.004), list[float](), asyncio.get_running_loop().time
+    began_s = now_s()
+    timer.flush(noting(times))
+    await asyncio.sleep(1)
+    timer.flush(noting(times))
+    await asyncio.sleep(0.001)
+    assert times == [began_s, began_s + 1]
+
+
+@virtual
+async def test_what_is_queued_behind_a_flush_waits_for_one_common_next() -> None:
+    timer, times = FlushTimer(0.004), list[float]()
+    timer.flush(noting(times))
+    await asyncio.sleep(0.001)
+    timer.flush(noting(times))
+    await asyncio.sleep(0.002)
+    timer.flush(noting(times))
+    await asyncio.sleep(1)
+    first, *rest = times
+    assert [round(at_s - first, 6) for at_s in rest] == [0.004, 0.004]
 
 
 @given(st.lists(st.floats(0, 0.01), max_size=50))
 def test_two_flushes_are_an_interval_apart_or_one(gaps: list[float]) -> None:
-    timer, now_s, flushes = FlushTimer(0.004), 50.0, []
-    for gap in gaps:
-        now_s += gap
-        wait_s = timer.wait_s(now_s)
-        assert 0 <= wait_s <= 0.004 + 1e-9
-        flushes.append(now_s + wait_s)
-    distinct = sorted({round(at, 7) for at in flushes})
+    async def scene() -> list[float]:
+        timer, times, waits = FlushTimer(0.004), list[float](), list[float]()
+        now_s = asyncio.get_running_loop().time
+        for gap in gaps:
+            await asyncio.sleep(gap)
+            asked_s = now_s()
+            timer.flush(noting(times))
+            timer.flush(lambda asked_s=asked_s: waits.append(now_s() - asked_s))  # type: ignore[misc]  # mypy infers no lambda with a default
+        await asyncio.sleep(1)
+        assert len(times) == len(waits) == len(gaps)
+        assert all(0 <= wait_s <= 0.004 + 1e-6 for wait_s in waits)
+        return times
+
+    distinct = sorted({round(at_s, 7) for at_s in run_virtually(scene())})
     assert all(later - earlier >= 0.004 - 1e-6 for earlier, later in pairwise(distinct))
+
+
+@virtual
+async def test_what_is_read_for_a_flush_is_part_of_it() -> None:
+    timer, log = FlushTimer(0.004), list[str]()
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        # as the loop does when a transport may read again and bytes lie ready
+        loop.call_soon(received)
+
+    def received() -> None:
+        log.append("received")
+        timer.flush(lambda: log.append("flushed"))
+
+    timer.read(readable)
+    timer.flush(lambda: log.append("flushed too"))
+    await asyncio.sleep(0.001)
+    assert log == ["received", "flushed too", "flushed"]
+
+
+@virtual
+async def test_reads_alone_are_due_with_the_flushes() -> None:
+    timer, times = FlushTimer(0.004), list[float]()
+    timer.flush(noting(times))
+    await asyncio.sleep(0.001)
+    timer.read(noting(times))
+    await asyncio.sleep(1)
+    assert round(times[1] - times[0], 6) == 0.004
+
+
+@virtual
+async def test_one_flush_follows_any_number_of_requests_and_none_a_cancelled_one() -> None:
+    times = list[float]()
+    trigger = FlushTrigger(FlushTimer(0.004), noting(times))
+    for _ in range(3):
+        trigger.soon()
+        trigger.now()
+    assert trigger.pending()
+    await asyncio.sleep(1)
+    assert len(times) == 1
+    trigger.soon()
+    trigger.now()
+    trigger.cancel()
+    assert not trigger.pending()
+    await asyncio.sleep(1)
+    assert len(times) == 1
+    trigger.soon()
+    await asyncio.sleep(1)
+    assert len(times) == 2

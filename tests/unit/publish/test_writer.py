@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.fakesink import FakeControl, FakeSink, Faults
 from tests.support.relays import DictStore, Rig, run_virtually, until
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
+from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import Fenced
 from watchrelay.publish.snapshots import REQUESTS_WAITING
 
@@ -296,6 +298,60 @@ def test_a_newer_claim_is_noticed_at_the_next_receipt() -> None:
             await outclaimed(rig, then_say=True)
         assert caught.group_contains(Fenced)
         assert asyncio.get_running_loop().time() - began_s <= 0.2
+
+    run_virtually(body())
+
+
+class HoldingSink(FakeSink):
+    """Keeps its answers back while it is `holding`, to give one in each turn of the loop."""
+
+    holding = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.held: list[tuple[Batch, Callable[[Receipt | Exception], None]]] = []
+
+    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> asyncio.Task[None]:
+        if not self.holding:
+            return super().send(batch, done)
+        self.held.append((batch, done))
+        return asyncio.get_running_loop().create_task(asyncio.sleep(0))
+
+    async def answer(self) -> None:
+        """Acknowledge what is held."""
+        for batch, done in self.held:
+            log = self.log(batch.topic, batch.partition)
+            done(Receipt(list(range(len(log), len(log) + len(batch.records)))))
+            await asyncio.sleep(0)
+
+
+async def outclaimed_by_many_answers(sink: HoldingSink, outclaimed: asyncio.Event) -> None:
+    rig = Rig(partitions=8, sink=sink, heartbeat_interval_s=1000.0)
+    async with rig.running():
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        sink.holding = True
+        for key in KEYS:
+            rig.say(rig.store.put(key, b"2"))
+        await until(lambda: len(sink.held) == 8)
+        rig.control.claimed_elsewhere(rig.spec.id)
+        outclaimed.set()
+        await asyncio.sleep(1)
+
+
+def test_answers_that_come_while_the_stream_is_ending_raise_nothing_where_they_come_from() -> None:
+    async def body() -> None:
+        sink, outclaimed = HoldingSink(), asyncio.Event()
+
+        async def answer() -> None:
+            await outclaimed.wait()
+            await sink.answer()
+
+        answers = asyncio.get_running_loop().create_task(answer())
+        with pytest.raises(ExceptionGroup) as caught:
+            await outclaimed_by_many_answers(sink, outclaimed)
+        assert caught.group_contains(Fenced)
+        await answers
 
     run_virtually(body())
 

@@ -36,6 +36,9 @@ class FakePublisher:
     async def room(self) -> None:
         self.told.append(("room", len(self.store)))
 
+    def has_room(self) -> bool:
+        return True
+
     def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         self.told.append(
             (

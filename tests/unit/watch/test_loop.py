@@ -1,7 +1,7 @@
 """What a watcher leaves behind that is cancelled, or whose source or outlet fails."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 
@@ -20,13 +20,14 @@ from watchrelay.model.frames import (
 )
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Observed, Watched
+from watchrelay.model.watch_events import Observed, Progressed, Watched
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import loop
 from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
 
+Take = Callable[[list[Frame]], bool]
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
 
@@ -59,7 +60,7 @@ class Source:
         return Page("100", None if query.continue_token else "more", [frame("a", "1")])
 
     def watch(
-        self, selection: Selection, query: WatchQuery, *, stream: str
+        self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
     ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
         return self._watch()
 
@@ -95,6 +96,12 @@ class Outlet:
             self.newest = event.frames[-1].resource_version
         return True
 
+    def ready(self) -> bool:
+        return False
+
+    def follow(self, event: Observed | Progressed) -> None:
+        raise AssertionError("never ready")
+
 
 async def served(_: Resource) -> bool | None:
     return True
@@ -107,11 +114,12 @@ def watcher(
     *,
     cursor: str = "",
     status: StreamStatus | None = None,
+    relist_interval_s: float = 0.0,
 ) -> Watcher:
     metrics = Metrics()
     return Watcher(
         "pods",
-        WatchPlan(Selection(PODS)),
+        WatchPlan(Selection(PODS), relist_interval_s=relist_interval_s),
         source=source,
         outlet=outlet,
         admission=admission,
@@ -176,7 +184,7 @@ class Forgetful:
 
     @asynccontextmanager
     async def watch(
-        self, selection: Selection, query: WatchQuery, *, stream: str
+        self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
     ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
         yield self._frames(query.resource_version)
 
@@ -203,5 +211,107 @@ def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
             await asyncio.sleep(60)
             assert (status.state, status.list_due) == ("watching", False)
             running.cancel()
+
+    virtualtime.run(scene())
+
+
+class Direct:
+    """A source whose watches offer a frame every `every_s`, `count` times in all, then nothing."""
+
+    def __init__(self, every_s: float, count: int) -> None:
+        self.every_s, self.left = every_s, count
+        self.watches = self.refused = self.lists = 0
+
+    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
+        self.lists += 1
+        return Page("100", None, [])
+
+    @asynccontextmanager
+    async def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
+    ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+        self.watches += 1
+        yield DirectFrames(self, take)
+
+
+class DirectFrames:
+    """One of its watches. What waits for frames may be cancelled, and wait again."""
+
+    def __init__(self, source: Direct, take: Take) -> None:
+        self._source, self._take = source, take
+
+    def __aiter__(self) -> AsyncIterator[list[Frame]]:
+        return self
+
+    async def __anext__(self) -> list[Frame]:
+        source = self._source
+        while source.left:
+            await asyncio.sleep(source.every_s)
+            source.left -= 1
+            frames: list[Frame] = [frame("a", str(200 - source.left))]
+            if not self._take(frames):
+                source.refused += 1
+                return frames
+        await asyncio.Event().wait()
+        raise StopAsyncIteration
+
+
+class Following(Outlet):
+    """Follows at once while it is `ready`."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        super().__init__(Countdown(-1), broken=broken)
+        self.followed: list[str] = []
+        self.full = False
+
+    def ready(self) -> bool:
+        return not self.full
+
+    def follow(self, event: Observed | Progressed) -> None:
+        if self.broken:
+            raise RuntimeError("the store broke")
+        self.followed.append(type(event).__name__)
+
+
+def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is_ready() -> None:
+    async def scene() -> None:
+        source, outlet = Direct(1.0, 4), Following()
+        stream = watcher(source, outlet, Admission(), cursor="100")
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(2.5)
+            assert (stream.cursor, outlet.followed) == ("198", ["Observed", "Progressed"] * 2)
+            outlet.full = True
+            await asyncio.sleep(1)
+            assert (stream.cursor, source.refused, outlet.newest) == ("199", 1, "199")
+            outlet.full = False
+            await asyncio.sleep(1)
+            assert (stream.cursor, source.refused) == ("200", 1)
+            running.cancel()
+
+    virtualtime.run(scene())
+
+
+def test_delivered_frames_move_the_deadline_of_a_read_and_another_deadline_is_kept() -> None:
+    async def scene() -> None:
+        source, outlet = Direct(50.0, 5), Following()
+        stream = watcher(source, outlet, Admission(), cursor="100", relist_interval_s=400.0)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(300)  # a watch that brings nothing is checked after 65 s
+            assert (stream.cursor, source.watches, source.lists) == ("200", 1, 0)
+            await asyncio.sleep(200)
+            assert source.lists > 0
+            running.cancel()
+
+    virtualtime.run(scene())
+
+
+def test_an_outlet_that_raises_in_that_step_ends_the_watcher_and_moves_no_cursor() -> None:
+    async def scene() -> None:
+        stream = watcher(Direct(1.0, 1), Following(broken=True), Admission(), cursor="100")
+        with pytest.raises(RuntimeError, match="the store broke"):
+            await stream.run()
+        assert stream.cursor == "100"
 
     virtualtime.run(scene())

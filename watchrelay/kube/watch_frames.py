@@ -1,0 +1,205 @@
+"""The frames of an open watch, in the step of the event loop that received their bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Self
+
+import aiohttp
+
+from watchrelay.core.errors import Interrupted, KubeError
+from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.translate import EXPECTED, translate
+from watchrelay.model.frames import Frame, WatchQuery
+
+WATCH_GRACE_S = 15.0
+"""How long past its timeoutSeconds a watch may stay open until we close it. Source:
+docs/watch-facts.md 2.14."""
+READ_BYTES: Final = 256 << 10
+_FEW_BYTES: Final = 32 << 10
+"""Less than this at a time, twice within `_OFTEN_S`, and the next read waits for what comes with
+it."""
+_OFTEN_S: Final = 0.01
+
+Take = Callable[[list[Frame]], bool]
+Align = Callable[[Callable[[], None]], None]
+"""Calls its argument once, within some milliseconds: then is the time to read again."""
+
+_RECEIVED: Final = memoryview(bytearray(READ_BYTES))
+"""One buffer for all connections: what a read puts there is parsed before the next one. A new one
+for each read would cost more than most reads bring."""
+
+
+def refuse(_frames: list[Frame]) -> bool:
+    """A `Take` that takes nothing."""
+    return False
+
+
+class _Body(asyncio.BufferedProtocol):
+    """Stands between a connection and aiohttp, whose parser gets all that is received: then
+    `received` is called with its size, in the same step."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        parser: asyncio.Protocol,
+        content: aiohttp.StreamReader,
+        received: Callable[[int], None],
+    ) -> None:
+        self._transport, self._parser = transport, parser
+        self._content, self._received = content, received
+
+    def get_buffer(self, _size: int) -> memoryview:
+        return _RECEIVED
+
+    def buffer_updated(self, size: int) -> None:
+        self._parser.data_received(bytes(_RECEIVED[:size]))
+        if self._content.is_eof():  # aiohttp may use the connection for another request
+            self._transport.set_protocol(self._parser)
+        self._received(size)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._parser.connection_lost(error)
+        self._received(0)
+
+
+class WatchFrames:
+    """The frames of one open watch. After an error it is over: aiohttp would repeat the same error
+    (docs/watch-facts.md 0, D3).
+
+    Whoever does not wait for frames gets no more bytes read than aiohttp buffers.
+
+    Args:
+        take: As of `KubeClient.watch`.
+        align: When to read on after a few bytes that were taken; None: at once.
+    """
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        frames: FrameStream,
+        query: WatchQuery,
+        what: str,
+        take: Take,
+        align: Align | None,
+    ) -> None:
+        self._response, self._frames, self._what = response, frames, what
+        self._take, self._align = take, align
+        self._now_s = asyncio.get_running_loop().time
+        self._idle_s = query.idle_timeout_s
+        self._ends_s = self._now_s() + query.timeout_s + WATCH_GRACE_S
+        self._received_s = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+        self._ready: list[Frame] = []
+        """Frames that `take` did not take."""
+        self._error: Exception | None = None
+        self._over = False
+        self._transport: asyncio.Transport | None = None
+        connection = response.connection  # None where all has come, with the head
+        if connection is not None and connection.transport is not None:
+            assert connection.protocol is not None, "it has a transport"
+            self._transport = connection.transport
+            self._transport.set_protocol(
+                _Body(connection.transport, connection.protocol, response.content, self._received)
+            )
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Frame]:
+        while not (frames := self._next()):
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._over:
+                raise StopAsyncIteration
+            await self._wait()
+        return frames
+
+    def _next(self) -> list[Frame]:
+        """The frames of what was received by now. Raises: what ended the watch."""
+        frames, self._ready = self._ready, []
+        if frames or self._over:
+            return frames
+        content = self._response.content
+        try:
+            while not frames and not self._over:
+                if chunk := content.read_nowait():
+                    frames = self._frames.feed(chunk)
+                    self._over = self._frames.ended
+                elif content.at_eof():
+                    frames = self._frames.finish()
+                    self._over = True
+                else:
+                    break
+        except EXPECTED as error:
+            self._over = True
+            leave(self._response)
+            raise translate(error, what=self._what) from error
+        return frames
+
+    async def _wait(self) -> None:
+        """Return when there may be frames. The deadline covers what is received here, never the
+        consumer's work. Raises: Interrupted."""
+        self._received_s = self._now_s()
+        while (due_s := self._due_s()) > self._now_s():
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout_at(due_s):
+                    return await self._waiter
+            except TimeoutError:
+                continue  # what was received meanwhile moved the deadline
+            finally:
+                self._waiter = None
+        self._over = True
+        leave(self._response)
+        raise self._silent()
+
+    def _due_s(self) -> float:
+        return min(self._received_s + self._idle_s, self._ends_s)
+
+    def _received(self, size: int) -> None:
+        """Offer frames to `take` where they are waited for."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        taken = False
+        try:
+            while frames := self._next():
+                if not self._take(frames):
+                    self._ready = frames
+                    break
+                taken = True
+        except Exception as error:  # noqa: BLE001 - raised to who waits for frames
+            self._error, self._over = error, True
+        if self._ready or self._over:
+            waiter.set_result(None)
+            return
+        now_s = self._now_s()
+        often = size < _FEW_BYTES and now_s - self._received_s < _OFTEN_S
+        if taken and often and self._align is not None and self._transport is not None:
+            self._transport.pause_reading()
+            self._align(self._transport.resume_reading)
+        self._received_s = now_s
+
+    def _silent(self) -> KubeError:
+        if self._now_s() >= self._ends_s:
+            return Interrupted(
+                f"{self._what}: the server kept the watch open past its timeoutSeconds"
+            )
+        error = Interrupted(f"{self._what}: nothing came for {self._idle_s:.0f} s")
+        error.reason = "inactive"
+        return error
+
+
+def leave(response: aiohttp.ClientResponse) -> None:
+    """Release the connection of a response that was read to its end, abort that of any other: a TLS
+    close handshake would wait for the server."""
+    if response.content.at_eof() and response.status != 401:
+        response.release()
+        return
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
