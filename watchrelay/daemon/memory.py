@@ -23,8 +23,9 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 @contextlib.contextmanager
 def lean_import() -> Iterator[None]:
-    """While in it, the collector rests and OpenSSL finds no certificates of the system. Use: around
-    the first import of the context.
+    """While in it, OpenSSL finds no certificates of the system. From here on the collector rests
+    until `tune_collector`: what is imported stays, and each look at it takes 40 ms. Use: around the
+    first import of the context.
 
     aiohttp reads the certificates when it is imported, for a context that none of our requests uses
     (each has its own, kube/auth/tls.py): 50 ms and 2 MB. Source: aiohttp/connector.py,
@@ -36,7 +37,6 @@ def lean_import() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.enable()
         for name, value in held.items():
             if value is None:
                 del os.environ[name]
@@ -49,6 +49,7 @@ def tune_collector() -> None:
     imported and built."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
     trim_heap()
 
