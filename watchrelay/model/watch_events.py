@@ -6,14 +6,13 @@ that voids the unfinished list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import ObjectFrame
 
 
-@dataclass(frozen=True, slots=True)
-class ListBegun:
+class ListBegun(msgspec.Struct, frozen=True):
     """A list starts (init). Whatever an unfinished list brought is void.
 
     `by_content`: the server went back, and may give versions a second time: equal uid and version
@@ -23,8 +22,7 @@ class ListBegun:
     by_content: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """Objects of the running list (init-apply), in the server's order. In a streaming list a frame
     of type DELETED may be among them.
 
@@ -37,8 +35,7 @@ class Listed:
     damaged: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListDone:
+class ListDone(msgspec.Struct, frozen=True):
     """The list is complete (init-done) and shows the state at `resource_version`.
 
     `confirmed`: a second, quorum list requested because the first was suspicious
@@ -52,8 +49,7 @@ class ListDone:
     since: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """Changes seen in the watch (apply, delete), in the server's order; `received_s` is monotonic.
     Never empty."""
 
@@ -61,15 +57,13 @@ class Observed:
     received_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(msgspec.Struct, frozen=True):
     """The watch has everything up to `resource_version` (a bookmark, or the end of a batch)."""
 
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Troubled:
+class Troubled(msgspec.Struct, frozen=True):
     """Something failed and will be tried again at `retry_at_s` (monotonic; None: at once). A value,
     never an end."""
 
@@ -77,8 +71,7 @@ class Troubled:
     retry_at_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """The resource is no longer served (absent from discovery, twice): every object is a removal.
     docs/watch-facts.md 8.4."""
 
