@@ -238,6 +238,7 @@ class Daemon:
                         extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
                     )
                 self.statuses.fail_all(str(error), causes.CREDENTIALS, wait_s)
+                tune_collector()  # it may take days until they are there
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
                 self.statuses.problems.pop("kubernetes", None)

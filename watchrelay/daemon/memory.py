@@ -45,8 +45,8 @@ def lean_import() -> Iterator[None]:
 
 
 def tune_collector() -> None:
-    """Whatever is alive now stays out of collections; they become rare. Call it once everything is
-    imported and built."""
+    """Whatever is alive now stays out of collections; they become rare. Call it when everything is
+    imported and built, or what follows must be waited for."""
     gc.collect()
     gc.freeze()
     gc.enable()
