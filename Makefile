@@ -32,6 +32,7 @@ install: .venv/.installed ## make the virtual environment .venv with everything 
 	@echo "installing into .venv (pinned by hash)"
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-build-isolation --no-deps -e .
+	@$(BIN)/python -m compileall -q watchrelay
 	@touch $@
 
 .PHONY: demo

@@ -50,7 +50,7 @@ def _unset() -> Any:
     return Field(default="", validate_default=False)
 
 
-def _written(default: str | int) -> Any:
+def _written(default: object) -> Any:
     """A default as a file would have it; the field's validator converts it."""
     return Field(default=default)
 
@@ -129,7 +129,7 @@ class KafkaSettings(Section):
     """Brokers to ask first, as host:port; two or three are enough, the others are learned.
     Required."""
 
-    security: KafkaSecurity = KafkaSecurity()
+    security: KafkaSecurity = _written({})
     """How to reach the brokers. Default: PLAINTEXT without credentials."""
 
     topic_prefix: TopicPart = "k8s"
@@ -306,7 +306,7 @@ class Settings(Section):
     """Name of the source in topics and events, such as prod-eu-1. Required; another name makes
     other topics."""
 
-    kubernetes: KubernetesSettings = KubernetesSettings()
+    kubernetes: KubernetesSettings = _written({})
     """How to reach the API server. Default: in-cluster, then $KUBECONFIG, then ~/.kube/config."""
 
     kafka: KafkaSettings
@@ -325,19 +325,19 @@ class Settings(Section):
     """How often each partition publishes count and digest of the state. Default: 10s; least: 1s; it
     cannot be turned off."""
 
-    defaults: Defaults = Defaults()
+    defaults: Defaults = _written({})
     """Keys that apply to every entry of `resources` that does not set them itself."""
 
     resources: tuple[ResourceEntry, ...] = Field(min_length=1)
     """What to watch. Required, at least one entry."""
 
-    observe: ObserveSettings = ObserveSettings()
+    observe: ObserveSettings = _written({})
     """Metrics, health, status page, logs."""
 
-    shutdown: ShutdownSettings = ShutdownSettings()
+    shutdown: ShutdownSettings = _written({})
     """What happens between SIGTERM and the end."""
 
-    sharding: ShardingSettings = ShardingSettings()
+    sharding: ShardingSettings = _written({})
     """Several replicas that share the streams."""
 
 

@@ -7,6 +7,7 @@ bytes of its name and of its value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -31,19 +32,28 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
+_VARINTS: Final = [varint(length) for length in range(LENGTHS)]
+
+
+@cache
+def _named(name: str) -> bytes:
+    """The bytes of the header `name` up to its value's length."""
+    encoded = name.encode()
+    return varint(len(encoded)) + encoded
+
+
 def starts_of(name: str) -> list[bytes]:
     """The bytes before the value of the header `name`, by the value's length below `LENGTHS`."""
-    encoded = name.encode()
-    start = varint(len(encoded)) + encoded
-    return [start + varint(length) for length in range(LENGTHS)]
+    start = _named(name)
+    return [start + length for length in _VARINTS]
 
 
 def encode_headers(headers: Iterable[Header]) -> bytes:
     """`headers` one behind the other, without their count."""
     parts: list[bytes] = []
     for name, value in headers:
-        encoded = name.encode()
-        parts += (varint(len(encoded)), encoded, varint(len(value)), value)
+        size = len(value)
+        parts += (_named(name), _VARINTS[size] if size < LENGTHS else varint(size), value)
     return b"".join(parts)
 
 
@@ -58,6 +68,12 @@ class HeaderBlock(msgspec.Struct, frozen=True, gc=False):
         """The block of `headers`."""
         held = list(headers)
         return cls(varint(len(held)) + encode_headers(held))
+
+    def extended(self, headers: list[Header]) -> HeaderBlock:
+        """The block with `headers` behind."""
+        count, at = _read(self.encoded, 0)
+        counted = varint(count + len(headers))
+        return HeaderBlock(b"".join((counted, self.encoded[at:], encode_headers(headers))))
 
     def __iter__(self) -> Iterator[Header]:
         count, at = _read(self.encoded, 0)

@@ -148,7 +148,8 @@ class CloudEvents:
             for kinds, headers in self._objects.items()
         }
         self._markers = {
-            kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in MARKER_TYPES.items()
+            kind: HeaderBlock.of((*common, *pinned, ("ce_type", wire)))
+            for kind, wire in MARKER_TYPES.items()
         }
         name = stream.replace(b"%", b"%%")
         self._ids = [
@@ -233,7 +234,7 @@ class CloudEvents:
     def marker(self, partition: int, sequence: int, time_ms: int, marker: Marker) -> WireRecord:
         """One marker's record: a tombstone of a key that never existed."""
         kind = marker.kind
-        headers = [*self._markers[kind], ("ce_time", self._timestamps.render(time_ms))]
+        headers = [("ce_time", self._timestamps.render(time_ms))]
         if kind != "claim":
             headers += (
                 ("ce_wrrv", marker.frontier.encode()),
@@ -258,7 +259,8 @@ class CloudEvents:
             ("ce_id", self._ids[partition] % sequence),
             ("ce_sequence", b"%020d" % sequence),
         )
-        return WireRecord(self._marker_keys[kind][partition], None, headers)
+        block = self._markers[kind].extended(headers)
+        return WireRecord(self._marker_keys[kind][partition], None, block)
 
 
 def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:

@@ -1,4 +1,5 @@
-"""The process: starts admin server, control and signal topics and streams, and stops them."""
+"""The process: the admin server first, then the API server is asked, then Kafka and the streams are
+started; and all of it is stopped in order."""
 
 from __future__ import annotations
 
@@ -15,28 +16,12 @@ from typing import TYPE_CHECKING
 from watchrelay import __version__
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import (
-    ConfigError,
-    KubeError,
-    SinkUnavailable,
-    TopicLost,
-    TopicRefused,
-    WatchrelayError,
-)
+from watchrelay.core.errors import ConfigError, KubeError, WatchrelayError
 from watchrelay.core.exit_codes import FAILED, OK, OWNERSHIP_LOST
-from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.memory import tune_collector
-from watchrelay.daemon.plan import control_spec, provisional_ids, signal_spec
+from watchrelay.daemon.plan import provisional_ids
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
-from watchrelay.daemon.snapshot_requests import SnapshotRequests
-from watchrelay.daemon.stream_runner import DaemonContext
-from watchrelay.daemon.supervisor import Supervisor
-from watchrelay.daemon.tasks import end_all, first_of, log_loop_exception, must_run
-from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.signal_topic import SignalTopic
-from watchrelay.kafka.sink import KafkaSink
-from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
-from watchrelay.kafka.topics import Topics
+from watchrelay.daemon.tasks import first_of, log_loop_exception, must_run
 from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
@@ -46,13 +31,18 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.server import AdminServer
 from watchrelay.observe.status import Readiness, StatusRegistry
-from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
-from watchrelay.watch.admission import Admission
+from watchrelay.publish.timing import FlushTimer
 
 if TYPE_CHECKING:
     from watchrelay.config import Settings
+    from watchrelay.daemon.stream_runner import DaemonContext
+    from watchrelay.daemon.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
+
+_HEAD_START_S = 0.05
+"""Of the first request to the API server, to be connected and sent, ahead of the imports that hold
+the event loop for 0.1 s."""
 
 
 class ListenAddressUnavailable(WatchrelayError):
@@ -84,6 +74,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._outclaimed = asyncio.Event()
+        self._connected = False
         self._supervisor: Supervisor | None = None
         self._reloader: Reloader | None = None
         if source is not None:
@@ -123,7 +114,6 @@ class Daemon:
         extra = {"version": __version__, "cluster": cluster, "listen": listen}
         log.info("started", extra=extra)
         self.started.set()
-        tune_collector()
         try:
             with measure_interpreter(self.metrics):
                 return await self._relay_and_reload()
@@ -140,7 +130,7 @@ class Daemon:
     @property
     def connected(self) -> bool:
         """True once there are connections that only a restart can change."""
-        return self._supervisor is not None
+        return self._connected
 
     def objections(self, settings: Settings) -> list[Objection]:
         """Why the running streams do not allow `settings`."""
@@ -176,77 +166,52 @@ class Daemon:
         drained = True
         kube = KubeClient(credentials, self.metrics, self._flush_timer.read)
         async with kube as client, asyncio.TaskGroup() as tasks:
-            context, discovery = self._make_context(client)
-            supervisor = Supervisor(
-                context,
+            self._connected = True
+            discovery = self._make_discovery(client)
+            first = discovery.begin(tasks)
+            await asyncio.wait((first,), timeout=_HEAD_START_S)
+            # Kafka and the path of the records, a third of all imports: while the answer travels
+            from watchrelay.daemon.relaying import Relaying
+
+            relaying = Relaying(
+                self._make_context(client),
                 discovery,
                 tasks=tasks,
                 readiness=self.readiness,
+                stopping=self._stopping,
                 outclaimed=self._outclaimed,
             )
-            context.served, self._supervisor = supervisor.served, supervisor
-            eternal = [
-                self._eternal(tasks, context.sink.run(), "sink"),
-                self._eternal(tasks, self._control(context, supervisor), "control"),
-                self._eternal(tasks, self._signal(context), "signal"),
-                self._eternal(tasks, supervisor.run(), "supervisor"),
-            ]
+            self._supervisor = relaying.supervisor
+            tune_collector()
+            relaying.start()
             await first_of(self._stopping, self._outclaimed)
             self._stopping.set()
-            drained = await self._drain(supervisor, eternal)
+            log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
+            if self._reloading is not None:
+                self._reloading.cancel()
+            deadline_s = clock.now_s() + self.settings.shutdown.drain_timeout_s
+            drained = await relaying.drain(deadline_s=deadline_s, at_once=self._at_once)
+            first.cancel()
         log.info("stopped", extra={"drained": drained})
         if self._outclaimed.is_set():
             return OWNERSHIP_LOST
         return OK if drained else FAILED
 
-    async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
-        """Stop in the order of the data flow: reload, discovery, streams, then topics and
-        connections."""
-        log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
-        if self._reloading is not None:
-            self._reloading.cancel()
-        deadline_s = clock.now_s() + self.settings.shutdown.drain_timeout_s
-        eternal[-1].cancel()
-        async with asyncio.TaskGroup() as group:
-            stopped = group.create_task(supervisor.stop(deadline_s=deadline_s), name="drain")
-            hurried = group.create_task(self._at_once.wait(), name="second signal")
-            await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
-            hurried.cancel()
-            if not stopped.done():
-                supervisor.abandon()
-                stopped.cancel()
-        await end_all(eternal)
-        return not stopped.cancelled() and stopped.result()
+    def _make_discovery(self, client: KubeClient) -> Discovery:
+        return Discovery(client)
 
-    def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
-        connection = kafka_connection(
-            self.settings, client_id=f"watchrelay-{self.settings.cluster}"
-        )
-        sink = KafkaSink(connection, metrics=self.metrics, statuses=self.statuses)
-        control = ControlTopic(
-            connection,
-            control_spec(self.settings).name,
-            sink,
-            statuses=self.statuses,
-            holder=self.holder,
-        )
-        context = DaemonContext(
-            settings=self.settings,
+    def _make_context(self, client: KubeClient) -> DaemonContext:
+        from watchrelay.daemon.relaying import make_context  # imported by now, see `_relay`
+
+        return make_context(
+            self.settings,
+            client,
             metrics=self.metrics,
             statuses=self.statuses,
-            client=client,
-            admission=Admission(metrics=self.metrics),
-            connection=connection,
-            sink=sink,
-            control=control,
-            topics=Topics(connection, create=self.settings.kafka.create_topics),
-            requests=SnapshotRequests(control, configured=self.statuses.streams),
             holder=self.holder,
-            heartbeat_interval=HeartbeatInterval(self.settings.heartbeat_interval_s),
             rng=self._rng,
             flush_timer=self._flush_timer,
         )
-        return context, Discovery(client)
 
     def _eternal(
         self, tasks: asyncio.TaskGroup, work: Coroutine[object, object, None], name: str
@@ -269,104 +234,14 @@ class Daemon:
                         "cannot load Kubernetes credentials",
                         extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
                     )
-                self._streams_failed(str(error), causes.CREDENTIALS, wait_s)
+                self.statuses.fail_all(str(error), causes.CREDENTIALS, wait_s)
+                tune_collector()  # it may take days until they are there
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
                 self.statuses.problems.pop("kubernetes", None)
-                self._streams_recovered()
+                self.statuses.recover_all()
                 return credentials
         return None
-
-    def _streams_failed(self, message: str, cause: causes.Cause, wait_s: float) -> None:
-        at_ms = clock.wall_ms_in(wait_s)
-        for status in self.statuses.streams.values():
-            status.failed("daemon", message, cause=cause, next_attempt_ms=at_ms)
-
-    def _streams_recovered(self) -> None:
-        for status in self.statuses.streams.values():
-            status.recovered("daemon")
-
-    async def _control(self, context: DaemonContext, supervisor: Supervisor) -> None:
-        """The control topic: made or checked, then followed; again, when it is lost."""
-        while True:
-            await self._control_topic(context)
-            context.control_made.set()
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(context.control.run(), name="control tail")
-                    if await context.control.restore():
-                        supervisor.restart(
-                            "the control topic was recreated, and its claims and epochs are lost"
-                        )
-            except* TopicLost:
-                log.error("control topic is lost", extra={"topic": context.control.topic})
-
-    async def _control_topic(self, context: DaemonContext) -> None:
-        """The control topic exists and is safe. Before the first time no stream starts."""
-        first = not context.control_made.is_set()
-
-        def failed(error: str, wait_s: float) -> None:
-            if first:
-                self._streams_failed(error, causes.KAFKA, wait_s)
-
-        topic, problem = control_spec(self.settings), "kafka" if first else "control"
-        facts = await self._topic(context, topic, problem, Backoff(), failed)
-        if first:
-            self._streams_recovered()
-        for warning in facts.warnings:
-            extra = {"topic": topic.name, "warning": warning}
-            log.warning("topic has a questionable setting", extra=extra)
-
-    async def _topic(
-        self,
-        context: DaemonContext,
-        topic: TopicSpec,
-        problem: str,
-        backoff: Backoff,
-        failed: Callable[[str, float], None] = lambda _error, _wait_s: None,
-    ) -> TopicFacts:
-        """Return once `topic` exists and is safe; `failed` is called after each failed attempt."""
-        while True:
-            try:
-                facts = await context.topics.ensure_topic(topic)
-            except (TopicRefused, SinkUnavailable) as error:
-                backoff, wait_s = backoff.after_failure(
-                    clock.now_s(), healthy=False, rng=context.rng
-                )
-                new = self.statuses.problems.put(problem, str(error))
-                extra = {"topic": topic.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
-                if new and topic.kind == "control":
-                    log.error("control topic is not usable", extra=extra)
-                elif new:
-                    log.warning(
-                        "signal topic is not usable, snapshot requests are not read", extra=extra
-                    )
-                failed(str(error), wait_s)
-                await asyncio.sleep(wait_s)
-            else:
-                self.statuses.problems.pop(problem, None)
-                return facts
-
-    async def _signal(self, context: DaemonContext) -> None:
-        """The signal topic, likewise. Without it streams go on, and no snapshot request is read."""
-        await context.control_made.wait()
-        await context.control.caught_up()  # it tells which streams there are
-        topic = signal_spec(self.settings).name
-        follower = SignalTopic(
-            context.connection,
-            topic,
-            context.requests.take,
-            metrics=self.metrics,
-            statuses=self.statuses,
-            rng=context.rng,
-        )
-        while True:
-            backoff = Backoff(base_s=5.0, cap_s=300.0)
-            await self._topic(context, signal_spec(self.settings), "signal", backoff)
-            try:
-                await follower.run()
-            except TopicLost as lost:
-                log.warning("signal topic is lost", extra={"topic": topic, "error": str(lost)})
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -6,22 +6,20 @@ that voids the unfinished list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import ObjectFrame
 
 
-@dataclass(frozen=True, slots=True)
-class ListBegun:
+class ListBegun(msgspec.Struct, frozen=True):
     """A list begins; what an unfinished one brought is void. `by_content`: the server went
     back: equal uid and version do not prove equal content."""
 
     by_content: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """Objects of the running list, in the server's order; a streaming list may have DELETED
     ones. Of those that could not be decoded, `damaged` has namespace and name, `unreadable`
     counts the others."""
@@ -31,8 +29,7 @@ class Listed:
     damaged: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListDone:
+class ListDone(msgspec.Struct, frozen=True):
     """The list is complete and shows the state at `resource_version`.
 
     `confirmed`: a second, quorum list, as the first was suspicious (WATCH 5.8); accepted
@@ -44,23 +41,20 @@ class ListDone:
     since: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """Changes seen in the watch, in order, never empty; `received_s` is monotonic."""
 
     frames: list[ObjectFrame]
     received_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(msgspec.Struct, frozen=True):
     """The watch has everything up to `resource_version` (a bookmark, or the end of a batch)."""
 
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Troubled:
+class Troubled(msgspec.Struct, frozen=True):
     """Something failed and is tried again at `retry_at_s` (monotonic; None: at once). Never an
     end."""
 
@@ -68,8 +62,7 @@ class Troubled:
     retry_at_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """The resource is no longer served (absent twice): every object is a removal. WATCH 8.4."""
 
 

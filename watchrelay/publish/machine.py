@@ -9,9 +9,11 @@ bound and repairs are parts with a state of their own (`snapshots.py`, `stream_q
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from watchrelay.model.resources import compare
 from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, WatchFrom
@@ -42,8 +44,7 @@ test holds it equal to what `step` does."""
 # ---- phases --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
+class Confirmation(msgspec.Struct, frozen=True):
     """The partitions without an acknowledged heartbeat that follows record number `behind`, with
     which the complete state was queued. None are left: the stream is complete."""
 
@@ -54,16 +55,14 @@ class Confirmation:
 COMPLETE = Confirmation(frozenset(), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitingList:
+class AwaitingList(msgspec.Struct, frozen=True):
     """Nothing is published; the first list begins the first snapshot. `unverified`: so does its
     difference from a log that is not verified, and no marker may precede that."""
 
     unverified: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FirstPublished:
+class FirstPublished(msgspec.Struct, frozen=True):
     """The complete state is published for the first time; until the end of a snapshot is queued,
     markers claim nothing. `reached`, in all phases: every change up to this version was pushed or
     suppressed."""
@@ -71,8 +70,7 @@ class FirstPublished:
     reached: str = "0"
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitingDifference:
+class AwaitingDifference(msgspec.Struct, frozen=True):
     """The log is verified, but a list must find how it differs from the store: before that, the
     store could be the result of another config. `newest`: the highest version on the log."""
 
@@ -81,8 +79,7 @@ class AwaitingDifference:
     confirmation: ClassVar[None] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Replaying:
+class Replaying(msgspec.Struct, frozen=True):
     """The watch continues from the frontier of the log. `newest`: the highest version on the log,
     "" once the watch has passed it. `followed`: the API server accepted the watch; before that
     there is no heartbeat. `confirmation` as in `Live`."""
@@ -93,8 +90,7 @@ class Replaying:
     confirmation: Confirmation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(msgspec.Struct, frozen=True):
     """The log holds the complete state, or its records are queued. `confirmation`: the heartbeats
     that are awaited to confirm it; None: none was queued for that, or a snapshot will do."""
 
@@ -102,8 +98,7 @@ class Live:
     confirmation: Confirmation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
+class Draining(msgspec.Struct, frozen=True):
     """Nothing is accepted. `frontier` is that of the last heartbeat, None for no heartbeat."""
 
     frontier: str | None = None
@@ -148,13 +143,11 @@ def may_repair(phase: Phase) -> bool:
 # ---- events --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(msgspec.Struct, frozen=True):
     """The store changed, before the first list is complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """A list is complete as of `version`, its difference is pushed. `confirmation`: the heartbeats
     queued after it; None while a snapshot is under way."""
 
@@ -162,46 +155,39 @@ class Listed:
     confirmation: Confirmation | None
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(msgspec.Struct, frozen=True):
     """Every change up to `version` was pushed or suppressed."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(msgspec.Struct, frozen=True):
     """The API server accepted a watch that continues from the held state."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatDue:
+class HeartbeatDue(msgspec.Struct, frozen=True):
     """The watch has lasted since `Followed`. `confirmation`: the heartbeats queued now; None while
     a list is due, which decides when the state is complete."""
 
     confirmation: Confirmation | None
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAcked:
+class HeartbeatAcked(msgspec.Struct, frozen=True):
     """A heartbeat of `partition` that follows record number `behind` is acknowledged."""
 
     partition: int
     behind: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndQueued:
+class EndQueued(msgspec.Struct, frozen=True):
     """All members of a snapshot are queued, and its end follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotAcked:
+class SnapshotAcked(msgspec.Struct, frozen=True):
     """Every end of a snapshot is acknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrainBegun:
+class DrainBegun(msgspec.Struct, frozen=True):
     """The watch has ended."""
 
 

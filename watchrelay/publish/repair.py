@@ -15,8 +15,7 @@ from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.publish.ports import ForeignRecordReader
 
 SETTLE_S = 0.05
-"""Other streams of this process write the same partition: their acknowledgements arrive at about
-the same time."""
+"""So that one look serves the gaps of several partitions."""
 PAUSE_MAX_S = 10.0
 """Where another process writes its own streams to the topic, gaps never end, and each check costs a
 consumer."""
@@ -50,13 +49,17 @@ class StaleRecordRepair:
         return all_queued and self._looked >= self._ending[1]
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
-        """Take the offsets of an acknowledged batch whose first record has `first_sequence`."""
+        """Take the offsets of an acknowledged batch whose first record has `first_sequence`.
+
+        What other streams of this process wrote before it is noted by now: batches of a partition
+        are acknowledged in the order of its log.
+        """
         expected, end = self._next[partition], offsets[-1] + 1
         self._next[partition] = end
         if end - expected == len(offsets):
             return
         for sequence, offset in enumerate(offsets, first_sequence):
-            if offset > expected:
+            if offset > expected and self._foreign.foreign_ranges(partition, expected, offset):
                 self._gaps.append((partition, expected, offset, sequence, end))
                 self._seen += 1
                 self._wake.set()

@@ -97,20 +97,21 @@ class FlushTrigger:
 
 
 class HeartbeatInterval:
-    """The heartbeat interval of all streams of a process, over 0 s; it may change while they
-    run."""
+    """The heartbeat interval of all streams of a process, over 0 s; it may change while they run.
+    One timer wakes all streams whose heartbeats are due at the same time."""
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
-        self._changed = asyncio.Event()
+        self._sleeping: dict[float, asyncio.Event] = {}
+        """By the time when they wake."""
 
     def change(self, interval_s: float) -> None:
         """Use this interval from now on; ends all sleeps."""
         if interval_s == self.interval_s:
             return
         self.interval_s = interval_s
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        for until_s in [*self._sleeping]:
+            self._wake(until_s)
 
     def next_s(self, now_s: float, place: float) -> float:
         """The first heartbeat after `now_s`, monotonic. Streams with the same `place`, 0 to 1, send
@@ -120,10 +121,14 @@ class HeartbeatInterval:
             beat_s += self.interval_s
         return beat_s
 
-    async def sleep(self, wait_s: float) -> None:
-        """Return after `wait_s`, or when the interval changed."""
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+    async def sleep(self, now_s: float, until_s: float) -> None:
+        """Return at `until_s`, monotonic, or when the interval changed."""
+        woken = self._sleeping.get(until_s)
+        if woken is None:
+            woken = self._sleeping[until_s] = asyncio.Event()
+            asyncio.get_running_loop().call_later(until_s - now_s, self._wake, until_s)
+        await woken.wait()
+
+    def _wake(self, until_s: float) -> None:
+        if (woken := self._sleeping.pop(until_s, None)) is not None:
+            woken.set()

@@ -509,11 +509,10 @@ class StreamRelay:
         interval = self._heartbeat_interval
         while True:
             now_s = self._now_s()
-            beat_s = interval.next_s(now_s, place)
-            wait_s = beat_s - now_s
-            if self._may_snapshot() and (snapshot_s := self._schedule.wait_s(now_s)) is not None:
-                wait_s = min(wait_s, max(snapshot_s, 0.01))
-            await interval.sleep(wait_s)
+            beat_s = until_s = interval.next_s(now_s, place)
+            if self._may_snapshot() and (wait_s := self._schedule.wait_s(now_s)) is not None:
+                until_s = min(beat_s, now_s + max(wait_s, 0.01))
+            await interval.sleep(now_s, until_s)
             self._check_ownership()
             if self._now_s() >= beat_s:
                 self._heartbeat()

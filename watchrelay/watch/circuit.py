@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from random import Random
+
+import msgspec
 
 from watchrelay.core.backoff import Backoff, clamp_retry_after
 
@@ -25,37 +26,32 @@ def spread_s(streams: int, rng: Random) -> float:
     return rng.random() * min(SPREAD_MAX_S, SPREAD_PER_STREAM_S * streams)
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(msgspec.Struct, frozen=True):
     """The request may be sent now; report how it ended with this permit."""
 
     trip: int
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True):
     """Wait until `until_s` (monotonic), or, where that is infinity, until the probe has ended."""
 
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """Requests pass. Streams that waited while the circuit was open pass at the moments of
     `turns`."""
 
-    turns: dict[int, float] = field(default_factory=dict)
+    turns: dict[int, float] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(msgspec.Struct, frozen=True):
     """No request passes before `until_s`; the first one after it is the probe."""
 
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class HalfOpen:
+class HalfOpen(msgspec.Struct, frozen=True):
     """One request passes, the probe of stream `prober`; the others wait for its result. None: no
     stream has asked yet, and the next one to ask is the prober."""
 

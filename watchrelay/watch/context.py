@@ -4,8 +4,10 @@ deadlines that depend on it. Pure."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from random import Random
+
+import msgspec
+from msgspec.structs import replace
 
 from watchrelay.core.backoff import Backoff, clamp_retry_after
 from watchrelay.core.errors import (
@@ -44,8 +46,7 @@ that need an operator (docs/watch-facts.md, cases T12, T61, T63)."""
 _FRESH = Backoff()
 
 
-@dataclass(frozen=True, slots=True)
-class WatchRules:
+class WatchRules(msgspec.Struct, frozen=True):
     """What the machine follows. `server_version` is (major, minor), None while unknown."""
 
     plan: WatchPlan
@@ -59,8 +60,7 @@ class WatchRules:
         return now_s + interval_s * (1 + 0.1 * self.rng.random()) if interval_s > 0 else math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class StreamContext:
+class StreamContext(msgspec.Struct, frozen=True):
     """What outlives a state. `*_s` are moments of the monotonic clock, but for `deadline_s` and
     `grace_s`."""
 

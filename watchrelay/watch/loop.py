@@ -7,9 +7,10 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 from random import Random
 from typing import Protocol, assert_never
+
+from msgspec.structs import replace
 
 from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery

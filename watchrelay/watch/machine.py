@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from watchrelay.core.backoff import Backoff, clamp_retry_after
 from watchrelay.core.errors import (
@@ -151,8 +153,7 @@ ListCause = Literal[
 """Why a list is made: a field of the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToList:
+class ToList(msgspec.Struct, frozen=True):
     """Make a list.
 
     `quorum`: request no version; the newest state counts, also one older than ours. `unbounded`: in
@@ -173,8 +174,7 @@ Next = ToList | None
 # ---- states --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """No request is sent before `until_s`. `error` is why; None: to spread requests."""
 
     context: StreamContext
@@ -183,8 +183,7 @@ class Waiting:
     error: KubeError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListingPages:
+class ListingPages(msgspec.Struct, frozen=True):
     """The request for a page of a list is in flight; for the first one `token` and `version` are
     "". `minimum`: the version that the list may not be older than, "" for none."""
 
@@ -196,8 +195,7 @@ class ListingPages:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OpeningList:
+class OpeningList(msgspec.Struct, frozen=True):
     """The request for a streaming list is in flight."""
 
     context: StreamContext
@@ -207,8 +205,7 @@ class OpeningList:
     idle_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class StreamingList:
+class StreamingList(msgspec.Struct, frozen=True):
     """A watch is open whose initial events have not ended. `added_s` is when the newest object
     came, or when the watch was opened; `any_objects`: at least one has come."""
 
@@ -222,8 +219,7 @@ class StreamingList:
     any_objects: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitingCommit:
+class AwaitingCommit(msgspec.Struct, frozen=True):
     """A list is complete and was delivered; the answer is awaited. `watch`: the streaming list
     continues as this watch, with the frames `rest` that came at `rest_s`."""
 
@@ -235,8 +231,7 @@ class AwaitingCommit:
     rest_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class OpeningWatch:
+class OpeningWatch(msgspec.Struct, frozen=True):
     """The request for a watch from the cursor is in flight."""
 
     context: StreamContext
@@ -244,8 +239,7 @@ class OpeningWatch:
     idle_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Watching:
+class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
     `cursor` is the version of everything delivered so far. `idle_s` is how long it may be silent,
@@ -278,8 +272,7 @@ class Watching:
         return min(self.contact_s + silent_s, self.context.relist_due_s)
 
 
-@dataclass(frozen=True, slots=True)
-class NotServed:
+class NotServed(msgspec.Struct, frozen=True):
     """The collection answered 404: discovery is asked now and then whether it is served. `retry_s`:
     when the request itself is retried."""
 
@@ -296,66 +289,56 @@ State = (
 # ---- events --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SleepEnded:
+class SleepEnded(msgspec.Struct, frozen=True):
     """The sleep is over. `rechecked`: it ended early, because a retry is likely to succeed now."""
 
     rechecked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PageReceived:
+class PageReceived(msgspec.Struct, frozen=True):
     """A page of a list."""
 
     page: Page
 
 
-@dataclass(frozen=True, slots=True)
-class WatchOpened:
+class WatchOpened(msgspec.Struct, frozen=True):
     """The server accepted the watch."""
 
 
-@dataclass(slots=True)
-class FramesReceived:
+class FramesReceived(msgspec.Struct):
     """The frames of one chunk, never none; `at_s` is when it came."""
 
     frames: list[Frame]
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEnded:
+class WatchEnded(msgspec.Struct, frozen=True):
     """The server ended the watch cleanly."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineReached:
+class DeadlineReached(msgspec.Struct, frozen=True):
     """The read ended at its deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
+class RequestFailed(msgspec.Struct, frozen=True):
     """The request, or the watch that it opened, failed."""
 
     error: KubeError
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
+class CommitResult(msgspec.Struct, frozen=True):
     """Whether the list that was delivered is accepted."""
 
     accepted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LivenessChecked:
+class LivenessChecked(msgspec.Struct, frozen=True):
     """The server's current version, requested beside an open watch; "" when there was no answer."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryChecked:
+class DiscoveryChecked(msgspec.Struct, frozen=True):
     """Whether discovery reports the resource as served; None when it cannot tell."""
 
     served: bool | None
@@ -369,59 +352,51 @@ Event = (
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
 
 
-@dataclass(slots=True)
-class Deliver:
+class Deliver(msgspec.Struct):
     """Deliver `event` to the store, and wait until it is taken."""
 
     event: Watched
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSkipped:
+class ReportSkipped(msgspec.Struct, frozen=True):
     """Count and log undecodable objects that are skipped."""
 
     errors: tuple[KubeError, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(msgspec.Struct, frozen=True):
     """Wait until `until_s`, or, if `wakeable`, until `recheck()` -> `SleepEnded`."""
 
     until_s: float
     wakeable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPage:
+class FetchPage(msgspec.Struct, frozen=True):
     """Request a page -> `PageReceived`, `RequestFailed`."""
 
     query: ListQuery
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWatch:
+class OpenWatch(msgspec.Struct, frozen=True):
     """Open a watch -> `WatchOpened`, `RequestFailed`."""
 
     query: WatchQuery
 
 
-@dataclass(slots=True)
-class ReadWatch:
+class ReadWatch(msgspec.Struct):
     """Read the open watch until `until_s` -> `FramesReceived`, `WatchEnded`, `DeadlineReached`,
     `RequestFailed`. Every other action but `CommitList` and `CheckLiveness` closes it."""
 
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class CommitList:
+class CommitList(msgspec.Struct, frozen=True):
     """Deliver the end of a list -> `CommitResult`."""
 
     event: ListDone
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLiveness:
+class CheckLiveness(msgspec.Struct, frozen=True):
     """Request the server's current version until `until_s`, while the watch stays open ->
     `LivenessChecked`."""
 
@@ -429,8 +404,7 @@ class CheckLiveness:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class CheckDiscovery:
+class CheckDiscovery(msgspec.Struct, frozen=True):
     """Ask discovery whether the resource is served -> `DiscoveryChecked`."""
 
 

@@ -3,6 +3,7 @@ would have to read."""
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -56,7 +57,7 @@ def done(code: str, *arguments: str) -> tuple[int, str, str]:
         ("run", "argparse"),
         ("run", "watchrelay.daemon.memory"),
         ("run", "pydantic"),
-        ("run", "aiokafka"),
+        ("run", "aiohttp"),
         ("demo", "watchrelay.core.errors"),
         ("demo", "pydantic"),
         ("tail", "aiokafka"),
@@ -78,6 +79,24 @@ def test_a_signal_during_any_import_ends_in_silence(
         "",
     )
     assert "Traceback" not in out
+
+
+@pytest.mark.parametrize("number", [INT, TERM])
+def test_a_signal_while_kafka_is_imported_behind_the_first_request_stops_the_relay(
+    tmp_path: Path, number: int
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], "
+        "contexts: [{name: c, context: {cluster: c, user: u}}], current-context: c, "
+        "users: [{name: u, user: {}}]}"
+    )
+    settings = [f"kubernetes.kubeconfig={kubeconfig}", "observe.listen=127.0.0.1:0"]
+    sets = [word for each in settings for word in ("--set", each)]
+    arguments = ["run", "-c", config(tmp_path), *sets, "--set", "observe.logFormat=json"]
+    code, out, err = done(_AT_AN_IMPORT, "aiokafka", str(number), *arguments)
+    messages = [json.loads(line)["message"] for line in err.splitlines()]
+    assert (code, out, messages[0], messages[-1]) == (0, "", "started", "stopped")
 
 
 @pytest.mark.parametrize("number", [INT, TERM])

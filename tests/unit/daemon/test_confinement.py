@@ -148,9 +148,8 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(
     broken.on = task.startswith(("begin", "watch"))
 
     class FaultyDaemon(Daemon):
-        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
-            context, discovery = super()._make_context(client)
-            return TASKS[task](context, broken), discovery
+        def _make_context(self, client: KubeClient) -> DaemonContext:
+            return TASKS[task](super()._make_context(client), broken)
 
     world.behaviour.version = "v1.31.0"  # so that it lists, then watches
     settings = world.settings(
@@ -197,9 +196,8 @@ async def test_delays_between_restarts_grow_and_reach_the_status(world: World) -
     broken.on = True
 
     class FaultyDaemon(Daemon):
-        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
-            context, discovery = super()._make_context(client)
-            return part("topics", "ensure_topic")(context, broken), discovery
+        def _make_context(self, client: KubeClient) -> DaemonContext:
+            return part("topics", "ensure_topic")(super()._make_context(client), broken)
 
     async with running(world.settings("pods"), make=FaultyDaemon) as relay:
         waits = list[float]()
@@ -221,9 +219,8 @@ async def test_a_drain_that_an_error_ends_is_not_called_complete(
     broken = Broken(error)
 
     class FaultyDaemon(Daemon):
-        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
-            context, discovery = super()._make_context(client)
-            return part("sink", "send")(context, broken), discovery
+        def _make_context(self, client: KubeClient) -> DaemonContext:
+            return part("sink", "send")(super()._make_context(client), broken)
 
     async with running(world.settings("pods"), make=FaultyDaemon) as relay:
         await whole(relay, "pods")
@@ -315,9 +312,8 @@ async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: Wo
             return await super().refresh()
 
     class OddDaemon(Daemon):
-        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
-            context, _ = super()._make_context(client)
-            return context, OddDiscovery(client)
+        def _make_discovery(self, client: KubeClient) -> Discovery:
+            return OddDiscovery(client)
 
     async with running(world.settings("pods", "widgets.example.com"), make=OddDaemon) as relay:
         await whole(relay, "pods")
@@ -361,9 +357,8 @@ async def test_an_entry_that_cannot_be_planned_leaves_its_running_stream_as_it_i
             )
 
     class OddDaemon(Daemon):
-        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
-            context, _ = super()._make_context(client)
-            return context, OddDiscovery(client)
+        def _make_discovery(self, client: KubeClient) -> Discovery:
+            return OddDiscovery(client)
 
     settings = world.settings({"resource": "pods", "namespaces": ["shop"]})
     async with running(settings, make=OddDaemon) as relay:
@@ -392,9 +387,8 @@ async def test_an_unexpected_error_while_an_edit_is_put_in_force_ends_nothing_an
             return super().resolve(written)
 
     class OddDaemon(Daemon):
-        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
-            context, _ = super()._make_context(client)
-            return context, OddDiscovery(client)
+        def _make_discovery(self, client: KubeClient) -> Discovery:
+            return OddDiscovery(client)
 
     async with running(world.settings("pods"), make=OddDaemon) as relay:
         await whole(relay, "pods")

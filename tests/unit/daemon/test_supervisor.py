@@ -24,6 +24,7 @@ from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.kube.auth.credentials import load_credentials
 from watchrelay.kube.client import KubeClient
+from watchrelay.kube.discovery.client import Discovery
 from watchrelay.observe.overview import cards, judge
 from watchrelay.observe.status import StreamStatus
 
@@ -71,7 +72,7 @@ async def supervised(
         )
         credentials = load_credentials(str(kubeconfig), "", environ={})
         async with KubeClient(credentials, daemon.metrics) as client, asyncio.TaskGroup() as tasks:
-            context, discovery = daemon._make_context(client)
+            context, discovery = daemon._make_context(client), Discovery(client)
             supervisor = Supervisor(
                 context,
                 discovery,

@@ -1,9 +1,10 @@
 """The transition table of the watch machine, held equal to what its step function does."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from watchrelay.core.errors import (
     Expired,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from watchrelay.core.errors import NotFound, Unavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery import catalog as documents
@@ -19,10 +21,31 @@ class Discovery:
         """By path, an ETag and what came with it."""
         self.catalog: ApiCatalog | None = None
         """What the server served at the last refresh; None before the first."""
+        self._begun: asyncio.Task[bool | Exception] | None = None
+
+    def begin(self, tasks: asyncio.TaskGroup) -> asyncio.Task[bool | Exception]:
+        """Ask already; the next `refresh` takes the answer, or raises the error."""
+        self._begun = tasks.create_task(self._attempt(), name="first discovery")
+        return self._begun
 
     async def refresh(self) -> bool:
         """Ask the server again; True if what it serves changed. Raises: KubeError; the
         catalog is kept."""
+        if (begun := self._begun) is None:
+            return await self._ask()
+        self._begun = None
+        outcome = await begun
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _attempt(self) -> bool | Exception:
+        try:
+            return await self._ask()
+        except Exception as error:  # noqa: BLE001  # raised by `refresh`, where it is expected
+            return error
+
+    async def _ask(self) -> bool:
         former = self.catalog
         self.catalog = ApiCatalog((*await self._root("/api"), *await self._root("/apis")))
         return self.catalog != former

@@ -1,0 +1,216 @@
+"""What runs once the API server can be asked: the connections to Kafka, the control and signal
+topics, and the streams.
+
+Kafka and the path of the records are imported here and below, not by `daemon.py`, which asks the
+API server first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from watchrelay.config import Settings
+from watchrelay.core import causes, clock
+from watchrelay.core.backoff import Backoff
+from watchrelay.core.errors import SinkUnavailable, TopicLost, TopicRefused
+from watchrelay.daemon.kafka_connection import kafka_connection
+from watchrelay.daemon.plan import control_spec, signal_spec
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
+from watchrelay.daemon.stream_runner import DaemonContext
+from watchrelay.daemon.supervisor import Supervisor
+from watchrelay.daemon.tasks import end_all, must_run
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.signal_topic import SignalTopic
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
+from watchrelay.kafka.topics import Topics
+from watchrelay.kube.client import KubeClient
+from watchrelay.kube.discovery.client import Discovery
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Readiness, StatusRegistry
+from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
+from watchrelay.watch.admission import Admission
+
+log = logging.getLogger(__name__)
+
+
+def make_context(
+    settings: Settings,
+    client: KubeClient,
+    *,
+    metrics: Metrics,
+    statuses: StatusRegistry,
+    holder: str,
+    rng: random.Random,
+    flush_timer: FlushTimer,
+) -> DaemonContext:
+    """What the streams share; nothing connects yet."""
+    connection = kafka_connection(settings, client_id=f"watchrelay-{settings.cluster}")
+    sink = KafkaSink(connection, metrics=metrics, statuses=statuses)
+    control = ControlTopic(
+        connection, control_spec(settings).name, sink, statuses=statuses, holder=holder
+    )
+    return DaemonContext(
+        settings=settings,
+        metrics=metrics,
+        statuses=statuses,
+        client=client,
+        admission=Admission(metrics=metrics),
+        connection=connection,
+        sink=sink,
+        control=control,
+        topics=Topics(connection, create=settings.kafka.create_topics),
+        requests=SnapshotRequests(control, configured=statuses.streams),
+        holder=holder,
+        heartbeat_interval=HeartbeatInterval(settings.heartbeat_interval_s),
+        rng=rng,
+        flush_timer=flush_timer,
+    )
+
+
+class Relaying:
+    """Runs in `tasks` from `start()` until `drain()` has returned."""
+
+    def __init__(
+        self,
+        context: DaemonContext,
+        discovery: Discovery,
+        *,
+        tasks: asyncio.TaskGroup,
+        readiness: Readiness,
+        stopping: asyncio.Event,
+        outclaimed: asyncio.Event,
+    ) -> None:
+        self.supervisor = Supervisor(
+            context, discovery, tasks=tasks, readiness=readiness, outclaimed=outclaimed
+        )
+        context.served = self.supervisor.served
+        self._context, self._tasks, self._stopping = context, tasks, stopping
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Connect to Kafka, discover and run the streams."""
+        for work, name in (
+            (self._context.sink.run(), "sink"),
+            (self._control(), "control"),
+            (self._signal(), "signal"),
+            (self.supervisor.run(), "supervisor"),
+        ):
+            task = must_run(work, name=name, stopping=self._stopping)
+            self._running.append(self._tasks.create_task(task, name=name))
+
+    async def drain(self, *, deadline_s: float, at_once: asyncio.Event) -> bool:
+        """Stop in the order of the data flow: discovery, the streams' watches and queues, then the
+        topics and connections.
+
+        Args:
+            deadline_s: monotonic.
+            at_once: leaves behind what is queued.
+
+        Returns: whether nothing was left behind.
+        """
+        self._running[-1].cancel()
+        async with asyncio.TaskGroup() as group:
+            stopped = group.create_task(self.supervisor.stop(deadline_s=deadline_s), name="drain")
+            hurried = group.create_task(at_once.wait(), name="second signal")
+            await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            if not stopped.done():
+                self.supervisor.abandon()
+                stopped.cancel()
+        await end_all(self._running)
+        return not stopped.cancelled() and stopped.result()
+
+    # ---- the topics of the process ---------------------------------------------------------------
+
+    async def _control(self) -> None:
+        """The control topic: made or checked, then followed; again, when it is lost. No stream
+        claims before it was read once."""
+        context = self._context
+        while True:
+            await self._control_topic()
+            context.control_made.set()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(context.control.run(), name="control tail")
+                    if await context.control.restore():
+                        self.supervisor.restart(
+                            "the control topic was recreated, and its claims and epochs are lost"
+                        )
+            except* TopicLost:
+                log.error("control topic is lost", extra={"topic": context.control.topic})
+
+    async def _control_topic(self) -> None:
+        """The control topic is there, and safe. While it is not for the first time, no stream
+        starts; later they go on without it."""
+        context = self._context
+        first = not context.control_made.is_set()
+
+        def failed(error: str, wait_s: float) -> None:
+            if first:
+                context.statuses.fail_all(error, causes.KAFKA, wait_s)
+
+        topic, problem = control_spec(context.settings), "kafka" if first else "control"
+        facts = await self._topic(topic, problem, Backoff(), failed)
+        if first:
+            context.statuses.recover_all()
+        for warning in facts.warnings:
+            extra = {"topic": topic.name, "warning": warning}
+            log.warning("topic has a questionable setting", extra=extra)
+
+    async def _topic(
+        self,
+        topic: TopicSpec,
+        problem: str,
+        backoff: Backoff,
+        failed: Callable[[str, float], None] = lambda _error, _wait_s: None,
+    ) -> TopicFacts:
+        """Return once `topic` exists and is safe; until then the process has the problem, and
+        `failed` is called after each attempt."""
+        context = self._context
+        while True:
+            try:
+                facts = await context.topics.ensure_topic(topic)
+            except (TopicRefused, SinkUnavailable) as error:
+                backoff, wait_s = backoff.after_failure(
+                    clock.now_s(), healthy=False, rng=context.rng
+                )
+                new = context.statuses.problems.put(problem, str(error))
+                extra = {"topic": topic.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
+                if new and topic.kind == "control":
+                    log.error("control topic is not usable", extra=extra)
+                elif new:
+                    log.warning(
+                        "signal topic is not usable, snapshot requests are not read", extra=extra
+                    )
+                failed(str(error), wait_s)
+                await asyncio.sleep(wait_s)
+            else:
+                context.statuses.problems.pop(problem, None)
+                return facts
+
+    async def _signal(self) -> None:
+        """The signal topic: made or checked, then followed; again, when it is lost. Without it
+        streams go on, and no snapshot request is read."""
+        context = self._context
+        await context.control_made.wait()
+        await context.control.caught_up()  # it tells which streams there are
+        topic = signal_spec(context.settings).name
+        follower = SignalTopic(
+            context.connection,
+            topic,
+            context.requests.take,
+            metrics=context.metrics,
+            statuses=context.statuses,
+            rng=context.rng,
+        )
+        while True:
+            backoff = Backoff(base_s=5.0, cap_s=300.0)
+            await self._topic(signal_spec(context.settings), "signal", backoff)
+            try:
+                await follower.run()
+            except TopicLost as lost:
+                log.warning("signal topic is lost", extra={"topic": topic, "error": str(lost)})
