@@ -370,8 +370,8 @@ _KAFKA = (
         "watchrelay/kafka/client/failures.py",
         {
             "what a broker repeats, in the client's error": (
-                "without_secrets(logged or error_text(why))",
-                "logged or error_text(why)",
+                "without_secrets(error_text(why))",
+                "error_text(why)",
             ),
         },
     ),
