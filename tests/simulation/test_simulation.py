@@ -17,7 +17,7 @@ many of all do):
     F6f      10   a collapsed recreate hides the delete
     F6g      11   what came and went stays in the set
     F7      177   stale records are not healed
-    F8       43   read again into the state that is held
+    F8      156   read again into the state that is held
     F8r     153   read again into the state that is shown
     F9      214   the event id is uid and resourceVersion
     F10       6   a resend is rendered again
@@ -55,7 +55,7 @@ FOUND_BY = {
     "F6f": 10,
     "F6g": 11,
     "F7": 177,
-    "F8": 43,
+    "F8": 156,
     "F8r": 153,
     "F9": 214,
     "F10": 6,

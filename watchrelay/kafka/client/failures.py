@@ -29,6 +29,10 @@ _OTHER_NAMES = (
     "the certificate is for other names: correct kafka.bootstrapServers or set "
     "kafka.security.checkHostname"
 )
+_NO_CERTIFICATE = "the broker wants a client certificate: set kafka.security.certFile and keyFile"
+_UNKNOWN_AUTHORITY = (
+    "the broker does not know the authority of the client certificate in kafka.security.certFile"
+)
 _NO_USER = "this port wants no user: check kafka.security.protocol"
 _CREDENTIALS = (
     "the broker refused the credentials: check the user and the password or token under "
@@ -42,10 +46,10 @@ _CURES = (
     ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
     ("[error 34]", _NO_USER),
     ("saslhandshakerequest cannot be used", _NO_USER),
-    (
-        "certificate required",
-        "the broker wants a client certificate: set kafka.security.certFile and keyFile",
-    ),
+    ("certificate required", _NO_CERTIFICATE),
+    ("alert bad certificate", _NO_CERTIFICATE),
+    ("alert certificate unknown", _UNKNOWN_AUTHORITY),
+    ("alert unknown ca", _UNKNOWN_AUTHORITY),
     ("[error 58]", _CREDENTIALS),
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
 )

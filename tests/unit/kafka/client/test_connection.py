@@ -211,6 +211,8 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
             "this user may write no topic at all: grant WRITE on the topic prefix",
         ),
         ("[Error 29] TopicAuthorizationFailedError: t", "grant READ and WRITE on it or its prefix"),
+        ("[SSL: X] sslv3 alert bad certificate (_ssl.c:2580)", "wants a client certificate"),
+        ("[SSL: X] sslv3 alert certificate unknown (_ssl.c:2580)", "does not know the authority"),
         ("", "OSError"),
         ("something new", "something new"),
     ],
