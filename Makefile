@@ -70,8 +70,8 @@ format: install ## write the format that check asks for
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 .PHONY: bench
-bench: install ## measure the hot path, the whole relay and its memory; writes the table of docs/performance.md
-	@$(BIN)/python -m tests.bench $(ARGS)
+bench: install ## measure the whole relay in turns with go-raw, a floor and the tree BEFORE=rev; writes docs/performance.md, with ARGS only if they say --record
+	@$(BIN)/python -m tests.bench $(if $(BEFORE),--before $(BEFORE)) $(or $(ARGS),--record)
 	@$(BIN)/python -m tools.docs.generate
 
 .PHONY: soak

@@ -1,181 +1,193 @@
-"""The whole relay, watch socket to acknowledgement, at full speed and at a given rate.
+"""The whole relay, watch socket to acknowledgement, at full speed and at a given rate, in turns with
+the programs that it is measured against.
 
-Room: tests. In: a rig. Out: CPU per event, events per second on one core; latency at 1,000 events a
-second, seen by another consumer.
+Room: tests. In: a rig. Out: CPU per event as ratios first, events per second on one core; latency
+at 1,000 events a second, seen by another consumer.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.bench.rig import (
     PARTITIONS,
-    Floor,
-    Relay,
+    RELAY,
+    Program,
     Rig,
     SourceProcess,
     cpu_s,
     loop_ms,
-    settle,
-    usage,
     wait_for,
 )
 from tests.bench.source import STAMP, STAMP_DIGITS
 from tests.bench.table import Row
+from tests.bench.turns import compared, in_rounds
 
-FLOOD_OBJECTS, FLOOD_EVENTS, FLOOD_RUNS = 20_000, 4_000, 24
-"""Many short turns: a core that shares its hardware with others changes its speed by half within
+OBJECTS, FLOOD_EVENTS = 20_000, 12_000
+"""Short turns: a core that shares its hardware with others changes its speed by half within
 seconds, and neighbours see the same."""
-GOAL_US, FLOOR_US = 45.0, 37.0
-"""The goal, and what a floor like ours cost on the machine for which it was set."""
-FULL_SPEED = 1.1
-"""A turn was taken at the core's full speed if the fixed loop, before it and behind it, took at
-most so many times its least."""
-PACE_RATE, PACE_S = 1_000, 20
-_WARM_EVENTS = 3_000
-
-
-def flood(rig: Rig) -> list[Row]:
-    """CPU and rate under flood: the relay and the floor in turns, many times; the first turns warm
-    them up and are not counted.
-
-    The relay's turn goes first in every other pair, so that a core that slows down or recovers
-    favours neither.
-    """
-    events = FLOOD_EVENTS * (FLOOD_RUNS + 1)
-    with (
-        SourceProcess(objects=FLOOD_OBJECTS, events=events) as source,
-        SourceProcess(objects=FLOOD_OBJECTS, events=events) as other,
-        Relay(rig, source) as relay,
-    ):
-        relay.await_snapshots()
-        with Floor(rig, other) as floor, relay.topic_end() as relays, floor.topic_end() as floors:
-            settle(relay.pid)
-            settle(floor.pid)
-            sides = (_Side(source, relay.pid, relays), _Side(other, floor.pid, floors))
-            for number in range(FLOOD_RUNS + 1):
-                for side in sides if number % 2 else sides[::-1]:
-                    side.take_turn()
-    done, least = (side.turns[1:] for side in sides)
-    ratios = [turn.cpu_us / beside.cpu_us for turn, beside in zip(done, least, strict=True)]
-    return [
-        _row(
-            "flood: CPU per event, watch socket to acknowledgement",
-            [turn.cpu_us for turn in done],
-            "us",
-            goal=GOAL_US,
-            later=30.0,
-        ),
-        _row(
-            "flood: the same for the floor, which took turns with it",
-            [turn.cpu_us for turn in least],
-            "us",
-        ),
-        _row(
-            "flood: CPU per event, turns at the core's full speed",
-            _at_full_speed(done),
-            "us",
-            goal=GOAL_US,
-            later=30.0,
-        ),
-        _row(
-            "flood: the same for the floor, turns at the core's full speed",
-            _at_full_speed(least),
-            "us",
-        ),
-        _row("flood: relay / floor", ratios, "", goal=GOAL_US / FLOOR_US),
-        _row("flood: events per second on one core", [turn.rate for turn in done], "1/s"),
-        _row("flood: waited for its core", [turn.waited for turn in done], "% of the time"),
-        _row(
-            "flood: the core's own speed, a fixed loop around each turn",
-            [turn.loop_ms for turn in done + least],
-            "ms",
-        ),
-    ]
+PACE_RATE, PACE_S, WARM_S = 1_000, 10, 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """One flood. Units: `cpu_us` per event; `rate` events a second; `waited` percent of the time;
-    `loop_ms` as of `rig.loop_ms`, the slower of before and behind."""
+class Turn:
+    """One turn of one program. Units: `cpu_us` per event; `rate` events a second; `waited` percent
+    of the time; `loop_ms` as of `rig.loop_ms`, just before; `p50`, `p99` milliseconds."""
 
     cpu_us: float
     rate: float
     waited: float
     loop_ms: float
+    p50: float = 0.0
+    p99: float = 0.0
 
 
-class _Side:
-    """One of the two that take turns. `end` says how many records its topic holds."""
+Turns = Mapping[str, Sequence[Turn]]
+"""By program, a turn for each round."""
 
-    def __init__(self, source: SourceProcess, pid: int, end: Callable[[], int]) -> None:
-        self.turns: list[_Turn] = []
-        self._source, self._pid, self._end = source, pid, end
 
-    def take_turn(self) -> None:
-        """One flood, begun and ended at rest."""
-        pid, speed_ms = self._pid, loop_ms()
+def take_turns(
+    rig: Rig, once: Callable[[Program], Turn], *, partitions: int, warm: int = 0
+) -> Turns:
+    """All programs live, those that wait at rest."""
+    doers = {}
+    with ExitStack() as stack:
+        for name, make in rig.programs(partitions).items():
+            source = stack.enter_context(SourceProcess(objects=OBJECTS))
+            program = stack.enter_context(make(source))
+            program.await_published()
+            program.settle()
+            doers[name] = functools.partial(once, program)
+        return in_rounds(rig, doers, warm=warm)
+
+
+def flood(rig: Rig) -> list[Row]:
+    """CPU and rate under flood."""
+    turns = take_turns(rig, _flood_once, partitions=PARTITIONS, warm=1)
+    cpu = _of(turns, "cpu_us")
+    first, *rows = compared(rig, "flood: CPU per event", cpu, "us", to_go_raw=1.0)
+    pure = dataclasses.replace(first, what=f"{first.what}, bound for pure Python", goal=1.1)
+    mean = statistics.mean(cpu[RELAY])
+    return [
+        first,
+        pure,
+        *rows,
+        Row("flood: CPU per event, mean of all turns, with the snapshots they cause", mean, "us"),
+        Row.of("flood: events per second on one core", _of(turns, "rate")[RELAY], "1/s"),
+        *_machine("flood", turns),
+    ]
+
+
+def _flood_once(program: Program) -> Turn:
+    """Begun and ended at rest."""
+    source, pid, speed_ms = program.source, program.pid, loop_ms()
+    assert source is not None, "what takes turns has a source of ours"
+    source.prepare(FLOOD_EVENTS)
+    with program.topic_end() as end:
         aim, before, used_s, began_s = (
-            self._end() + FLOOD_EVENTS,
-            usage(pid),
+            end() + FLOOD_EVENTS,
+            program.used(),
             cpu_s(pid),
             time.monotonic(),
         )
-        self._source.begin(f"flood {FLOOD_EVENTS}")
-        _await_end(self._end, aim)
-        took_s, after = time.monotonic() - began_s, usage(pid)
-        settle(pid)
-        self._source.finish()
-        waited = (after.waited_s - before.waited_s) / took_s * 100
-        cpu_us = (cpu_s(pid) - used_s) / FLOOD_EVENTS * 1e6
-        self.turns.append(_Turn(cpu_us, FLOOD_EVENTS / took_s, waited, max(speed_ms, loop_ms())))
+        source.begin("flood")
+        wait_for("all events are acknowledged", lambda: end() >= aim)
+        took_s, after = time.monotonic() - began_s, program.used()
+    source.finish()
+    program.settle()
+    cpu_us = (cpu_s(pid) - used_s) / FLOOD_EVENTS * 1e6
+    waited = (after.waited_s - before.waited_s) / took_s * 100
+    return Turn(cpu_us, FLOOD_EVENTS / took_s, waited, speed_ms)
 
 
-def _at_full_speed(turns: list[_Turn]) -> list[float]:
-    limit_ms = min(turn.loop_ms for turn in turns) * FULL_SPEED
-    return [turn.cpu_us for turn in turns if turn.loop_ms <= limit_ms]
+def paced(rig: Rig) -> list[Row]:
+    """CPU and latency at 1,000 events a second."""
+    return _paced(rig, f"{PACE_RATE} events/s", PARTITIONS, cpu_goal=1.15, p50_goal=0.5)
 
 
-def _row(
-    what: str,
-    runs: list[float],
-    unit: str,
-    *,
-    goal: float | None = None,
-    later: float | None = None,
-) -> Row:
-    return Row(what, statistics.median(runs), unit, goal=goal, later=later, runs=runs)
+def paced_on_one(rig: Rig) -> list[Row]:
+    """The same, with the partitions that a topic has by default."""
+    return _paced(rig, f"{PACE_RATE} events/s, 1 partition", 1, cpu_goal=1.0)
 
 
-def _await_end(end: Callable[[], int], aim: int) -> None:
-    wait_for("all events are acknowledged", lambda: end() >= aim)
+def _paced(
+    rig: Rig, what: str, partitions: int, *, cpu_goal: float, p50_goal: float | None = None
+) -> list[Row]:
+    turns = take_turns(rig, _pace_once, partitions=partitions)
+    cpu, p50, p99 = (_of(turns, field) for field in ("cpu_us", "p50", "p99"))
+    added = f"{what}: added latency, source to a consumer"
+    return [
+        *compared(rig, f"{what}: CPU per event", cpu, "us", to_go_raw=cpu_goal),
+        *compared(rig, f"{added}, p50", p50, "ms", goal=3.5, to_go_raw=p50_goal),
+        *compared(rig, f"{added}, p99", p99, "ms", goal=8.0),
+        *_machine(what, turns),
+    ]
+
+
+def _pace_once(program: Program) -> Turn:
+    """Some seconds that do not count, then those that do."""
+    source, pid, speed_ms = program.source, program.pid, loop_ms()
+    assert source is not None, "what takes turns has a source of ours"
+    reader = Latencies(program)
+    try:
+        for seconds in (WARM_S, PACE_S):
+            events = PACE_RATE * seconds
+            reader.ms.clear()
+            before, used_s, began_s = program.used(), cpu_s(pid), time.monotonic()
+            source.begin(f"pace {events} {PACE_RATE}")
+            source.finish()
+            reader.await_count("all events arrived", events)
+            cpu_us = (cpu_s(pid) - used_s) / events * 1e6
+            took_s = time.monotonic() - began_s
+            waited = (program.used().waited_s - before.waited_s) / took_s * 100
+    finally:
+        reader.close()
+    cuts = statistics.quantiles(reader.ms, n=100)
+    return Turn(cpu_us, events / took_s, waited, speed_ms, cuts[49], cuts[98])
+
+
+def _of(turns: Turns, field: str) -> dict[str, list[float]]:
+    return {name: [getattr(turn, field) for turn in its] for name, its in turns.items()}
+
+
+def _machine(what: str, turns: Turns) -> list[Row]:
+    """What tells how much the machine disturbed."""
+    loops = [turn.loop_ms for its in turns.values() for turn in its]
+    waited = [turn.waited for turn in turns[RELAY]]
+    return [
+        Row.of(f"{what}: waited for its core", waited, "% of the time"),
+        Row.of(f"{what}: the core's own speed, a fixed loop before each turn", loops, "ms"),
+    ]
 
 
 class Latencies:
-    """Reads the topic as any consumer does. Units: `ms` per event, from its writing at the source
-    to its arrival here; `sent_s` when it was written there, in seconds since 1970. Members of
-    snapshots are read and not counted.
+    """Reads a program's topic as any consumer does. Units: `ms` per event, from its writing at the
+    source to its arrival here; `sent_s` when it was written there, in seconds since 1970. Members
+    of snapshots are read and not counted.
     """
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, program: Program) -> None:
         self.ms: list[float] = []
         self.sent_s: list[float] = []
         self._over, self._since_ns = threading.Event(), time.monotonic_ns()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": program.bootstrap,
                 "group.id": "bench-latency",
                 "fetch.wait.max.ms": 100,
                 "log_level": 0,
             }
         )
-        places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        places = [TopicPartition(program.topic, number) for number in range(program.partitions)]
         for place in places:
             place.offset = self._consumer.get_watermark_offsets(place, timeout=10.0)[1]
         self._consumer.assign(places)
@@ -205,62 +217,3 @@ class Latencies:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-
-
-def paced(rig: Rig) -> list[Row]:
-    """Latency and CPU at 1,000 events a second."""
-    events = PACE_RATE * PACE_S
-    with (
-        SourceProcess(objects=FLOOD_OBJECTS, events=events + 2 * _WARM_EVENTS) as source,
-        Relay(rig, source) as relay,
-    ):
-        relay.await_snapshots()
-        source.begin(f"flood {_WARM_EVENTS}")
-        source.finish()
-        relay.settle()
-        reader = Latencies(rig.bootstrap, relay.topic)
-        try:
-            source.begin(f"pace {_WARM_EVENTS} {PACE_RATE}")
-            source.finish()
-            reader.await_count("the warming-up is over", _WARM_EVENTS)
-            reader.ms.clear()
-            lag_before, before, began_s = _lag(relay), relay.used(), time.monotonic()
-            source.begin(f"pace {events} {PACE_RATE}")
-            source.finish()
-            reader.await_count("all events arrived", events)
-            cpu_us = (relay.used().cpu_s - before.cpu_s) / events * 1e6
-            waited = (relay.used().waited_s - before.waited_s) / (time.monotonic() - began_s) * 100
-            lag_s, count = (
-                after - earlier for after, earlier in zip(_lag(relay), lag_before, strict=True)
-            )
-        finally:
-            reader.close()
-    cuts = statistics.quantiles(reader.ms, n=100)
-    return [
-        Row(
-            f"{PACE_RATE} events/s: added latency, source to a consumer, p50",
-            cuts[49],
-            "ms",
-            goal=8.0,
-            later=3.5,
-        ),
-        Row(
-            f"{PACE_RATE} events/s: added latency, source to a consumer, p99",
-            cuts[98],
-            "ms",
-            goal=25.0,
-            later=8.0,
-        ),
-        Row(
-            f"{PACE_RATE} events/s: received to acknowledged, mean (the relay's own metric)",
-            lag_s / count * 1000,
-            "ms",
-        ),
-        Row(f"{PACE_RATE} events/s: CPU per event", cpu_us, "us", later=130.0),
-        Row(f"{PACE_RATE} events/s: waited for its core", waited, "% of the time"),
-    ]
-
-
-def _lag(relay: Relay) -> tuple[float, float]:
-    metric = relay.daemon.metric
-    return metric("watchrelay_relay_lag_seconds_sum"), metric("watchrelay_relay_lag_seconds_count")

@@ -1,5 +1,5 @@
 """A relay with nothing to it: what an event costs in Python when nothing is kept in order, bounded,
-recovered, resumed or told.
+recovered, resumed or told; go-raw (`goraw/main.go`) is the same in Go.
 
 Room: tests. In: a source, a broker and a topic. Out: the topic filled, as a process of its own
 whose CPU is measured beside the relay's.
@@ -7,9 +7,9 @@ whose CPU is measured beside the relay's.
 It is a gauge. What a microsecond of a core buys here changes by half within minutes, with whatever
 else the machine's host runs, and an absolute figure then speaks of the host. A floor that took
 turns with the relay on the same core had the same luck, so their ratio stays. It does what no relay
-of this contract can leave out: lists, then for each event decodes one level, cuts managedFields,
-hashes, packs with a dictionary, holds the entry, makes the record's headers, appends it to the
-batch of its partition, compresses and sends that. It knows no difference between states, no
+of this contract can leave out: for each object that it lists and each event it decodes one level,
+cuts managedFields, hashes, packs with a dictionary, holds the entry, makes the record's headers,
+appends it to the batch of its partition, compresses and sends that. It knows no difference between states, no
 position that survives, no bound, no metrics; it ends with the first error.
 """
 
@@ -71,7 +71,7 @@ class _Floor:
         self._pack = zstandard.ZstdCompressor(level=1).compress
         self._sequences = [0] * partitions
         self._open: dict[int, BatchBuilder] = {}
-        self._on_the_way: dict[int, asyncio.Future[object]] = {}
+        self.on_the_way: dict[int, asyncio.Future[object]] = {}
         self.full: list[tuple[int, BatchBuilder]] = []
 
     def train(self, values: list[bytes]) -> None:
@@ -129,9 +129,9 @@ class _Floor:
         self._open.clear()
         for partition, batch in batches:
             batch.close()
-            if partition in self._on_the_way:
-                await self._on_the_way[partition]
-            self._on_the_way[partition] = await self._producer.send_batch(
+            if partition in self.on_the_way:
+                await self.on_the_way[partition]
+            self.on_the_way[partition] = await self._producer.send_batch(
                 batch, self._topic, partition=partition
             )
 
@@ -143,16 +143,19 @@ class _Floor:
 
 
 async def _list(floor: _Floor, session: aiohttp.ClientSession, url: str) -> str:
-    """Hold everything there is; the version of the list."""
+    """Publish everything there is; the version of the list."""
     params, trained = {"limit": str(_PAGE)}, False
     while True:
         async with session.get(url, params=params) as answer:
             page = _read_page(await answer.read())
-        values = [floor.hold(fields) for fields in page.items]
         if not trained:
-            floor.train(values)
+            floor.train([floor.hold(fields) for fields in page.items])
             trained = True
+        for fields in page.items:
+            floor.say(fields)
+        await floor.flush()
         if "continue" not in page.metadata:
+            await asyncio.wait(floor.on_the_way.values())
             return _read_text(page.metadata["resourceVersion"])
         params["continue"] = _read_text(page.metadata["continue"])
 

@@ -1,120 +1,129 @@
 """What the whole relay needs: to start, to hold pods, to do nothing.
 
 Room: tests. In: a rig. Out: CPU and peak memory of a first list, resident memory per pod held, cost
-of idle streams.
+of idle streams; what has a goal in turns with the programs that it is measured against.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from tests.bench.rig import Relay, Rig, SourceProcess, Usage
+from tests.bench.rig import RELAY, Program, Relay, Rig, SourceProcess, Usage, cpu_s, wait_for
 from tests.bench.table import Row
+from tests.bench.turns import compared, in_rounds
 from tests.support.pace import measure_for
 
 SMALL, LARGE = 20_000, 100_000
-START_RUNS = 3
-IDLE_STREAMS, IDLE_S = 200, 30.0
+IDLE_STREAMS, IDLE_S = 200, 10.0
+"""As long as a heartbeat interval: each window has as many heartbeats."""
+BARE = "this tree without byte code"
 
 
 @dataclass(frozen=True, slots=True)
 class FirstList:
     """One start. Units: seconds since the launch. `after` a moment later, at rest."""
 
-    asked_s: float
     took_s: float
     used: Usage
     after: Usage
 
 
-def first_list(rig: Rig, source: SourceProcess) -> FirstList:
-    """Start a relay on `source` and wait until everything is published, acknowledged and
-    indexed."""
-    source.asked_s = 0.0
-    with Relay(rig, source) as relay:
-        relay.await_snapshots()
-        took_s, used = time.monotonic() - relay.launched_s, relay.used()
-        relay.settle()
-        return FirstList(source.asked_s - relay.launched_s, took_s, used, relay.used())
+def first_list(program: Program) -> FirstList:
+    """Start a program and wait until all it listed is published and acknowledged."""
+    with program:
+        program.await_published()
+        took_s, used = program.elapsed_s, program.used()
+        program.settle()
+        return FirstList(took_s, used, program.used())
 
 
 def start(rig: Rig) -> list[Row]:
-    """100,000 pods, from the launch to the acknowledged snapshot: in pages, and as a streaming
-    list."""
-    rows: list[Row] = []
+    """From the launch to the first request; then 100,000 pods, to the acknowledged snapshot: in
+    pages, and as a streaming list."""
     with SourceProcess(objects=0) as source:
-        asked = [first_list(rig, source).asked_s for _ in range(START_RUNS)]
-    rows.append(
-        Row(
-            "start: launch to the first request",
-            statistics.median(asked),
-            "s",
-            later=0.4,
-            runs=asked,
+        trees = {**rig.relays, BARE: rig.uncompiled()}
+
+        def asked(name: str) -> Callable[[], float]:
+            def once() -> float:
+                source.asked_s = 0.0
+                with Relay(rig, source, tree=trees[name]) as relay:
+                    wait_for("it asks the API server", lambda: source.asked_s)
+                    return source.asked_s - relay.launched_s
+
+            return once
+
+        requests = in_rounds(rig, {name: asked(name) for name in trees})
+    rows = [
+        *compared(
+            rig, f"start: launch to the first request ({rig.byte_code})", requests, "s", goal=0.4
         )
-    )
-    for how, streaming in (("pages", False), ("streaming list", True)):
-        with SourceProcess(objects=LARGE, streaming=streaming) as source:
-            runs = [first_list(rig, source) for _ in range(START_RUNS if not streaming else 1)]
-        cpu = [run.used.cpu_s for run in runs]
-        peak = [run.used.peak / 1e6 for run in runs]
-        took = [run.took_s for run in runs]
-        what = f"start, {LARGE:,} pods, {how}"
-        rows += [
-            Row(
-                f"{what}: CPU until published and acknowledged",
-                statistics.median(cpu),
-                "s",
-                goal=10.0,
-                later=5.0,
-                runs=cpu,
-            ),
-            Row(
-                f"{what}: peak memory",
-                statistics.median(peak),
-                "MB",
-                goal=250.0,
-                later=180.0,
-                runs=peak,
-            ),
-            Row(f"{what}: wall time", statistics.median(took), "s", runs=took),
-        ]
-    return rows
+    ]
+    what = f"start, {LARGE:,} pods, pages"
+    with SourceProcess(objects=LARGE) as source:
+        makers = rig.programs()
+
+        def listed(name: str) -> Callable[[], FirstList]:
+            return lambda: first_list(makers[name](source))
+
+        runs = in_rounds(rig, {name: listed(name) for name in makers})
+    cpu = {name: [run.used.cpu_s for run in its] for name, its in runs.items()}
+    rows += compared(rig, f"{what}: CPU until published and acknowledged", cpu, "s", goal=5.0)
+    rows += _memory_and_time(what, runs[RELAY])
+    what = f"start, {LARGE:,} pods, streaming list"
+    with SourceProcess(objects=LARGE, streaming=True) as source:
+        run = first_list(Relay(rig, source))
+    rows.append(Row(f"{what}: CPU until published and acknowledged", run.used.cpu_s, "s", goal=5.0))
+    return rows + _memory_and_time(what, [run])
+
+
+def _memory_and_time(what: str, runs: Sequence[FirstList]) -> list[Row]:
+    return [
+        Row.of(f"{what}: peak memory", [run.used.peak / 1e6 for run in runs], "MB", goal=180.0),
+        Row.of(f"{what}: wall time", [run.took_s for run in runs], "s"),
+    ]
 
 
 def memory(rig: Rig) -> list[Row]:
     """Resident memory per pod held, above the process that holds none, after first list and
     snapshot."""
     with SourceProcess(objects=0) as source:
-        idle = first_list(rig, source).after.rss
-    rows = [Row("memory: idle process", idle / 1e6, "MB", goal=60.0, later=45.0)]
+        idle = first_list(Relay(rig, source)).after.rss
+    rows = [Row("memory: idle process", idle / 1e6, "MB", goal=45.0)]
     for objects in (SMALL, LARGE):
         with SourceProcess(objects=objects) as source:
-            held = first_list(rig, source)
-        per_pod = (held.after.rss - idle) / objects / 1024
-        rows.append(
-            Row(f"memory: per pod held, {objects:,} pods", per_pod, "KiB", goal=1.5, later=1.0)
-        )
-        rows.append(Row(f"memory: resident, {objects:,} pods", held.after.rss / 1e6, "MB"))
+            held = first_list(Relay(rig, source)).after.rss
+        per_pod = (held - idle) / objects / 1024
+        rows.append(Row(f"memory: per pod held, {objects:,} pods", per_pod, "KiB", goal=1.0))
+        rows.append(Row(f"memory: resident, {objects:,} pods", held / 1e6, "MB"))
     return rows
 
 
 def idle(rig: Rig) -> list[Row]:
-    """Many streams with nothing to do but heartbeats and bookmarks."""
+    """Many streams with nothing to do but heartbeats and bookmarks; the trees at the same time, as
+    they hardly disturb each other."""
     namespaces = [f"ns-{number}" for number in range(IDLE_STREAMS)]
-    with (
-        SourceProcess(objects=0) as source,
-        Relay(rig, source, resources=[{"resource": "pods", "namespaces": namespaces}]) as relay,
-    ):
-        relay.await_snapshots(IDLE_STREAMS)
-        relay.settle()
-        before, began_s = relay.used().cpu_s, time.monotonic()
-        measure_for(IDLE_S)
-        used_s, rss = relay.used().cpu_s - before, relay.used().rss
-        share = used_s / (time.monotonic() - began_s) * 100
+    resources = [{"resource": "pods", "namespaces": namespaces}]
+    shares: dict[str, list[float]] = {name: [] for name in rig.relays}
+    with SourceProcess(objects=0) as source, ExitStack() as stack:
+        relays = {}
+        for name, tree in rig.relays.items():
+            relay = Relay(rig, source, resources=resources, tree=tree)
+            relays[name] = stack.enter_context(relay)
+            relay.await_snapshots(IDLE_STREAMS)
+            relay.settle()
+        for _ in range(rig.rounds):
+            before = {name: (cpu_s(relay.pid), time.monotonic()) for name, relay in relays.items()}
+            measure_for(IDLE_S)
+            for name, relay in relays.items():
+                used_s, began_s = before[name]
+                took_s = time.monotonic() - began_s
+                shares[name].append((cpu_s(relay.pid) - used_s) / took_s * 100)
+        rss = relays[RELAY].used().rss
+    what = f"idle, {IDLE_STREAMS} streams"
     return [
-        Row(f"idle, {IDLE_STREAMS} streams: share of one core", share, "%", later=1.0),
-        Row(f"idle, {IDLE_STREAMS} streams: resident memory", rss / 1e6, "MB"),
+        *compared(rig, f"{what}: share of one core", shares, "%", goal=1.0),
+        Row(f"{what}: resident memory", rss / 1e6, "MB"),
     ]

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import gc
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -58,7 +57,7 @@ _PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 def hotpath(rig: Rig) -> list[Row]:
     """CPU per event of each stage."""
     measured: dict[str, list[float]] = {}
-    with SourceProcess(objects=OBJECTS, events=EVENTS * RUNS) as source:
+    with SourceProcess(objects=OBJECTS) as source:
         argv = [
             "taskset",
             "-c",
@@ -73,14 +72,13 @@ def hotpath(rig: Rig) -> list[Row]:
             assert child.stdout is not None
             for line in child.stdout:
                 if line.strip() == "flood":
-                    source.begin(f"flood {EVENTS}")
+                    source.prepare(EVENTS)
+                    source.begin("flood")
                     source.finish()
                 else:
                     measured = json.loads(line)
         assert child.returncode == 0, "the stages were not measured"
-    return [
-        Row(stage, statistics.median(runs), "us", runs=runs) for stage, runs in measured.items()
-    ]
+    return [Row.of(stage, runs, "us") for stage, runs in measured.items()]
 
 
 # ---- the process of its own ----------------------------------------------------------------------

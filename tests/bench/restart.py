@@ -2,22 +2,24 @@
 what it asks for, what it writes.
 
 Room: tests. In: a rig. Out: CPU and wall time from the launch until the watch goes on from the log,
-lists asked for, object records appended, memory during the resume against that of the steady state.
-`tests.bench.readback` measures the read-back by itself.
+lists asked for, object records appended, memory during the resume against that of the steady state;
+in turns with the tree before.
 """
 
 from __future__ import annotations
 
-import statistics
+import functools
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.bench.rig import PARTITIONS, Relay, Rig, SourceProcess, wait_for
+from tests.bench.rig import PARTITIONS, RELAY, Relay, Rig, SourceProcess, wait_for
 from tests.bench.table import Row
+from tests.bench.turns import compared, in_rounds
 
-OBJECTS, RUNS = 100_000, 3
+OBJECTS = 100_000
 _MARKER = b"%wr/"
 
 
@@ -35,36 +37,30 @@ class Restarted:
 
 def restart(rig: Rig) -> list[Row]:
     """Stop a relay that holds 100,000 pods, start it again, several times."""
-    with SourceProcess(objects=OBJECTS) as source, Relay(rig, source) as relay:
-        relay.await_snapshots()
-        relay.settle()
-        steady = relay.used().rss
-        with _Topic(rig.bootstrap, relay.topic) as topic:
-            runs = [_once(relay, source, topic) for _ in range(RUNS)]
-    cpu, wall = [run.cpu_s for run in runs], [run.wall_s for run in runs]
+    doers, steady = {}, 0
+    with SourceProcess(objects=OBJECTS) as source, ExitStack() as stack:
+        for name, tree in rig.relays.items():
+            relay = stack.enter_context(Relay(rig, source, tree=tree))
+            relay.await_snapshots()
+            relay.settle()
+            steady = steady or relay.used().rss
+            topic = stack.enter_context(_Topic(rig.bootstrap, relay.topic))
+            doers[name] = functools.partial(_once, relay, source, topic)
+        given = in_rounds(rig, doers)
+    runs = given[RELAY]
+    cpu = {name: [run.cpu_s for run in its] for name, its in given.items()}
     steady = min([steady, *(run.rest for run in runs)])
-    ratio = [run.peak / steady for run in runs]
-    lists, appended = (
-        max(values) for values in ([run.lists for run in runs], [run.appended for run in runs])
-    )
     what = f"restart, {OBJECTS:,} pods"
     return [
-        Row(
-            f"{what}: CPU from the launch until live again",
-            statistics.median(cpu),
-            "s",
-            goal=8.0,
-            runs=cpu,
-        ),
-        Row(f"{what}: wall time until live again", statistics.median(wall), "s", runs=wall),
-        Row(f"{what}: requests for a list", lists, "", goal=0.0),
-        Row(f"{what}: object records appended", appended, "", goal=0.0),
-        Row(
+        *compared(rig, f"{what}: CPU from the launch until live again", cpu, "s", goal=2.5),
+        Row.of(f"{what}: wall time until live again", [run.wall_s for run in runs], "s"),
+        Row(f"{what}: requests for a list", max(run.lists for run in runs), goal=0.0),
+        Row(f"{what}: object records appended", max(run.appended for run in runs), goal=0.0),
+        Row.of(
             f"{what}: peak memory during the resume / steady state",
-            statistics.median(ratio),
+            [run.peak / steady for run in runs],
             "",
             goal=1.3,
-            runs=ratio,
         ),
         Row(f"{what}: resident in steady state", steady / 1e6, "MB"),
     ]

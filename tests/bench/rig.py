@@ -1,9 +1,9 @@
 """What every benchmark of the whole relay needs: the broker, the source, and the relay on a core of
-its own.
+its own, beside the programs that it is measured against.
 
-Room: tests. In: how many objects and events. Out: a running relay, its CPU seconds and memory, and
-where its topic ends. The relay runs on core 1; whatever it talks to, and this process, on core 0.
-On a machine with one core they share it.
+Room: tests. In: how many objects. Out: running programs, their CPU seconds and memory, and where
+their topics end. What is measured runs on the last core; whatever it talks to, and this process, on
+the first. On a machine with one core they share it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import contextlib
 import functools
 import os
 import queue
+import shutil
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
@@ -32,12 +32,14 @@ from tests.support.daemon import Daemon, relay_config
 from tests.support.embedded import EmbeddedBroker
 from tests.support.pace import measure_for
 from tests.support.parts import parts_directory
-from tests.support.process import PartError, Workspace, wait_until
+from tests.support.process import PartError, Process, Workspace, wait_until
 from tests.support.realparts import KafkaBroker
 
 _CORES = sorted(os.sched_getaffinity(0))
 RELAY_CORE, OTHER_CORE = _CORES[-1], _CORES[0]
 PARTITIONS = 6
+RELAY, BEFORE, FLOOR, GO_RAW = "relay", "the tree before", "floor", "go-raw"
+_ROOT = Path(__file__).parents[2]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _REST_S = 0.5
 """A relay is at rest when it used next to nothing in so long."""
@@ -54,19 +56,16 @@ def wait_for(claim: str, condition: Callable[[], object], *, deadline_s: float =
 class SourceProcess:
     """`tests.bench.source` as a process of its own on the other core; a context manager."""
 
-    def __init__(self, *, objects: int, events: int = 0, streaming: bool = False) -> None:
-        argv = [
-            sys.executable,
-            "-m",
-            "tests.bench.source",
-            "--objects",
-            str(objects),
-            "--events",
-            str(events),
-        ]
+    def __init__(self, *, objects: int, streaming: bool = False) -> None:
+        argv = [sys.executable, "-m", "tests.bench.source", "--objects", str(objects)]
         argv += ["--streaming"] if streaming else []
         self._child = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,  # Ctrl-C is for this process alone, which ends that one
         )
         self._said: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self.asked_s = 0.0
@@ -94,6 +93,11 @@ class SourceProcess:
             raise PartError(f"the source said {words}")
         return words[1]
 
+    def prepare(self, events: int) -> None:
+        """Have so many events made, for the command `flood`."""
+        self.begin(f"prepare {events}")
+        self.finish()
+
     def begin(self, command: str) -> None:
         """Start a command."""
         assert self._child.stdin is not None
@@ -114,8 +118,8 @@ class SourceProcess:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used. Units: `cpu_s` user and system; `waited_s` ready to run, another
-    ran; `rss` and `peak` bytes."""
+    """What a process has used. Units: `cpu_s` user and system, with that of children that ended;
+    `waited_s` ready to run, another ran; `rss` and `peak` bytes."""
 
     cpu_s: float
     waited_s: float
@@ -125,31 +129,25 @@ class Usage:
 
 def usage(pid: int) -> Usage:
     """What process `pid` has used so far."""
-    fields = (
-        Path(f"/proc/{pid}/stat")
-        .read_text(encoding="ascii", errors="replace")
-        .rpartition(")")[2]
-        .split()
-    )
+    process = Path(f"/proc/{pid}")
+    fields = (process / "stat").read_text("ascii", "replace").rpartition(")")[2].split()
     status = dict(
-        line.split(":", 1)
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        line.split(":", 1) for line in (process / "status").read_text("utf-8").splitlines()
     )
     rss, peak = (int(status[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    waited_ns = int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1])
-    return Usage((int(fields[11]) + int(fields[12])) / _TICKS, waited_ns / 1e9, rss, peak)
+    waited_ns = sum(
+        int((task / "schedstat").read_text("ascii").split()[1])
+        for task in (process / "task").iterdir()
+    )
+    return Usage(sum(map(int, fields[11:15])) / _TICKS, waited_ns / 1e9, rss, peak)
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of the threads that process `pid` has, to the nanosecond: `usage`
-    counts ticks of 10 ms."""
-    return (
-        sum(
-            int((task / "schedstat").read_text(encoding="ascii").split()[0])
-            for task in Path(f"/proc/{pid}/task").iterdir()
-        )
-        / 1e9
-    )
+    """User and system seconds of process `pid`, to the nanosecond: `usage` counts ticks of 10 ms.
+
+    It is the clock that clock_getcpuclockid(3) gives, for which Python has no name.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def settle(pid: int, *, deadline_s: float = 60.0) -> None:
@@ -187,78 +185,41 @@ def loop_ms() -> float:
         os.sched_setaffinity(0, before)
 
 
-@contextlib.contextmanager
-def records_of(bootstrap: str, topic: str) -> Iterator[Callable[[], int]]:
-    """A function that says how many records the topic holds."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "log_level": 0})
-    try:
-        places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        yield lambda: sum(
-            consumer.get_watermark_offsets(place, timeout=10.0)[1] for place in places
-        )
-    finally:
-        consumer.close()
+class Program:
+    """A process on the relay's core that fills a topic; a context manager. `launched_s` is
+    monotonic."""
 
-
-class Relay:
-    """`watchrelay run` against a source, or the API server that a kubeconfig names; a context
-    manager.
-
-    A stream `pods` unless `resources` says otherwise.
-    """
-
-    def __init__(
-        self,
-        rig: Rig,
-        source: SourceProcess | Path,
-        *,
-        resources: list[Any] | None = None,
-        more: dict[str, Any] | None = None,
-    ) -> None:
-        cluster = rig.next_cluster()
-        if isinstance(source, Path):
-            kubeconfig = source
-        else:
-            kubeconfig = rig.workspace.path / f"{cluster}.kubeconfig"
-            kubeconfig.write_text(_KUBECONFIG.format(port=source.port))
-        kafka = {"partitions": PARTITIONS}
-        config = relay_config(
-            cluster,
-            bootstrap=rig.bootstrap,
-            kubeconfig=kubeconfig,
-            resources=resources or ["pods"],
-            kafka=kafka,
-        )
-        del config["heartbeatInterval"]
-        self._daemon = Daemon(
-            {**config, **rig.more, **(more or {})}, rig.workspace.path, name=cluster
-        )
-        self.cluster = cluster
-        self.topic = f"k8s.{cluster}.core.pods"
-        self._bootstrap = rig.bootstrap
-        self.launched_s = 0.0
+    def __init__(self, rig: Rig, source: SourceProcess | None, topic: str, partitions: int) -> None:
+        self.source, self.topic, self.partitions = source, topic, partitions
+        self.bootstrap, self.launched_s = rig.bootstrap, 0.0
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._daemon.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    def _launch(self) -> None:
+        raise NotImplementedError
+
+    def _kill(self) -> None:
+        raise NotImplementedError
 
     @property
     def pid(self) -> int:
-        """The relay's process id."""
-        return self._daemon.pid
+        """Its process id."""
+        raise NotImplementedError
 
-    @property
-    def daemon(self) -> Daemon:
-        """The window into it."""
-        return self._daemon
+    def await_published(self) -> None:
+        """Return once all that was listed is acknowledged."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Launch it, again if it was stopped."""
+        self.launched_s = time.monotonic()
+        self._launch()
+        os.sched_setaffinity(self.pid, {RELAY_CORE})
 
     @property
     def elapsed_s(self) -> float:
@@ -269,90 +230,199 @@ class Relay:
         """What it has used so far."""
         return usage(self.pid)
 
+    def settle(self) -> None:
+        """Return once it is at rest. Raises: PartError."""
+        settle(self.pid)
+
+    @contextlib.contextmanager
+    def topic_end(self) -> Iterator[Callable[[], int]]:
+        """A function that says how many records its topic holds."""
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "bench", "log_level": 0}
+        consumer = Consumer(settings)
+        try:
+            places = [TopicPartition(self.topic, number) for number in range(self.partitions)]
+            yield lambda: sum(
+                consumer.get_watermark_offsets(place, timeout=10.0)[1] for place in places
+            )
+        finally:
+            consumer.close()
+
+
+class Relay(Program):
+    """`watchrelay run` against a source, or the API server that a kubeconfig names.
+
+    A stream `pods` unless `resources` says otherwise; the code of `tree`, a directory with a
+    package watchrelay, else of this tree.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        source: SourceProcess | Path,
+        *,
+        partitions: int = PARTITIONS,
+        tree: Path | None = None,
+        resources: list[Any] | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        self.cluster = cluster = rig.next_cluster()
+        if isinstance(source, Path):
+            kubeconfig = source
+        else:
+            kubeconfig = rig.workspace.path / f"{cluster}.kubeconfig"
+            kubeconfig.write_text(_KUBECONFIG.format(port=source.port))
+        config = relay_config(
+            cluster,
+            bootstrap=rig.bootstrap,
+            kubeconfig=kubeconfig,
+            resources=resources or ["pods"],
+            kafka={"partitions": partitions},
+        )
+        del config["heartbeatInterval"]
+        # Neither tree writes byte code: what it finds of it is decided here.
+        environment = {"PYTHONPATH": str(tree or _ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.daemon = Daemon(
+            {**config, **(more or {})}, rig.workspace.path, name=cluster, environment=environment
+        )
+        super().__init__(
+            rig,
+            None if isinstance(source, Path) else source,
+            f"k8s.{cluster}.core.pods",
+            partitions,
+        )
+
+    def _launch(self) -> None:
+        self.daemon.start()
+
+    def _kill(self) -> None:
+        self.daemon.__exit__(None, None, None)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.daemon.pid
+
+    def await_published(self) -> None:
+        """Return once the first snapshot is acknowledged and indexed."""
+        self.await_snapshots()
+
     def await_snapshots(self, streams: int = 1) -> None:
         """Return once the first snapshots of `streams` streams are acknowledged and indexed. Its
         log says so: asking it would cost it."""
-        self._daemon.wait(
+        self.daemon.wait(
             "first snapshots are complete",
-            lambda: len(self._daemon.said("snapshot complete")) >= streams,
+            lambda: len(self.daemon.said("snapshot complete")) >= streams,
             deadline_s=120.0,
         )
 
     def stop(self) -> None:
         """End it as an operator would. Raises: PartError."""
-        if code := self._daemon.stop():
+        if code := self.daemon.stop():
             raise PartError(f"the relay ended with {code}")
 
-    def start(self) -> None:
-        """Launch it, again if it was stopped."""
-        self.launched_s = time.monotonic()
-        self._daemon.start()
-        os.sched_setaffinity(self.pid, {RELAY_CORE})
 
-    def settle(self) -> None:
-        """Return once it is at rest. Raises: PartError."""
-        settle(self.pid)
+class Raw(Program):
+    """A program with nothing to it, `tests.bench.floor` or go-raw: it lists, publishes that, says
+    "watching", and publishes what it watches."""
 
-    def topic_end(self) -> contextlib.AbstractContextManager[Callable[[], int]]:
-        """A function that says how many records the topic holds."""
-        return records_of(self._bootstrap, self.topic)
-
-
-class Floor:
-    """`tests.bench.floor` against a source of its own, on the relay's core, taking turns with it; a
-    context manager.
-
-    Entering returns when it has listed and watches.
-    """
-
-    def __init__(self, rig: Rig, source: SourceProcess) -> None:
-        self._rig, self._source = rig, source
-        self.topic = f"{rig.next_cluster()}.floor"
+    def __init__(
+        self, rig: Rig, source: SourceProcess, argv: Sequence[str | Path], partitions: int
+    ) -> None:
+        name = f"{rig.next_cluster()}.raw"
+        super().__init__(rig, source, name, partitions)
+        self._log = rig.workspace.path / f"{name}.log"
+        more = (str(source.port), rig.bootstrap, name, str(partitions))
+        self._process = Process(name, [*argv, *more], log=self._log)
 
     def __enter__(self) -> Self:
-        topic = NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=1)
-        admin = AdminClient({"bootstrap.servers": self._rig.bootstrap, "log_level": 0})
+        topic = NewTopic(self.topic, num_partitions=self.partitions, replication_factor=1)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         admin.create_topics([topic])[self.topic].result(timeout=30.0)
-        argv = [
-            sys.executable,
-            "-m",
-            "tests.bench.floor",
-            str(self._source.port),
-            self._rig.bootstrap,
-            self.topic,
-            str(PARTITIONS),
-        ]
-        self._child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        os.sched_setaffinity(self._child.pid, {RELAY_CORE})
-        assert self._child.stdout is not None
-        if self._child.stdout.readline() != "watching\n":
-            raise PartError("the floor did not come as far as its watch")
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        self._child.wait()
+    def _launch(self) -> None:
+        self._process.launch()
+
+    def _kill(self) -> None:
+        self._process.kill()
 
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._child.pid
+        return self._process.pid
 
-    def topic_end(self) -> contextlib.AbstractContextManager[Callable[[], int]]:
-        """A function that says how many records its topic holds."""
-        return records_of(self._rig.bootstrap, self.topic)
+    def await_published(self) -> None:
+        """Return once all that was listed is acknowledged, and it watches."""
+        self._process.await_ready(lambda: "watching" in self._log.read_text(), deadline_s=120.0)
 
 
 class Rig:
-    """Broker and workspace of one run of the benchmarks; a context manager."""
+    """Broker and workspace of one run of the benchmarks, and what takes turns; a context manager.
 
-    def __init__(self, more: dict[str, Any] | None = None) -> None:
+    `rounds` turns of each program count; `before` is a git revision. Raises: PartError for a
+    revision that is not there.
+    """
+
+    def __init__(self, *, rounds: int = 10, before: str | None = None, freeze_s: float = 0) -> None:
         os.sched_setaffinity(0, {OTHER_CORE})
         self.workspace = Workspace("bench")
         self.real = parts_directory().is_dir()
-        self.more = more or {}
-        self.freeze_s = 300.0
+        self.rounds, self.freeze_s = rounds, freeze_s
+        self.relays: dict[str, Path | None] = {RELAY: None}
+        if before:
+            self.relays[BEFORE] = self._tree_of(before)
+        compiled = compileall.compile_dir(_ROOT / "watchrelay", quiet=2)
+        self.byte_code = "byte code there" if compiled else "byte code cannot be written"
         self._count = 0
+
+    def _tree_of(self, revision: str) -> Path:
+        """The package at that revision, compiled."""
+        tree, archive = self.workspace.path / "before", self.workspace.path / "before.tar"
+        git = ["git", "-C", str(_ROOT), "archive", "-o", str(archive), revision, "watchrelay"]
+        done = subprocess.run(git, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PartError(f"no tree of {revision}: {done.stderr.strip()}")
+        shutil.unpack_archive(archive, tree, filter="data")
+        compileall.compile_dir(tree, quiet=2)
+        return tree
+
+    def uncompiled(self) -> Path:
+        """A copy of this tree's package without byte code."""
+        tree = self.workspace.path / "uncompiled"
+        leave_out = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(_ROOT / "watchrelay", tree / "watchrelay", ignore=leave_out)
+        return tree
+
+    @functools.cached_property
+    def _go_raw(self) -> tuple[Path | None, str]:
+        """go-raw, built; else why it could not be."""
+        script = _ROOT / "tests" / "bench" / "goraw" / "build.sh"
+        done = subprocess.run([script], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return Path(done.stdout.strip()) / "goraw", ""
+        return None, (done.stderr.strip().splitlines() or ["no message"])[-1]
+
+    @property
+    def no_go_raw(self) -> str:
+        """Why go-raw takes no turns."""
+        return self._go_raw[1]
+
+    def programs(
+        self, partitions: int = PARTITIONS
+    ) -> dict[str, Callable[[SourceProcess], Program]]:
+        """How to make what takes turns, by name."""
+
+        def relay(tree: Path | None) -> Callable[[SourceProcess], Program]:
+            return lambda source: Relay(self, source, partitions=partitions, tree=tree)
+
+        def raw(*argv: str | Path) -> Callable[[SourceProcess], Program]:
+            return lambda source: Raw(self, source, argv, partitions)
+
+        made = {name: relay(tree) for name, tree in self.relays.items()}
+        made[FLOOR] = raw(sys.executable, "-m", "tests.bench.floor")
+        if go_raw := self._go_raw[0]:
+            made = {GO_RAW: raw("env", "GOMAXPROCS=1", go_raw), **made}
+        return made
 
     @functools.cached_property
     def _broker(self) -> KafkaBroker | EmbeddedBroker:
@@ -390,14 +460,9 @@ class Rig:
         compileall.compile_dir(Path(watchrelay.__file__).parent, quiet=1)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if "_broker" in self.__dict__:
-            self._broker.__exit__(kind, error, trace)
+            self._broker.__exit__(None, None, None)
         self.workspace.remove()
 
 

@@ -29,7 +29,7 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
     apart, beside, lasted, paused = [], [], [], []
     events = RATE * SECONDS
     with (
-        SourceProcess(objects=OBJECTS, events=events * RUNS + _WARM_EVENTS) as source,
+        SourceProcess(objects=OBJECTS) as source,
         Relay(rig, source) as relay,
     ):
         relay.await_snapshots()
@@ -37,7 +37,7 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
         source.finish()
         relay.settle()
         for _ in range(RUNS):
-            reader = Latencies(rig.bootstrap, relay.topic)
+            reader = Latencies(relay)
             try:
                 said = relay.daemon.log_bytes
                 source.begin(f"pace {events} {RATE}")
@@ -65,22 +65,11 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
     added = [with_one - without for with_one, without in zip(beside, apart, strict=True)]
     what = f"{RATE} events/s, source to a consumer, p99"
     return [
-        Row(f"{what}: without a snapshot", statistics.median(apart), "ms", runs=apart),
-        Row(
-            f"{what}: while a snapshot of {OBJECTS:,} objects runs",
-            statistics.median(beside),
-            "ms",
-            runs=beside,
-        ),
-        Row(
-            "added by the snapshot to the p99",
-            statistics.median(added),
-            "ms",
-            goal=10.0,
-            runs=added,
-        ),
-        Row("the slowest event during the snapshot", statistics.median(paused), "ms", runs=paused),
-        Row("the snapshot, begin to index record", statistics.median(lasted), "s", runs=lasted),
+        Row.of(f"{what}: without a snapshot", apart, "ms"),
+        Row.of(f"{what}: while a snapshot of {OBJECTS:,} objects runs", beside, "ms"),
+        Row.of("added by the snapshot to the p99", added, "ms", goal=10.0),
+        Row.of("the slowest event during the snapshot", paused, "ms"),
+        Row.of("the snapshot, begin to index record", lasted, "s"),
     ]
 
 

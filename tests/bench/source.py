@@ -1,10 +1,10 @@
 """The API server of the benchmarks: pods encoded beforehand, sent as fast as they are taken, or one
 by one at a given rate.
 
-Room: tests. In: commands on stdin, one a line (`flood N`, `pace N RATE`, `churn N RATE`). Out:
-discovery, lists in pages and watches over HTTP; on stdout its port, when it was asked what it
-serves or for a list, and a line when a command is done. Every event is one HTTP chunk, as
-kube-apiserver writes it.
+Room: tests. In: commands on stdin, one a line (`prepare N`, then `flood`; `pace N RATE`; `churn N
+RATE`). Out: discovery, lists in pages and watches over HTTP; on stdout its port, when it was asked
+what it serves or for a list, and a line when a command is done. Every event is one HTTP chunk, as
+kube-apiserver writes it: the next pod in turn, with a new version and a new annotation.
 Threads and blocking sockets: what is measured is the relay, and an event that is due is sent at
 once.
 """
@@ -12,13 +12,14 @@ once.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import signal
 import socket
 import sys
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
 
 import msgspec
 
@@ -27,7 +28,7 @@ from tests.support.pods import pod
 
 STAMP = b'"bench/sent":"'
 STAMP_DIGITS = 19
-"""A paced event says when it was written: monotonic nanoseconds, in place of zeros."""
+"""An event says when it was written: monotonic nanoseconds, in place of zeros."""
 FIRST_VERSION = 1_000_000
 BOOKMARK_EVERY_S = 60.0
 
@@ -38,9 +39,9 @@ _MODIFIED = b'{"type":"MODIFIED","object":%b}\n'
 _NAMED = b'{"kind":"Pod","apiVersion":"v1",'
 
 
-def encoded(number: int, version: int, revision: int = 0) -> bytes:
+def encoded(number: int, version: int) -> bytes:
     """Pod `number` as the server would write it."""
-    tree = pod(number, resource_version=version, revision=revision)
+    tree = pod(number, resource_version=version)
     tree["metadata"]["annotations"]["bench/sent"] = _ZEROS.decode()
     return msgspec.json.encode(tree)
 
@@ -51,43 +52,36 @@ def chunk(data: bytes) -> bytes:
 
 
 class Source:
-    """What is served. `objects` pods in 20 namespaces; `events` changes of them, which the
-    commands send to the open watches."""
+    """What is served. `objects` pods in 20 namespaces, which the commands change; what they
+    send goes to the watch that was opened last."""
 
-    def __init__(self, objects: int, events: int, *, streaming: bool) -> None:
+    def __init__(self, objects: int, *, streaming: bool) -> None:
         self.streaming = streaming
         self.pods = [encoded(number, FIRST_VERSION + number) for number in range(objects)]
         self.listed, self.turn = FIRST_VERSION + objects, 0
-        self._lines = self._make_lines(objects, events)
+        self._prepared = b""
         self.watches: list[socket.socket] = []
         self.opened = threading.Condition()
 
-    def _make_lines(self, objects: int, events: int) -> Iterator[bytes]:
-        lines = [
-            b'{"type":"MODIFIED","object":%b}\n'
-            % encoded(number % objects, self.listed + 1 + number, 1 + number // objects)
-            for number in range(events)
-        ]
-        return iter(lines)
-
     # ---- commands ----
 
-    def flood(self, count: int) -> None:
-        """Send the next `count` events, all at once."""
-        data = b"".join(chunk(next(self._lines)) for _ in range(count))
-        self._watch().sendall(data)
+    def prepare(self, count: int) -> None:
+        """Make the next `count` events, for `flood` to send."""
+        self._prepared = b"".join(chunk(_MODIFIED % self._changed()) for _ in range(count))
+
+    def flood(self) -> None:
+        """Send what was prepared, all at once."""
+        self._watch().sendall(self._prepared)
 
     def pace(self, count: int, rate: float) -> None:
-        """Send the next `count` events, evenly spaced, each stamped in the moment it is written."""
+        """Send `count` events, evenly spaced, each made in the moment it is written."""
         watch, began_s = self._watch(), time.monotonic()
         for number in range(count):
-            head, stamp, tail = chunk(next(self._lines)).partition(STAMP)
             pace_to(began_s + number / rate)
-            watch.sendall(b"%b%b%019d%b" % (head, stamp, time.monotonic_ns(), tail[STAMP_DIGITS:]))
+            watch.sendall(chunk(_MODIFIED % self._changed()))
 
     def churn(self, count: int, rate: float) -> None:
-        """Change the pods in turn, `count` times, evenly spaced in tenths of a second; unlike the
-        others it needs no memory per event.
+        """Send `count` events, evenly spaced in tenths of a second.
 
         A watch that ends meanwhile may be opened again: what it missed is sent to it, the last
         state of each pod.
@@ -202,13 +196,9 @@ class Source:
             head = chunk(self._bookmark({"k8s.io/initial-events-end": "true"}))
         with self.opened:
             connection.sendall(head)
-            if everywhere and self.turn:
-                connection.sendall(
-                    b"".join(
-                        chunk(_MODIFIED % pod)
-                        for pod in self._since(int(query.get("resourceVersion", "0")))
-                    )
-                )
+            if everywhere and self.turn and "resourceVersion" in query:
+                missed = self._since(int(query["resourceVersion"]))
+                connection.sendall(b"".join(chunk(_MODIFIED % pod) for pod in missed))
             self.watches.append(connection)
             self.opened.notify_all()
         while True:
@@ -256,13 +246,13 @@ def say(*words: object) -> None:
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin ends, or the process that started this one."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     parser = argparse.ArgumentParser()
     parser.add_argument("--objects", type=int, required=True)
-    parser.add_argument("--events", type=int, default=0)
     parser.add_argument("--streaming", action="store_true")
     asked = parser.parse_args()
-    source = Source(asked.objects, asked.events, streaming=asked.streaming)
+    source = Source(asked.objects, streaming=asked.streaming)
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
 
     def accept() -> None:
@@ -274,8 +264,10 @@ def main() -> None:
     say("port", listener.getsockname()[1])
     for line in sys.stdin:
         verb, *numbers = line.split()
-        if verb == "flood":
-            source.flood(int(numbers[0]))
+        if verb == "prepare":
+            source.prepare(int(numbers[0]))
+        elif verb == "flood":
+            source.flood()
         elif verb == "pace":
             source.pace(int(numbers[0]), float(numbers[1]))
         elif verb == "churn":

@@ -12,6 +12,7 @@
 | docs/reference/logs.md | the calls of the loggers in watchrelay/ |
 | docs/reference/headers.md | the headers' schemas |
 | docs/reference/topics.md | the rules for topics |
+| docs/performance.md | tests/bench/measured.json, in which `make bench` keeps its figures |
 | docs/capacity.md and README.md, at their marks | docs/performance.md |
 | docs/images/rooms.svg | the import contracts in pyproject.toml |
 | docs/how-the-watch-works.md, at its marks | the watch machine |
@@ -19,11 +20,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import yaml
 
+from tests.bench.table import MEASURED, page
 from tools.docs import reference
 from tools.docs.capacity import with_figures
 from tools.docs.loglines import found
@@ -41,14 +44,15 @@ def made() -> dict[Path, str]:
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text()
         for path in (ROOT / "watchrelay").rglob("*.py")
     }
-    performance = (DOCS / "performance.md").read_text()
+    performance = page(json.loads(MEASURED.read_text()))
     measured = {
-        page: with_figures(page.read_text(), performance)
-        for page in (DOCS / "capacity.md", ROOT / "README.md")
+        path: with_figures(path.read_text(), performance)
+        for path in (DOCS / "capacity.md", ROOT / "README.md")
     }
     watch = DOCS / "how-the-watch-works.md"
     return {
         watch: with_machine(watch.read_text()),
+        DOCS / "performance.md": performance,
         REFERENCE / "config.md": reference.config(),
         REFERENCE / "cli.md": reference.cli(),
         REFERENCE / "exit-codes.md": reference.exit_codes(),

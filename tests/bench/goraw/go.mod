@@ -1,0 +1,14 @@
+// What an event costs in Go when no JSON tree is built; the benchmarks build and run it. Nothing imports this module.
+module watchrelay.invalid/tests/bench/goraw
+
+go 1.26.0
+
+require (
+	github.com/klauspost/compress v1.20.3
+	github.com/twmb/franz-go v1.22.2
+)
+
+require (
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
+)
