@@ -182,7 +182,7 @@ class Story:
             log = self.logs[queue.partition]
             at = len(log)
             log.extend(decode(*record) for record in batch.records)
-            self.queues.settled(queue, batch, list(range(at, len(log))))
+            self.queues.acked(queue, batch, list(range(at, len(log))))
 
     def refuse(self, queue: PartitionQueue) -> None:
         """Where the same is said twice, a sink would refuse it twice; here such a batch is

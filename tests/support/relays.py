@@ -26,7 +26,7 @@ from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.publish.oversize import unread
+from watchrelay.publish.oversize import limit_unknown
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
 
@@ -130,7 +130,7 @@ class Rig:
         queue_bytes: int = 64 << 20,
         max_message_bytes: int = 1 << 20,
         conflate: bool = True,
-        limit_again: Callable[[], Awaitable[int | None]] = unread,
+        reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
     ) -> None:
         self.spec = spec or spec_of(partitions=partitions, snapshot_interval_s=snapshot_interval_s)
         self.sink = sink or FakeSink()
@@ -150,7 +150,7 @@ class Rig:
             queue_bytes=queue_bytes,
             max_message_bytes=max_message_bytes,
             conflate=conflate,
-            limit_again=limit_again,
+            reread_limit=reread_limit,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
         )

@@ -169,7 +169,7 @@ async def resume(
     decision = decide(
         recoveries,
         config=spec.config_hash,
-        whole=whole,
+        from_start=whole,
         recreated=recreated,
         foreign=foreign,
         bookmarks=spec.plan.bookmarks,
@@ -191,7 +191,7 @@ async def resume(
         decision = decide(
             recoveries,
             config=spec.config_hash,
-            whole=range(spec.partitions),
+            from_start=range(spec.partitions),
             foreign=foreign,
             bookmarks=spec.plan.bookmarks,
         )

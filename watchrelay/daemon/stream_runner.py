@@ -411,7 +411,7 @@ class StreamRunner:
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
-            limit_again=self._limit_again,
+            reread_limit=self._limit_again,
             concluded=self._context.trim,
             flush_timer=self._context.flush_timer,
             foreign_records=reader,

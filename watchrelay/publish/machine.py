@@ -19,21 +19,22 @@ from watchrelay.model.resources import compare
 from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, WatchFrom
 
 TRANSITIONS: dict[str, dict[str, str]] = {
-    "AwaitingList": {"Changed Listed": "FirstPublished", "DrainBegun": "Draining"},
-    "FirstPublished": {
-        "Progressed Listed": "FirstPublished",
+    "AwaitingList": {"Changed ListCompleted": "PublishingFirstSnapshot", "DrainBegun": "Draining"},
+    "PublishingFirstSnapshot": {
+        "VersionReached ListCompleted": "PublishingFirstSnapshot",
         "EndQueued": "Live",
         "DrainBegun": "Draining",
     },
-    "AwaitingDifference": {"Listed": "Live", "DrainBegun": "Draining"},
+    "AwaitingDifference": {"ListCompleted": "Live", "DrainBegun": "Draining"},
     "Replaying": {
-        "Followed Progressed": "Replaying Live",
-        "HeartbeatDue HeartbeatAcked SnapshotAcked": "Replaying",
-        "Listed": "Live",
+        "Followed VersionReached": "Replaying Live",
+        "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Replaying",
+        "ListCompleted": "Live",
         "DrainBegun": "Draining",
     },
     "Live": {
-        "Followed Progressed Listed HeartbeatDue HeartbeatAcked SnapshotAcked": "Live",
+        "Followed VersionReached ListCompleted": "Live",
+        "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Live",
         "DrainBegun": "Draining",
     },
     "Draining": {},
@@ -45,8 +46,8 @@ test holds it equal to what `step` does."""
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """The partitions without an acknowledged heartbeat that follows record number `behind`, with
-    which the complete state was queued. None are left: the stream is complete."""
+    """The partitions that still owe an acknowledged heartbeat queued after record number `behind`:
+    by that record the complete state had been queued. None are left: the stream is complete."""
 
     partitions: frozenset[int]
     behind: int
@@ -56,16 +57,17 @@ COMPLETE = Confirmation(frozenset(), 0)
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
-    """Nothing is published; the first list begins the first snapshot. `unverified`: so does its
-    difference from a log that is not verified, and no marker may precede that."""
+    """Nothing is published; the first list begins the first snapshot. `unverified`: the log could
+    not be verified; the first change of the list that is pushed begins the snapshot as well, and no
+    marker may come before it."""
 
     unverified: bool = False
 
 
-class FirstPublished(msgspec.Struct, frozen=True):
-    """The complete state is published for the first time; until the end of a snapshot is queued,
-    markers claim nothing. `reached`, in all phases: every change up to this version was pushed or
-    suppressed."""
+class PublishingFirstSnapshot(msgspec.Struct, frozen=True):
+    """The first snapshot is under way. Until its end is queued, markers have frontier "0", which
+    says nothing about completeness. `reached`, in all phases: every change up to this version was
+    pushed or suppressed."""
 
     reached: str = "0"
 
@@ -104,7 +106,7 @@ class Draining(msgspec.Struct, frozen=True):
     frontier: str | None = None
 
 
-Phase = AwaitingList | FirstPublished | AwaitingDifference | Replaying | Live | Draining
+Phase = AwaitingList | PublishingFirstSnapshot | AwaitingDifference | Replaying | Live | Draining
 
 
 def frontier(phase: Phase) -> str:
@@ -130,14 +132,14 @@ def may_beat(phase: Phase) -> bool:
 def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin: before the watch has passed what is on the log, it would hide
     deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
-    return isinstance(phase, FirstPublished | Live) or (
+    return isinstance(phase, PublishingFirstSnapshot | Live) or (
         isinstance(phase, Replaying) and not phase.newest
     )
 
 
 def may_repair(phase: Phase) -> bool:
     """Whether the state of the store may be published."""
-    return isinstance(phase, FirstPublished | Replaying | Live)
+    return isinstance(phase, PublishingFirstSnapshot | Replaying | Live)
 
 
 # ---- events --------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ class Changed(msgspec.Struct, frozen=True):
     """The store changed, before the first list is complete."""
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListCompleted(msgspec.Struct, frozen=True):
     """A list is complete as of `version`, its difference is pushed. `confirmation`: the heartbeats
     queued after it; None while a snapshot is under way."""
 
@@ -155,7 +157,7 @@ class Listed(msgspec.Struct, frozen=True):
     confirmation: Confirmation | None
 
 
-class Progressed(msgspec.Struct, frozen=True):
+class VersionReached(msgspec.Struct, frozen=True):
     """Every change up to `version` was pushed or suppressed."""
 
     version: str
@@ -165,9 +167,10 @@ class Followed(msgspec.Struct, frozen=True):
     """The API server accepted a watch that continues from the held state."""
 
 
-class HeartbeatDue(msgspec.Struct, frozen=True):
-    """The watch has lasted since `Followed`. `confirmation`: the heartbeats queued now; None while
-    a list is due, which decides when the state is complete."""
+class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
+    """The delay that HEARTBEAT_SOON asked for is over: had the history expired, the server's 410
+    would have arrived by now. `confirmation`: the heartbeats queued now; None while a list is due,
+    which decides when the state is complete."""
 
     confirmation: Confirmation | None
 
@@ -193,10 +196,10 @@ class DrainBegun(msgspec.Struct, frozen=True):
 
 Event = (
     Changed
-    | Listed
-    | Progressed
+    | ListCompleted
+    | VersionReached
     | Followed
-    | HeartbeatDue
+    | EarlyHeartbeatDue
     | HeartbeatAcked
     | EndQueued
     | SnapshotAcked
@@ -215,7 +218,8 @@ class Effect(Enum):
     """The API server was restored from a backup: markers may go back."""
     HEARTBEAT = auto()
     HEARTBEAT_SOON = auto()
-    """An expired history is reported at once: `HeartbeatDue` follows if the watch lasts."""
+    """A heartbeat ahead of the next periodic one: `EarlyHeartbeatDue` follows after a short
+    delay."""
     REPAIR = auto()
     """Publish the true state of the keys that were found stale before `may_repair`."""
     REPORT_COMPLETE = auto()
@@ -243,16 +247,16 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return Draining(frontier(phase) if may_beat(phase) else None), ()
         case AwaitingList(), Changed():
             assert phase.unverified, "a change before the first list was complete"
-            return FirstPublished(), (Effect.BEGIN_FIRST_SNAPSHOT,)
-        case AwaitingList(), Listed(version=version):
-            return FirstPublished(version), (Effect.BEGIN_FIRST_SNAPSHOT, Effect.REPAIR)
-        case FirstPublished(), Listed(version=version):
-            return FirstPublished(version), (Effect.REPAIR,)
-        case FirstPublished(), Progressed(version=version):
-            return FirstPublished(version), ()
-        case FirstPublished(reached=reached), EndQueued():
+            return PublishingFirstSnapshot(), (Effect.BEGIN_FIRST_SNAPSHOT,)
+        case AwaitingList(), ListCompleted(version=version):
+            return PublishingFirstSnapshot(version), (Effect.BEGIN_FIRST_SNAPSHOT, Effect.REPAIR)
+        case PublishingFirstSnapshot(), ListCompleted(version=version):
+            return PublishingFirstSnapshot(version), (Effect.REPAIR,)
+        case PublishingFirstSnapshot(), VersionReached(version=version):
+            return PublishingFirstSnapshot(version), ()
+        case PublishingFirstSnapshot(reached=reached), EndQueued():
             return Live(reached), ()
-        case AwaitingDifference() | Replaying() | Live(), Listed():
+        case AwaitingDifference() | Replaying() | Live(), ListCompleted():
             return _listed(phase, event)
         case Replaying() | Live(), _:
             return _following(phase, event)
@@ -260,7 +264,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
 
 
 def _listed(
-    phase: AwaitingDifference | Replaying | Live, event: Listed
+    phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
     version, held = event.version, phase.confirmation
     known = {phase.reached} if isinstance(phase, Live) else {phase.reached, phase.newest}
@@ -276,7 +280,7 @@ def _listed(
 def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
     confirmation = phase.confirmation
     match event:
-        case Progressed(version=version):
+        case VersionReached(version=version):
             if isinstance(phase, Live):
                 return Live(version, confirmation), ()
             left = _left(phase.newest, version)
@@ -286,7 +290,7 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
             if isinstance(phase, Replaying):
                 phase = replace(phase, followed=True)
             return _caught_up(phase), soon
-        case HeartbeatDue() if confirmation != COMPLETE:
+        case EarlyHeartbeatDue() if confirmation != COMPLETE:
             confirmation = confirmation or event.confirmation
             return replace(phase, confirmation=confirmation), (Effect.HEARTBEAT,)
         case HeartbeatAcked(partition=partition, behind=behind):

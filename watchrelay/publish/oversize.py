@@ -38,12 +38,12 @@ class Oversize:
         status: StreamStatus,
         *,
         max_message_bytes: int,
-        limit_again: Callable[[], Awaitable[int | None]],
+        reread_limit: Callable[[], Awaitable[int | None]],
     ) -> None:
         self.fits_bytes = packed_max(max_message_bytes)
         """An entry whose packed value is not larger is published whole, without a check."""
         self._spec, self._state, self._metrics, self._status = spec, state, metrics, status
-        self._limit_again = limit_again
+        self._limit_again = reread_limit
         self._log_limit = LogLimit()
         self._waiting = set[int]()
         """Partitions whose next record does not fit."""
@@ -53,8 +53,8 @@ class Oversize:
     ) -> tuple[bytes, Trimmed]:
         """The part of an object to publish.
 
-        What was refused before is published as it is on the log, with the hash `published`, also
-        where the topic would accept more now.
+        An object that is on the log in part, with the hash `published`, is published in exactly
+        that form again, also where the topic would accept more now.
         """
         whole = self._state.unpack(entry) if value is None else value
         known = None if published is None else _as_published(key, whole, published)
@@ -151,7 +151,7 @@ class Oversize:
             log.warning("object too large: published in part", extra=extra)
 
 
-async def unread() -> None:
+async def limit_unknown() -> None:
     """For a limit that cannot be read again."""
 
 

@@ -38,7 +38,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     `value_hash` is that of the value as published. `before` is the hash of what the log holds for
     the key before this record, None for nothing. `received_s` is monotonic, 0 for what no watch
     event caused. `held_bytes` counts towards the bound. `tombstone`: the null that follows a delete
-    with a value (formats with an envelope).
+    with a value (formats with an envelope); a delete without a value is a null itself.
     """
 
     key: bytes
@@ -59,7 +59,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
 class QueuedMarker(msgspec.Struct, gc=False):
     """A marker without a sequence yet.
 
-    It follows all records of its partition up to record number `behind`; `PARTIAL`: not all of
+    It comes after all records of its partition up to record number `behind`; `PARTIAL`: not all of
     them. It does not count towards the bound: markers are few, and must not keep objects waiting.
     """
 
@@ -177,14 +177,14 @@ class PartitionQueue:
         self.sequence = self.count = self.digest = 0
         self.frontier = "0"
         """The newest acknowledged frontier."""
-        self.floor = "0"
+        self.former_frontier = "0"
         """The frontier of a previous writer's markers; ours are not lower, unless the API server
         itself went back."""
         self.lowered = False
         """The API server went back, and no acknowledged frontier shows it yet."""
-        self.differs = False
-        """The log differs from the store by what only a list can find: no marker may be placed
-        within that difference until one of ours follows it."""
+        self.unmarked_difference = False
+        """Set after a list found how the log differs from the store, until our first marker behind
+        that difference is acknowledged: no marker may be placed within it."""
         self.dirty: DirtyKeys | None = None
         """While the queue is over its bound: the keys to publish after `waiting`."""
         self.claimed_at = -1
@@ -206,7 +206,7 @@ class PartitionQueue:
         """Estimated wire size of what is queued and not rendered."""
         return len(self.waiting) * self.mean_bytes
 
-    def takes_reads(self, ahead_bytes: int) -> bool:
+    def takes_members(self, ahead_bytes: int) -> bool:
         """Whether a snapshot member may be queued: up to `ahead_bytes` per batch, unless much waits
         already."""
         return self.reads * self.mean_bytes < ahead_bytes and self.waiting_bytes < AHEAD_BYTES
@@ -321,7 +321,7 @@ class PartitionQueue:
                 self.sequence, self.count, self.digest = batch.before
         self.next = self.outstanding = None
 
-    def settled(self, batch: RenderedBatch, offsets: Sequence[int]) -> None:
+    def acked(self, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         """Account for a batch that the broker acknowledged."""
         assert len(offsets) == len(batch.records), "a receipt does not match its batch"
         if batch is self.outstanding:
@@ -335,6 +335,8 @@ class PartitionQueue:
                 self.begin = (marker.snapshot, rendered.sequence, offset)
             elif marker.kind == "end":
                 self.last_snapshot = (marker.snapshot, marker.begin_offset)
-            went_back = marker.frontier == "0" or compare(marker.frontier, self.frontier) == -1
-            self.lowered = self.lowered and not went_back
-            self.frontier, self.differs = marker.frontier, False
+            api_server_restored = (
+                marker.frontier == "0" or compare(marker.frontier, self.frontier) == -1
+            )
+            self.lowered = self.lowered and not api_server_restored
+            self.frontier, self.unmarked_difference = marker.frontier, False

@@ -36,11 +36,11 @@ class WatchFrom:
 
 @dataclass(frozen=True, slots=True)
 class ListAndDiff:
-    """List, and publish the difference from the log. `configured`: the log was written under
+    """List, and publish the difference from the log. `config_changed`: the log was written under
     another config."""
 
     reason: str
-    configured: bool = False
+    config_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ Decision = WatchFrom | ListAndDiff | FirstSnapshot | ReadAgainFromStart
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """The state at the end of one partition. A `frontier` of "0" claims nothing; `last_snapshot`
+    """The state at the end of one partition. A `frontier` of "0" says nothing; `last_snapshot`
     is (id, begin offset) of the last complete one."""
 
     count: int
@@ -120,9 +120,9 @@ class LogRecovery:
         """The highest epoch read."""
         self.claimed = 0
         """The epoch of the newest valid claim."""
-        self.torn = False
-        """A record after the newest marker does not follow the one before it: compaction removed
-        some between them, or it is from a writer without a claim in this log."""
+        self.sequence_gap = False
+        """The sequences after the newest marker have a gap: compaction removed records, or one is
+        from a writer without a claim in this log."""
         self.marked = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
@@ -133,7 +133,7 @@ class LogRecovery:
         self.newest, self.ordered = "", True
         self.listed = ""
         """The highest version that may come from a list: the watch need not show it again."""
-        self.went_back = False
+        self.api_server_restored = False
         """A marker has a lower frontier than one before it: the API server was restored."""
         self.records_since_snapshot = 0
         self._records_at_begin = 0
@@ -172,7 +172,7 @@ class LogRecovery:
         if state.admit(epoch, sequence) is not None:
             return False
         if sequence != follows:
-            self.torn = True
+            self.sequence_gap = True
         return True
 
     def _object(self, record: ObjectRecord) -> None:
@@ -236,8 +236,10 @@ class LogRecovery:
             self.claimed = marker.epoch
             return
         self.configs = {marker.config}
-        self.went_back = self.went_back or compare(marker.frontier, self.frontier) == -1
-        self.marked, self.torn, self.frontier = True, False, marker.frontier
+        self.api_server_restored = (
+            self.api_server_restored or compare(marker.frontier, self.frontier) == -1
+        )
+        self.marked, self.sequence_gap, self.frontier = True, False, marker.frontier
         if marker.kind == "begin":
             self._records_at_begin = self.records_since_snapshot
         elif marker.kind == "end":
@@ -262,7 +264,7 @@ def decide(
     recoveries: Sequence[LogRecovery],
     *,
     config: str,
-    whole: Iterable[int],
+    from_start: Iterable[int],
     recreated: bool = False,
     foreign: bool = False,
     bookmarks: bool = True,
@@ -270,11 +272,11 @@ def decide(
     """How to continue from what was read.
 
     Args:
-        whole: The partitions that were read from their very start.
+        from_start: The partitions that were read from their very start.
         recreated: The topic was recreated under its writer. Records before the claim are late ones
             of that writer and prove nothing, but their deletes must be published.
-        foreign: A record without a claim was found. Consumers may have applied it, so the recovery
-            did too, and no watch shows its object again.
+        foreign: A record without a claim was found. Consumers may have applied it, so the recovered
+            state includes it; if it is wrong, only a list shows that.
         bookmarks: The watch requests bookmarks, so one of them confirms that everything on the log
             is passed.
     """
@@ -288,7 +290,7 @@ def decide(
         if not recovery.proven and (recovery.marked or not recovery.empty)
     ]
     if unverified:
-        known = set(whole)
+        known = set(from_start)
         older = tuple(
             recovery.partition for recovery in unverified if recovery.partition not in known
         )
@@ -298,15 +300,15 @@ def decide(
     if all(recovery.empty for recovery in recoveries):
         return FirstSnapshot("nothing was published before")
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):
-        return ListAndDiff("the stream's config changed", configured=True)
-    if foreign or any(recovery.torn for recovery in recoveries):
+        return ListAndDiff("the stream's config changed", config_changed=True)
+    if foreign or any(recovery.sequence_gap for recovery in recoveries):
         return ListAndDiff("a record after the newest marker may be from another writer")
     frontiers = [recovery.frontier for recovery in recoveries]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")
     if not all(recovery.ordered for recovery in recoveries) or not all(map(comparable, frontiers)):
         return ListAndDiff("resourceVersions cannot be compared")
-    if any(recovery.went_back for recovery in recoveries):
+    if any(recovery.api_server_restored for recovery in recoveries):
         return ListAndDiff("the API server was restored from a backup since the last snapshot")
     lowest = min(frontiers, key=_in_order)
     if not bookmarks and any(compare(recovery.listed, lowest) == 1 for recovery in recoveries):

@@ -105,7 +105,7 @@ class Snapshot:
         if at == len(keys):
             self._keys, self.place = [], 0
 
-    def ready_to_end(self) -> bool:
+    def take_end(self) -> bool:
         """True once, when `all_queued`: end is to be queued on all partitions in one step."""
         if self._ended or not self.all_queued:
             return False

@@ -76,8 +76,8 @@ class StreamQueues:
         self.unverified: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
         self.trimmed: dict[bytes, Trimmed] = {}
-        """Objects that a previous writer published in part; the store has no more of them
-        either."""
+        """Objects that a previous writer published in part: the store, too, holds only that
+        part."""
         self.parts: dict[bytes, tuple[int, int]] = {}
         """Objects that this writer published in part: the hash of the whole, and of that part. With
         another hash of the whole it is another state."""
@@ -122,15 +122,15 @@ class StreamQueues:
     def lower(self) -> None:
         """Let the frontier go back: the API server was restored from a backup."""
         for queue in self.partitions:
-            queue.floor, queue.lowered = "0", True
+            queue.former_frontier, queue.lowered = "0", True
 
     def resume(self, recovered: RecoveredState) -> None:
         """Continue from the recovered log. Only the claims may have been rendered before."""
         for queue, partition in zip(self.partitions, recovered.partitions, strict=True):
             queue.count, queue.digest = partition.count, partition.digest
             queue.last_snapshot = partition.last_snapshot
-            queue.frontier = queue.floor = partition.frontier
-            queue.differs = isinstance(recovered.decision, ListAndDiff)
+            queue.frontier = queue.former_frontier = partition.frontier
+            queue.unmarked_difference = isinstance(recovered.decision, ListAndDiff)
         self.trimmed = dict(recovered.trimmed)
 
     def published_hash(self, key: bytes, whole: int) -> int:
@@ -196,9 +196,9 @@ class StreamQueues:
         if self._bound_bytes is not None and self.held_bytes > self._bound_bytes:
             self._relieve(self._bound_bytes)
 
-    def _on_log(self, key: bytes, whole: int | None) -> int | None:
-        """The hash of what the log holds of an object in this state; None for nothing, also where
-        it is unpublished, which it is no more."""
+    def _take_published_hash(self, key: bytes, whole: int | None) -> int | None:
+        """The hash of what the log holds of an object before the record that is about to be queued;
+        None for nothing. From here on the key does not count as unpublished."""
         if key in self.unpublished:
             self.unpublished.discard(key)
             return None
@@ -206,7 +206,7 @@ class StreamQueues:
 
     def _former(self, key: bytes, whole: int | None) -> tuple[int | None, Verb]:
         """The hash of what the log holds of an object with a new state, and the verb of that."""
-        before = self._on_log(key, whole)
+        before = self._take_published_hash(key, whole)
         self._forget(key)
         fresh = whole is None or (before is None and key not in self.unverified)
         return before, "added" if fresh else "modified"
@@ -216,7 +216,7 @@ class StreamQueues:
     ) -> None:
         """Queue a delete; also of what this epoch did not publish, for an earlier one may have."""
         key, entry, version = change.key, change.entry, change.resource_version
-        before = self._on_log(key, entry.hash)
+        before = self._take_published_hash(key, entry.hash)
         self._forget(key)
         deletion = QueuedRecord(
             key, entry, None, "deleted", reason, 0, before, version, time_ms, received_s
@@ -259,7 +259,7 @@ class StreamQueues:
 
     def read(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
-        before = self._on_log(key, entry.hash)
+        before = self._take_published_hash(key, entry.hash)
         verb: Verb = "added" if before is None and key not in self.unverified else "read"
         self.partitions[entry.partition].reads += 1
         self._queue_object(key, entry, verb, "snapshot", before, time_ms)
@@ -350,16 +350,18 @@ class StreamQueues:
 
         Its frontier is not lower than that of a previous writer's markers. Over the bound it
         repeats the last frontier of the partition; there is no marker at all while the log differs
-        from the store by what only a list can find: behind that frontier nothing would find it
-        again.
+        from the store by changes that only the list found: a next start would resume after the
+        marker, and they would be lost.
         """
         behind = self.number
         if queue.dirty is not None:
-            if queue.differs:
+            if queue.unmarked_difference:
                 return
             frontier, behind = queue.claimed_frontier, PARTIAL
-        elif queue.floor != "0" and (frontier == "0" or compare(frontier, queue.floor) == -1):
-            frontier = queue.floor
+        elif queue.former_frontier != "0" and (
+            frontier == "0" or compare(frontier, queue.former_frontier) == -1
+        ):
+            frontier = queue.former_frontier
         queue.waiting.append(QueuedMarker(kind, frontier, time_ms, behind, snapshot))
         self.held_records += 1
 
@@ -373,9 +375,9 @@ class StreamQueues:
             elif last.behind != PARTIAL:
                 last.behind = self.number
 
-    def settled(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
+    def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         """Account for a batch of `queue` that the broker acknowledged."""
-        queue.settled(batch, offsets)
+        queue.acked(batch, offsets)
         self.held_bytes -= batch.held_bytes
         self.held_records -= len(batch.records)
         assert self.held_records >= 0, "more was acknowledged than was queued"
@@ -455,7 +457,7 @@ class StreamQueues:
                 continue
             removed = change.resource_version if isinstance(change, Removed) else None
             whole = change.before if isinstance(change, Upserted) else entry.hash
-            published = self._on_log(key, whole)
+            published = self._take_published_hash(key, whole)
             must_publish = published is None and (key in self.unverified or removed is not None)
             self.trimmed.pop(key, None)
             if removed is not None:

@@ -25,7 +25,7 @@ from watchrelay.observe.status import StreamStatus
 from watchrelay.publish import machine
 from watchrelay.publish.backpressure import SOFT_BYTES, Backpressure
 from watchrelay.publish.machine import AwaitingList, Confirmation, Draining, Effect, Event, Phase
-from watchrelay.publish.oversize import Oversize, unread
+from watchrelay.publish.oversize import Oversize, limit_unknown
 from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch, RenderedMarker
 from watchrelay.publish.ports import ControlLog, ForeignRecordReader, RecordSink, StateView
 from watchrelay.publish.recovery import ListAndDiff, RecoveredState
@@ -42,24 +42,25 @@ BATCH_BYTES = 480 * 1024
 FULL_BYTES = 128 * 1024
 """A partition with this much queued is flushed at once."""
 FIRST_HEARTBEAT_S = 0.5
-"""After the watch continues from the log: an expired history is reported at once, after the
-response's headers."""
+"""From the response's headers of a watch that continues from the log to the heartbeat that confirms
+it: a server whose history has expired sends its 410 within this time."""
 HEARTBEAT_SLOTS = 10
 """Streams send heartbeats in this many groups: one produce request serves many heartbeats, yet not
 all of 200 streams fall in one step."""
 
 
 class StreamRelay:
-    """Publishes the changes of one stream and owns its epoch; the reflector's `ChangePublisher`.
+    """The writer of one stream: publishes its changes and owns its epoch. Called by the reflector
+    (store/reflector.py), which applies watch events to the store, as its `ChangePublisher`.
 
     Use: `await claim()`, `run()` as a task, then start the watch; at the end stop the watch, `await
     drain()`, cancel `run()`.
 
     Args:
-        queue_bytes: Bound of the queues. With `conflate`, a partition over it keeps only the set of
-            its keys; else the watch waits.
+        queue_bytes: Bound of the queues. With `conflate`, the fullest partitions keep only the set
+            of their keys while the sum is over it; else the watch waits.
         concluded: Called when a snapshot is complete.
-        limit_again: Reads the topic's `max.message.bytes`; None when it cannot.
+        reread_limit: Reads the topic's `max.message.bytes`; None when it cannot.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class StreamRelay:
         max_message_bytes: int = 1024 * 1024,
         conflate: bool = True,
         concluded: Callable[[], None] = lambda: None,
-        limit_again: Callable[[], Awaitable[int | None]] = unread,
+        reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
         flush_timer: FlushTimer | None = None,
         foreign_records: ForeignRecordReader | None = None,
         rng: random.Random | None = None,
@@ -99,7 +100,7 @@ class StreamRelay:
             topic_metrics,
             status,
             max_message_bytes=max_message_bytes,
-            limit_again=limit_again,
+            reread_limit=reread_limit,
         )
         raw_bytes = min(SOFT_BYTES, queue_bytes // 2)
         self._queues = StreamQueues(
@@ -151,8 +152,8 @@ class StreamRelay:
     def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         """Queue the records of `changes`, in the same step as the change of the store.
 
-        The first list is not pushed, `synced` begins its snapshot; but its difference from an
-        unverified log is, as part of that snapshot.
+        The first list is published as a snapshot that `synced` begins; it is not pushed. Exception:
+        over an unverified log its difference is pushed, as part of that snapshot.
         """
         if not changes or isinstance(self._phase, Draining):
             return
@@ -165,11 +166,11 @@ class StreamRelay:
         """Note a complete list whose difference is pushed; the first one begins the first snapshot
         in the same step."""
         confirmation = self._confirmation() if self._snapshot is None else None
-        self._handle(machine.Listed(resource_version, confirmation))
+        self._handle(machine.ListCompleted(resource_version, confirmation))
 
     def progressed(self, resource_version: str) -> None:
         """Note that every change up to this version was pushed or suppressed."""
-        self._handle(machine.Progressed(resource_version))
+        self._handle(machine.VersionReached(resource_version))
 
     def followed(self) -> None:
         """The API server accepted a watch that continues from the held state: a heartbeat follows
@@ -242,7 +243,7 @@ class StreamRelay:
         records = queues.object_records - recovered.records_since_snapshot
         self._schedule.resumed(self._now_s(), index, wall_ms=now_ms, records=records)
         if isinstance(decision, ListAndDiff):
-            self._schedule.wanted = decision.configured or any(
+            self._schedule.wanted = decision.config_changed or any(
                 queue.last_snapshot is None for queue in queues.partitions
             )
         self._repair_keys()
@@ -359,7 +360,7 @@ class StreamRelay:
 
     def _first_heartbeat(self) -> None:
         confirmation = None if self._status.list_due else self._confirmation()
-        self._handle(machine.HeartbeatDue(confirmation))
+        self._handle(machine.EarlyHeartbeatDue(confirmation))
 
     async def _repair_forever(self, repair: StaleRecordRepair) -> None:
         while True:
@@ -494,7 +495,7 @@ class StreamRelay:
         self._send_next(queue)
 
     def _acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
-        self._queues.settled(queue, batch, offsets)
+        self._queues.acked(queue, batch, offsets)
         if self._repair is not None:
             self._repair.acked(queue.partition, offsets, batch.before[0] + 1)
         self._reporter.acked(batch, self._queues, self._now_s())
@@ -576,7 +577,7 @@ class StreamRelay:
                 queues.members,
                 self._state.get,
                 lambda partition: (
-                    partitions[partition].takes_reads(ahead) and queues.held_bytes <= room_bytes
+                    partitions[partition].takes_members(ahead) and queues.held_bytes <= room_bytes
                 ),
                 lambda key, entry: queues.read(key, entry, time_ms=now_ms),
             )
@@ -589,7 +590,7 @@ class StreamRelay:
         repaired = self._repair is None or self._repair.may_end(
             snapshot.id, all_queued=snapshot.all_queued
         )
-        if repaired and snapshot.ready_to_end():
+        if repaired and snapshot.take_end():
             self._handle(machine.EndQueued())
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)

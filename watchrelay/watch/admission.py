@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Admission:
-    """Shared by every stream of one API server. `list_slots` lists run at once; of those with more
-    than `LARGE_LIST_OBJECTS` objects only one does. Source: docs/watch-facts.md 6.5, 6.6."""
+    """Shared by every stream of one API server. `list_slots` lists run at once; of those whose last
+    complete list had more than `LARGE_LIST_OBJECTS` objects only one does. Source:
+    docs/watch-facts.md 6.5, 6.6."""
 
     def __init__(
         self,

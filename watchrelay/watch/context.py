@@ -86,9 +86,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     slow_reason: str = ""
     grace_s: float = 0.0
     """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` since the last request that was
-    allowed, less the delays since; 0 where none ever was."""
+    allowed, of which this time remains; 0 where none ever was."""
     setback_s: float = -math.inf
-    """When the history was last lost, or when the list that repaired it was complete."""
+    """While `setback_listed`: when the history was last lost; then: when the list that repaired it
+    was complete."""
     setback_listed: bool = False
     """The list that repairs a lost history is not complete yet."""
     undecodable: int = 0
@@ -107,11 +108,12 @@ class StreamContext(msgspec.Struct, frozen=True):
     bookmarked: bool = False
     """The server has sent bookmarks."""
     late: bool = False
-    """A watch's first bookmark was missing while the server was running, or is expected to be."""
+    """Check liveness early, after `LIVENESS_EARLY_S`: the first bookmark of a watch was late
+    before, or may be."""
     deadline_s: float = 70.0
     """How long a watch with bookmarks may be silent."""
     quiet_stalls: int = 0
-    """Silent watches in a row after which the next one brought nothing either."""
+    """Stalled watches in a row that brought no object."""
     contact_s: float = -math.inf
     """When the server last showed its current state."""
 

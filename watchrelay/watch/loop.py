@@ -165,7 +165,8 @@ class Watcher:
                 self._reporter.stopped()
 
     async def _deliver(self, commands: tuple[machine.Command, ...]) -> float:
-        """Deliver what the step brought. Returns the seconds it took."""
+        """Deliver what the step brought. Returns the seconds it took: while events wait for room,
+        the silence of the server is not measured."""
         if len(commands) == 1:
             return 0.0
         now_s = asyncio.get_running_loop().time

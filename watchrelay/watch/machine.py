@@ -128,9 +128,10 @@ check. Source: docs/watch-facts.md 2.8."""
 LIVENESS_AFTER_S = 65.0
 LIVENESS_EARLY_S = 50.0
 """A watch that was opened at a version brings no bookmark before the server's cache has passed that
-version, which on an idle resource takes minutes. So when the first one is missing, the server's
-current version is requested before the watch counts as frozen. That list makes the cache catch up:
-where a bookmark was missing once, it is made in time for the next watch's first, after 60 s.
+version, which on an idle resource takes minutes. So when the first one is missing after 65 s, the
+server's current version is requested, by a small list, before the watch counts as frozen. That list
+makes the server's cache catch up. Where a first bookmark was late once, the check is made after
+50 s: in time for the bookmark that is due after 60 s.
 Source: docs/watch-facts.md 0, D8."""
 SECOND_BOOKMARK_S = 130.0
 QUIET_STALLS = 3
@@ -150,7 +151,12 @@ ListCause = Literal[
     "first", "expired", "behind", "undecodable", "suspicious", "consistency", "restored",
     "returned", "refused", "resumed", "continue",
 ]  # fmt: skip
-"""Why a list is made: a field of the log."""
+"""Why a list is made, a field of the log line. `expired`: the history is lost (410). `behind`: the
+server does not have our version yet. `refused`: it did not accept the version of the watch.
+`undecodable`: an object of the watch could not be decoded. `suspicious`: the former list lost most
+objects. `consistency`: `relistInterval` has passed. `restored`: the server went back to a backup.
+`returned`: the resource is served again. `resumed`: the log is to be compared. `continue`: the
+pages of a list expired."""
 
 
 class ToList(msgspec.Struct, frozen=True):
@@ -175,7 +181,8 @@ Next = ToList | None
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """No request is sent before `until_s`. `error` is why; None: to spread requests."""
+    """No request is sent before `until_s`. `error` is why; None: to spread requests, or because a
+    watch ended early."""
 
     context: StreamContext
     then: Next

@@ -16,9 +16,9 @@ from watchrelay.publish.machine import (
     Draining,
     Effect,
     Event,
-    FirstPublished,
     Live,
     Phase,
+    PublishingFirstSnapshot,
     Replaying,
     step,
 )
@@ -30,7 +30,7 @@ CONFIRMATIONS = (None, AWAITED, LAST, COMPLETE)
 PHASES: list[Phase] = [
     AwaitingList(),
     AwaitingList(unverified=True),
-    FirstPublished("5"),
+    PublishingFirstSnapshot("5"),
     AwaitingDifference("9"),
     *(
         Replaying("5", newest, followed, each)
@@ -44,12 +44,16 @@ PHASES: list[Phase] = [
 ]
 EVENTS: list[Event] = [
     machine.Changed(),
-    *(machine.Listed(version, each) for version in ("3", "7", "12") for each in (None, AWAITED)),
-    machine.Progressed("7"),
-    machine.Progressed("12"),
+    *(
+        machine.ListCompleted(version, each)
+        for version in ("3", "7", "12")
+        for each in (None, AWAITED)
+    ),
+    machine.VersionReached("7"),
+    machine.VersionReached("12"),
     machine.Followed(),
-    machine.HeartbeatDue(None),
-    machine.HeartbeatDue(AWAITED),
+    machine.EarlyHeartbeatDue(None),
+    machine.EarlyHeartbeatDue(AWAITED),
     machine.HeartbeatAcked(1, 6),
     machine.HeartbeatAcked(1, 7),
     machine.EndQueued(),
@@ -90,7 +94,7 @@ def test_the_table_names_every_phase_and_every_event() -> None:
     [
         (AwaitingList(), True, False, False, "0"),
         (AwaitingList(unverified=True), False, False, False, "0"),
-        (FirstPublished("5"), True, True, True, "0"),
+        (PublishingFirstSnapshot("5"), True, True, True, "0"),
         (AwaitingDifference("9"), False, False, False, "0"),
         (Replaying("5", "9"), False, False, True, "5"),
         (Replaying("5", "9", followed=True), True, False, True, "5"),
@@ -120,8 +124,8 @@ def test_a_recovered_log_decides_the_first_phase() -> None:
 
 def test_the_frontier_may_go_back_only_behind_a_list_older_than_what_is_known() -> None:
     for phase in (Live("5", COMPLETE), Replaying("3", "5"), AwaitingDifference("5")):
-        assert Effect.LOWER_FRONTIER in step(phase, machine.Listed("4", None))[1]
-        assert Effect.LOWER_FRONTIER not in step(phase, machine.Listed("5", None))[1]
+        assert Effect.LOWER_FRONTIER in step(phase, machine.ListCompleted("4", None))[1]
+        assert Effect.LOWER_FRONTIER not in step(phase, machine.ListCompleted("5", None))[1]
 
 
 def test_a_stream_is_complete_with_the_last_heartbeat_behind_its_state() -> None:

@@ -54,7 +54,7 @@ def said(batch: RenderedBatch) -> list[ObjectRecord | MarkerRecord]:
 
 def ack(sequencer: StreamQueues, queue: PartitionQueue, first: int = 0) -> None:
     assert queue.outstanding is not None
-    sequencer.settled(
+    sequencer.acked(
         queue, queue.outstanding, list(range(first, first + len(queue.outstanding.records)))
     )
 
@@ -101,13 +101,13 @@ def test_members_of_a_snapshot_are_taken_up_to_so_much_a_batch_whatever_live_rec
     queue = sequencer.partitions[0]
     for number in range(10):
         push(sequencer, store.put(b"a/%d" % number, b"1"))
-    assert queue.takes_reads(queue.mean_bytes), "ten live records wait, and no member"
+    assert queue.takes_members(queue.mean_bytes), "ten live records wait, and no member"
     entry = store.get(b"a/0")
     assert entry is not None
     sequencer.read(b"a/0", entry, time_ms=1000)
-    assert not queue.takes_reads(queue.mean_bytes)
+    assert not queue.takes_members(queue.mean_bytes)
     rendered(queue)
-    assert queue.takes_reads(queue.mean_bytes)
+    assert queue.takes_members(queue.mean_bytes)
 
 
 def test_a_deep_queue_keeps_packed_bytes_and_still_says_the_value_of_the_moment() -> None:

@@ -110,7 +110,10 @@ def decided(*logs: Log, whole: bool = True, bookmarks: bool = True) -> Decision:
     """The decision about these partitions."""
     recoveries = folded(*logs)
     return decide(
-        recoveries, config=OURS, whole=range(len(recoveries)) if whole else (), bookmarks=bookmarks
+        recoveries,
+        config=OURS,
+        from_start=range(len(recoveries)) if whole else (),
+        bookmarks=bookmarks,
     )
 
 
@@ -217,7 +220,7 @@ def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
         .claim(2)
     )
     (recovery,) = folded(log)
-    assert decide([recovery], config=OURS, whole=()) == WatchFrom("2")
+    assert decide([recovery], config=OURS, from_start=()) == WatchFrom("2")
     assert recovery.entries[b"k"].resource_version == "2", (
         "the change at 3 is newer, and will be said"
     )
@@ -272,7 +275,7 @@ def test_f4_the_config_of_the_newest_marker_and_of_every_claim_behind_it_must_be
         .claim(3)
     )
     assert decided(log) == (
-        WatchFrom("5") if same else ListAndDiff("the stream's config changed", configured=True)
+        WatchFrom("5") if same else ListAndDiff("the stream's config changed", config_changed=True)
     )
 
 
@@ -295,7 +298,7 @@ def test_a_record_that_does_not_follow_is_no_matter_once_a_marker_agrees_with_it
     log.sequence += 5
     log.say("b", 2).mark("heartbeat", "2")
     assert decided(log) == WatchFrom("2")
-    assert isinstance(decide(folded(log), config=OURS, whole=(), foreign=True), ListAndDiff)
+    assert isinstance(decide(folded(log), config=OURS, from_start=(), foreign=True), ListAndDiff)
 
 
 def test_f5_deletes_behind_the_frontier_are_remembered_with_their_versions() -> None:

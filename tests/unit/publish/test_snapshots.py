@@ -60,18 +60,18 @@ def test_end_comes_once_when_all_keys_are_done_and_every_begin_is_acknowledged()
     snap = snapshot([b"a"], partitions=2)
     snap.begin_acked(0, 5)
     snap.begin_acked(1, 6)
-    assert not snap.ready_to_end()
+    assert not snap.take_end()
     snap.chunk((), lambda _: None, lambda _: True, lambda *_: None)
-    assert snap.ready_to_end()
-    assert not snap.ready_to_end()
+    assert snap.take_end()
+    assert not snap.take_end()
 
 
 def test_no_end_before_the_last_begin_is_acknowledged() -> None:
     snap = snapshot([], partitions=2)
     snap.begin_acked(0, 5)
-    assert not snap.ready_to_end()
+    assert not snap.take_end()
     snap.begin_acked(1, 6)
-    assert snap.ready_to_end()
+    assert snap.take_end()
 
 
 def test_the_index_record_names_the_offsets_of_the_markers_themselves() -> None:

@@ -57,7 +57,7 @@ def markers(queues: StreamQueues, store: DictStore) -> list[str]:
     said = [decode(*record) for record in batch.records] if batch is not None else []
     queue.outstanding = batch
     if batch is not None:
-        queues.settled(queue, batch, list(range(len(batch.records))))
+        queues.acked(queue, batch, list(range(len(batch.records))))
     return [record.frontier for record in said if isinstance(record, MarkerRecord)]
 
 
@@ -75,7 +75,7 @@ def found(decision: ListAndDiff | FirstSnapshot) -> RecoveredState:
 
 def test_f4_no_marker_stands_within_the_difference_that_a_list_found() -> None:
     store = DictStore(1)
-    queues = past_the_bound(store, found(ListAndDiff("another config", configured=True)))
+    queues = past_the_bound(store, found(ListAndDiff("another config", config_changed=True)))
     queues.mark("heartbeat", frontier="104", time_ms=1)
     assert markers(queues, store) == []
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
@@ -103,7 +103,7 @@ def test_when_the_server_went_back_nothing_is_claimed_until_all_is_said() -> Non
 
 def test_once_a_marker_stands_behind_the_difference_later_overloads_have_markers() -> None:
     store = DictStore(1)
-    queues = past_the_bound(store, found(ListAndDiff("another config", configured=True)))
+    queues = past_the_bound(store, found(ListAndDiff("another config", config_changed=True)))
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     queues.mark("heartbeat", frontier="104", time_ms=1)
     assert markers(queues, store) == ["104"]
@@ -138,7 +138,7 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
     queues.mark("heartbeat", frontier="105", time_ms=1)
     if not put_back:
         assert queue.outstanding is not None
-        queues.settled(queue, queue.outstanding, [0, 1])
+        queues.acked(queue, queue.outstanding, [0, 1])
     assert {
         record.frontier for record in hand_over(queues, store) if isinstance(record, MarkerRecord)
     } == {"101"}
@@ -163,7 +163,7 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
             encoder, store.unpack, limit_bytes=limit_bytes, seen_ms=None
         )
         log.extend(decode(*record) for record in queue.outstanding.records)
-        queues.settled(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
+        queues.acked(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
 
     queues.push(store.put(b"b/b", b"{}"), reason="watch", time_ms=1, received_s=1.0)
     queues.push(store.remove(b"b/b"), reason="watch", time_ms=1, received_s=1.0)

@@ -146,7 +146,7 @@ def test_a_limit_that_is_raised_is_noticed_by_the_next_snapshot() -> None:
             sink=sink,
             snapshot_interval_s=60,
             max_message_bytes=topic_limit,
-            limit_again=read,
+            reread_limit=read,
         )
         long = b"shop/" + b"n" * 3000  # its key and the stub together are over the limit
         rig.store.put(long, whole["withheld"])
