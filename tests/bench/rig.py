@@ -27,7 +27,6 @@ from typing import Any, Self
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import watchrelay
 from tests.support.daemon import Daemon, relay_config
 from tests.support.embedded import EmbeddedBroker
 from tests.support.pace import measure_for
@@ -456,8 +455,6 @@ class Rig:
         return f"bench{self._count}"
 
     def __enter__(self) -> Self:
-        # as in the image: else each start would compile all sources
-        compileall.compile_dir(Path(watchrelay.__file__).parent, quiet=1)
         return self
 
     def __exit__(self, *_: object) -> None:
