@@ -42,7 +42,7 @@ from tests.simulation.world import run
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 250
 FOUND_BY = {
-    "F1": 23,
+    "F1": 1,
     "F2": 50,
     "F3": 555,
     "F4": 214,
@@ -50,16 +50,16 @@ FOUND_BY = {
     "F6a": 11,
     "F6b": 10,
     "F6c": 2318,
-    "F6d": 148,
-    "F6e": 30,
+    "F6d": 20,
+    "F6e": 16,
     "F6f": 10,
-    "F6g": 11,
-    "F7": 177,
+    "F6g": 6,
+    "F7": 74,
     "F8": 156,
-    "F8r": 153,
+    "F8r": 9,
     "F9": 214,
     "F10": 6,
-    "F11": 833,
+    "F11": 65,
 }
 """A seed that shows the fault, and is right without it."""
 
