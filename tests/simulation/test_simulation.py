@@ -18,7 +18,7 @@ many of all do):
     F6g      11   what came and went stays in the set
     F7      177   stale records are not healed
     F8      156   read again into the state that is held
-    F8r     153   read again into the state that is shown
+    F8r       9   read again into the state that is shown
     F9      214   the event id is uid and resourceVersion
     F10       6   a resend is rendered again
     F11     833   the read-back is not proven
