@@ -15,8 +15,8 @@ of six partitions); beyond it a record is unpacked from the store's entry later 
 YIELD_S = 0.05
 """Beyond `SOFT_BYTES` the watch waits this long at most, for a sink that keeps up."""
 SNAPSHOT_TURN_S = 0.1
-"""With `overload: block`, nothing more is read once a snapshot could not queue a member for this
-long, until it could. So a snapshot ends under any load."""
+"""With `overload: block`, the watch is not read while a snapshot has been unable to queue a member
+for this long. So a snapshot ends under any load."""
 
 
 class Backpressure:
@@ -50,7 +50,7 @@ class Backpressure:
         await self._progress.wait()
 
     def snapshot_stepped(self, *, unfinished: bool, moved: bool) -> None:
-        """A snapshot took what room there was: `moved`, it passed keys; `unfinished`, it has
+        """A snapshot has queued what fits: `moved`: it has examined keys; `unfinished`: it has
         more."""
         if moved or not unfinished:
             self._stalled_since_s = None

@@ -77,11 +77,12 @@ class RecoveredPartition:
 class RecoveredState:
     """The result of a recovery.
 
-    `states` are the entries of each partition; `skip` maps deleted keys to the `ce_wrrv` of their
-    last record, where that is newer than the lowest frontier; `newest` is the highest
-    resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their partition,
-    whose last record is stale, so that their true state must be published again.
-    `records_since_snapshot` counts object records since the last complete snapshot.
+    `states` are the entries of each partition; `skip` maps deleted keys to the resourceVersion
+    (`ce_wrrv`) of their delete, where that is newer than the lowest frontier: the store ignores
+    replayed events of the key up to it; `newest` is the highest resourceVersion on the log, "" for
+    none. `pending_repairs` are the keys, with their partition, whose last record is stale, so that
+    their true state must be published again. `records_since_snapshot` counts object records since
+    the last complete snapshot.
     """
 
     decision: Decision

@@ -40,10 +40,10 @@ class StaleRecordRepair:
         self._pause_s = SETTLE_S
 
     def may_end(self, snapshot: str, *, all_queued: bool) -> bool:
-        """Whether `snapshot` may end: every gap is checked that was seen when all its members were
-        queued and its begins acknowledged. A reader that starts at a begin never sees what is stale
-        before it; later gaps do not count, for where another process writes to the same topic there
-        is always one."""
+        """Whether `snapshot` may end: all gaps that were known when its last member was queued, and
+        its begins were acknowledged, have been checked. A reader that starts at a begin never sees
+        what is stale before it; later gaps do not count, for where another process writes to the
+        same topic there is always one."""
         if all_queued and self._ending[0] != snapshot:
             self._ending = (snapshot, self._seen)
         return all_queued and self._looked >= self._ending[1]

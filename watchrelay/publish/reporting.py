@@ -37,7 +37,7 @@ class PublishReporter:
         self._log_again_s = float("-inf")
 
     def acked(self, batch: RenderedBatch, queues: StreamQueues, now_s: float) -> None:
-        """Count an acknowledged batch, already out of `queues`. `now_s` is monotonic."""
+        """Count an acknowledged batch, which was removed from `queues`. `now_s` is monotonic."""
         topic = self._topic
         for kind, count in batch.kinds().items():
             if count:

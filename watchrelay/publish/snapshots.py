@@ -29,7 +29,7 @@ AHEAD_BYTES = 256 * 1024
 BESIDE_BYTES = 32 * 1024
 """The same beside live events, which wait for what was queued before them."""
 QUIET_S = 0.25
-"""There are no live events after this long without one."""
+"""A stream without events for this long counts as one without live events."""
 
 
 class Snapshot:

@@ -35,6 +35,7 @@ REFILL_KEYS_MAX = 4096
 """Dirty keys examined in one step at most, so that a step over keys that need no record stays under
 some milliseconds."""
 _LIVE: frozenset[Reason] = frozenset({"watch", "relist", "resume", "conflated"})
+"""Reasons of changes, as opposed to snapshot members and repairs."""
 
 Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
 """(key, value or None to unpack it, entry, hash of the part on the log or None) -> what to publish

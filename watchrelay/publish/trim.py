@@ -44,7 +44,8 @@ def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
 
 def less(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
     """The next smaller form of a value trimmed so far; None when there is none, or when it nests
-    too deep for the stack of now (near 1000 levels, of a type whose depth is not checked)."""
+    too deep for what is left of the call stack (near 1000 levels, of a type whose depth is not
+    checked)."""
     steps: list[tuple[bytes, Trimmed]] = []
     try:
         if not trimmed:

@@ -94,8 +94,8 @@ class StreamAdmission:
         self.first_wait_s = first_wait_s
 
     async def acquire_list_slot(self, *, large: bool) -> None:
-        """Take a slot, once per list. Before `enter`, so that the prober never waits for a slot of
-        a stream that waits for the probe."""
+        """Take a slot, once per list. Before `enter`, so that the stream that probes never waits
+        for a slot held by a stream that waits for the probe."""
         if self._slots:
             return
         admission = self._admission

@@ -74,6 +74,7 @@ class CircuitBreaker:
         self._rng = rng
         self._backoff = Backoff()
         self._answered = False
+        """The server has answered a request since the newest trip."""
         self._watch_broke = False
         self._waiting: set[int] = set()
         self._failing: dict[int, bool] = {}

@@ -24,8 +24,8 @@ from watchrelay.model.streams import WatchPlan
 TIMEOUT_SLACK_S = 15.0
 DEADLINE_JITTER_S = 3.0
 STREAMING_SINCE = (1, 34)
-"""The first server whose WatchList, and whose lists from cache snapshots, stay enabled. Source:
-KEP-3157, KEP-4988."""
+"""The first Kubernetes version that has WatchList, and lists from cache snapshots, enabled by
+default for good. Source: KEP-3157, KEP-4988."""
 NO_STREAMING_LISTS_S = 6 * 3600.0
 FORBIDDEN_GRACE_S = 30.0
 """A 403 for what was allowed before is retried quickly for this long: while an API server starts,

@@ -250,8 +250,8 @@ class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
     `cursor` is the version of everything delivered so far. `idle_s` is how long it may be silent,
-    `source_idle_s` how long the source lets it be: where `idle_s` is not shorter, reads need no
-    deadline of ours. `contact_s` is when the newest frame came, or when the watch was opened;
+    `source_idle_s` how long the source lets it be: where that ends the read first, the loop
+    needs no deadline. `contact_s` is when the newest frame came, or when the watch was opened;
     `objects` and `lines` count what came. `liveness`: before the first frame of a watch that should
     bring bookmarks the server's current version is requested ("due"); after that it may be silent
     for `idle_s` and no longer ("checked").

@@ -37,7 +37,8 @@ from watchrelay.watch import machine
 log = logging.getLogger(__name__)
 
 STAMP_EVERY_MS = 50
-"""The two gauges of time are set at most this often: a set costs more than counting a batch."""
+"""The two gauges of time are set at most this often: setting a gauge costs more than counting a
+batch."""
 
 _WAITING_FOR = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
 """State `waiting`: the resource, the permission for it, or an entry of the config is missing."""
