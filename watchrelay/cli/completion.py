@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
 
 from watchrelay.cli.options import Command
 
@@ -17,25 +18,28 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
 
 
-def completion(*, shell: str) -> int:
-    import shtab
+def command(build_parser: Callable[[], argparse.ArgumentParser]) -> Command:
+    """The command; `build_parser` makes the parser of all commands."""
 
-    from watchrelay.cli.main import build_parser
+    def completion(*, shell: str) -> int:
+        import shtab
 
-    def complete_files(parser: argparse.ArgumentParser) -> None:
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for command in action.choices.values():
-                    complete_files(command)
-            elif action.metavar == "FILE":
+        parser = build_parser()
+        for action in _actions(parser):
+            if action.metavar == "FILE":
                 action.complete = shtab.FILE  # type: ignore[attr-defined]  # the name that shtab reads
+        print(shtab.complete(parser, shell=shell))
+        return 0
 
-    parser = build_parser()
-    complete_files(parser)
-    print(shtab.complete(parser, shell=shell))
-    return 0
+    return Command(
+        "print a completion script for your shell", _DESCRIPTION, completion, _add_arguments
+    )
 
 
-COMMAND = Command(
-    "print a completion script for your shell", _DESCRIPTION, completion, _add_arguments
-)
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Those of the parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from _actions(each)

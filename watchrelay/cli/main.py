@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "rbac": rbac.COMMAND,
     "asyncapi": asyncapi.COMMAND,
     "schema": schema.COMMAND,
-    "completion": completion.COMMAND,
+    "completion": completion.command(lambda: build_parser()),
     "version": version.COMMAND,
 }
 """Every verb, in the order of --help."""
