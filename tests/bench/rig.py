@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +185,7 @@ def loop_ms() -> float:
         os.sched_setaffinity(0, before)
 
 
-class Program:
+class Program(ABC):
     """A process on the relay's core that fills a topic; a context manager. `launched_s` is
     monotonic."""
 
@@ -199,20 +200,20 @@ class Program:
     def __exit__(self, *_: object) -> None:
         self._kill()
 
-    def _launch(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _launch(self) -> None: ...
 
-    def _kill(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _kill(self) -> None: ...
 
     @property
+    @abstractmethod
     def pid(self) -> int:
         """Its process id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def await_published(self) -> None:
         """Return once all that was listed is acknowledged."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Launch it, again if it was stopped."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from watchrelay.contract.control import starting_point
 from watchrelay.contract.records import Decoded, decode
@@ -33,26 +34,26 @@ class Faults:
     batch comes again."""
 
 
-class SendsByTask:
+class SendsByTask(ABC):
     """A sink whose `deliver` is all there is."""
 
+    @abstractmethod
     async def deliver(self, batch: Batch) -> Receipt:
         """As KafkaSink's."""
-        raise NotImplementedError
 
-    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> asyncio.Task[None]:
+    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> asyncio.Task[Any]:
         """As the port says."""
 
-        async def send() -> None:
-            try:
-                answer: Receipt | Exception = await self.deliver(batch)
-            except Exception as error:  # noqa: BLE001 - handed on, as the port says
-                answer = error
-            done(answer)
+        def answered(task: asyncio.Task[Receipt]) -> None:
+            if not task.cancelled():
+                error = task.exception()
+                done(error if isinstance(error, Exception) else task.result())
 
-        return asyncio.get_running_loop().create_task(send())
+        delivery = asyncio.get_running_loop().create_task(self.deliver(batch))
+        delivery.add_done_callback(answered)
+        return delivery
 
-    def withdraw(self, delivery: asyncio.Task[None]) -> None:
+    def withdraw(self, delivery: asyncio.Task[Any]) -> None:
         """As the port says."""
         delivery.cancel()
 

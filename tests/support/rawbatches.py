@@ -10,7 +10,6 @@ import cramjam
 import zstandard
 from aiokafka import AIOKafkaProducer
 from aiokafka.codec import snappy_encode
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from watchrelay.contract.headers import varint
@@ -66,11 +65,11 @@ def bomb(codec: str, megabytes: int, *, base: int = 0) -> bytes:
     return batch([(b"bomb", bytes(megabytes << 20), [])], codec=codec, base=base)
 
 
-class RawBatch(BatchBuilder):  # type: ignore[misc]  # aiokafka carries no types
-    """Finished bytes in the shape that aiokafka's producer sends as they are."""
+class RawBatch:
+    """Finished bytes with the methods of aiokafka's BatchBuilder that its producer calls: it sends them
+    as they are."""
 
     def __init__(self, data: bytes, count: int) -> None:
-        # Not the base's own start: it would make a builder that is never used.
         self._data, self._count = data, count
 
     def record_count(self) -> int:

@@ -43,7 +43,7 @@ def duration_s(value: object) -> float:
     operator."""
     example = "such as 500ms, 10s, 5m or 1h30m"
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"must be a duration, {example}")  # noqa: TRY004 (one error type for operators)
+        raise ValueError(f"must be a duration, {example}")
     text = str(value).strip()
     if re.fullmatch(_NUMBER, text):
         if float(text) == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -49,11 +50,14 @@ def test_two_flushes_are_an_interval_apart_or_one(gaps: list[float]) -> None:
     async def scene() -> list[float]:
         timer, times, waits = FlushTimer(0.004), list[float](), list[float]()
         now_s = asyncio.get_running_loop().time
+
+        def note_wait(asked_s: float) -> None:
+            waits.append(now_s() - asked_s)
+
         for gap in gaps:
             await asyncio.sleep(gap)
-            asked_s = now_s()
             timer.flush(noting(times))
-            timer.flush(lambda asked_s=asked_s: waits.append(now_s() - asked_s))  # type: ignore[misc]  # mypy infers no lambda with a default
+            timer.flush(partial(note_wait, now_s()))
         await asyncio.sleep(1)
         assert len(times) == len(waits) == len(gaps)
         assert all(0 <= wait_s <= 0.004 + 1e-6 for wait_s in waits)

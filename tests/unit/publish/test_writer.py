@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -311,7 +312,7 @@ class HoldingSink(FakeSink):
         super().__post_init__()
         self.held: list[tuple[Batch, Callable[[Receipt | Exception], None]]] = []
 
-    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> asyncio.Task[None]:
+    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> asyncio.Task[Any]:
         if not self.holding:
             return super().send(batch, done)
         self.held.append((batch, done))

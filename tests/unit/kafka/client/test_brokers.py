@@ -15,6 +15,7 @@ from aiokafka.protocol.metadata import MetadataResponse_v5
 from tests.support.sinkparts import until
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.link import Link
 
 METADATA, VERSIONS = 3, 18
 Described = list[tuple[int, str | None, int]]
@@ -167,10 +168,17 @@ async def test_a_cluster_that_was_let_go_asks_nobody_and_keeps_no_connection() -
 
 
 async def test_a_broker_that_is_not_named_any_more_cannot_be_opened() -> None:
+    link = Link(
+        client_id="t",
+        timeout_s=1.0,
+        request_bytes=1000,
+        answered=lambda *_: None,
+        lost=lambda *_: None,
+    )
     async with cluster() as (brokers, _):
         await brokers.refresh({"a"})
         with pytest.raises(KafkaConnectionError):
-            await brokers.open(7, None)  # type: ignore[arg-type]  # nothing is done with it
+            await brokers.open(7, link)
 
 
 async def test_one_that_is_let_go_while_it_connects_keeps_no_connection() -> None:
