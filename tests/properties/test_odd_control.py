@@ -35,6 +35,7 @@ LEGAL: dict[str, dict[str, Any]] = {
         "time": "2026-01-01T00:00:00.000Z",
         "from": {"snapshot": "1-1", "begin": [3]},
     },
+    "release": {"epoch": 7},
     "stream": {
         "topic": "k8s.test.core.pods",
         "partitions": 1,

@@ -80,6 +80,20 @@ def claimed_twice() -> Vector:
     )  # fmt: skip
 
 
+def released() -> Vector:
+    log, writer = _history()
+    control: list[tuple[int, str, dict[str, object] | None]] = [
+        (0, "stream/pods", description(1)),
+        (1, "claim/pods", claim("w1")),
+        (2, "snapshot/pods", writer.index()),
+        (3, "release/pods", {"epoch": 2}),
+    ]
+    return Vector(
+        "bootstrap-released", "F28: the writer has written its last record: nothing changes for a reader.", [log],
+        bootstrap="control", control=control,
+    )  # fmt: skip
+
+
 def no_snapshot_yet() -> Vector:
     log = Log()
     writer = Writer(_STREAM, [log], epoch=2)
@@ -238,6 +252,7 @@ def tell() -> list[Vector]:
         by_index(),
         by_claim(),
         claimed_twice(),
+        released(),
         no_snapshot_yet(),
         retired(),
         several_partitions(),

@@ -33,6 +33,7 @@ _TITLES = {
 }
 _CONTROL = {
     "claim": "claim/<stream>: who writes a stream; its offset makes the epoch",
+    "release": "release/<stream>: the writer of an epoch has written its last record",
     "stream": "stream/<stream>: the topic of a stream, and what determines its content",
     "snapshot": "snapshot/<stream>: the newest complete snapshot",
 }
@@ -370,6 +371,7 @@ def _schemas(settings: Settings) -> dict[str, Any]:
             "Epoch: epochBase of the stream's description plus the offset of the first record "
             "with this instance.",
         ),
+        "release": _object({"epoch": _INTEGER}, "Written when a stream moves to another replica."),
         "stream": _object(
             {
                 **dict.fromkeys(("topic", "keyFormat", "resource", "configHash"), _STRING),

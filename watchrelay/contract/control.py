@@ -1,5 +1,5 @@
-"""The control topic: its records (claims, stream descriptions, the snapshot index), and the fold of
-them that writers and readers use. Pure.
+"""The control topic: its records (claims, releases, stream descriptions, the snapshot index), and
+the fold of them that writers and readers use. Pure.
 
 Source: docs/record-contract.md, section 7.
 """
@@ -18,7 +18,7 @@ from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import BROKEN_JSON, short, why_broken
 from watchrelay.core.timestamps import parse_timestamp, rfc3339
 
-ControlKind = Literal["claim", "stream", "snapshot"]
+ControlKind = Literal["claim", "release", "stream", "snapshot"]
 Value = dict[str, Any]
 """A control record's JSON."""
 
@@ -37,6 +37,7 @@ _DEPTH_MAX = 32
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 _Id = Annotated[str, Meta(min_length=1, max_length=_ID_MAX)]
 _Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+_Epoch = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 _TopicName = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9._-]{1,249}\Z")]
 
 
@@ -61,6 +62,7 @@ class _IndexPartition(msgspec.Struct):
 
 _FIELDS: dict[str, dict[str, Any]] = {
     "claim": {"instance": _Id, "holder": _Name, "from": _From | None},
+    "release": {"epoch": _Epoch},
     "stream": {
         "topic": _TopicName,
         "partitions": Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)],
@@ -73,7 +75,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     },
     "snapshot": {
         "snapshot": _Id,
-        "epoch": Annotated[int, Meta(ge=0, le=EPOCH_MAX)],
+        "epoch": _Epoch,
         "rv": Annotated[str, Meta(max_length=NAME_MAX)],
         "time": str,
         "count": _Count,
@@ -82,7 +84,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
     },
 }
 """What this version reads of each kind, and its type; other fields are left as they are."""
-_REQUIRED = {"claim": ("instance",), "stream": ("topic", "partitions", "epochBase"), "snapshot": ()}
+_REQUIRED = {
+    "claim": ("instance",),
+    "release": ("epoch",),
+    "stream": ("topic", "partitions", "epochBase"),
+    "snapshot": (),
+}
 
 
 class ControlRecord(NamedTuple):
@@ -107,14 +114,14 @@ def parse_control_key(key: bytes | None) -> tuple[ControlKind, str]:
     except UnicodeDecodeError:
         kind = slash = stream = ""
     match kind:
-        case "claim" | "stream" | "snapshot" if (
+        case "claim" | "release" | "stream" | "snapshot" if (
             slash and stream and len(stream) <= NAME_MAX and stream.isprintable()
         ):
             return kind, stream
         case _:
             raise RecordRefused(
-                f"control record with key {short(repr(key))}: claim/, stream/ or snapshot/ and a "
-                "stream id are read"
+                f"control record with key {short(repr(key))}: claim/, release/, stream/ or "
+                "snapshot/ and a stream id are read"
             )
 
 
@@ -260,6 +267,8 @@ class StreamControl:
     claimed: int = -1
     """The highest of those, -1 before any claim."""
     holder: str | None = None
+    released: int = -1
+    """The newest epoch of which a release was read; -1 for none."""
     origin: Value | None = None
     """The `from` of the newest claim."""
     epoch_base: int | None = None
@@ -367,6 +376,8 @@ class ControlState:
                     held.holder, held.origin = parsed.get("holder"), parsed.get("from")
             case "stream":
                 _describe(held, stream, parsed)
+            case "release" if parsed is not None:
+                held.released = max(held.released, parsed["epoch"])
             case "snapshot":
                 held.index = parsed
             case _:

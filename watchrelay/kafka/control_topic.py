@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 from watchrelay import __version__
 from watchrelay.contract.control import (
     EPOCH_BASE_MAX,
+    ControlKind,
     ControlState,
     StreamControl,
     Value,
@@ -231,6 +232,8 @@ class ControlTopic:
     async def forget(self, stream: str) -> None:
         """Null every record of `stream`, its description last, so that an interrupted call can be
         repeated."""
+        if self._state.of(stream).released >= 0:
+            await self._append("release", stream, None)
         for kind in ("snapshot", "claim", "stream"):
             await self._append(kind, stream, None)
 
@@ -281,9 +284,7 @@ class ControlTopic:
         self._restored.set()
         return True
 
-    async def _append(
-        self, kind: Literal["claim", "snapshot", "stream"], stream: str, value: Value | None
-    ) -> int:
+    async def _append(self, kind: ControlKind, stream: str, value: Value | None) -> int:
         record = WireRecord(
             control_key(kind, stream), None if value is None else control_value(value), []
         )

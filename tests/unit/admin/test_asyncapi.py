@@ -180,7 +180,7 @@ def test_a_topic_is_one_channel_with_the_settings_that_it_is_created_with(config
     assert "nodes" in channels["many"]["title"]
     assert channels["unresolved-widgets"]["address"] is None
     control, signal = channels[control_spec(settings).name], channels[signal_spec(settings).name]
-    assert set(control["messages"]) == {"claim", "stream", "snapshot"}
+    assert set(control["messages"]) == {"claim", "release", "stream", "snapshot"}
     assert set(signal["messages"]) == {"signal"}
     assert root["operations"][f"read.{signal_spec(settings).name}"]["action"] == "receive"
 

@@ -46,6 +46,15 @@ def test_a_description_of_an_older_writer_does_not_lower_epochs() -> None:
     assert held.description == {"topic": "t", "partitions": 1, "epochBase": 1}
 
 
+def test_the_newest_release_is_known_and_no_claim() -> None:
+    held = read(
+        described(1), claim("a"), ("release/pods", {"epoch": 2}), ("release/pods", {"epoch": 1})
+    ).of("pods")
+    assert (held.released, held.epoch, held.holder) == (2, 2, "h")
+    assert read(("release/pods", {"epoch": 2}), ("release/pods", None)).of("pods").released == 2
+    assert read(claim("a")).of("pods").released == -1
+
+
 def test_null_forgets_index_and_description_but_no_claim() -> None:
     held = read(
         described(1),
@@ -84,6 +93,8 @@ def test_reading_again_changes_nothing() -> None:
         (b"claim/pods", b"[]"),
         (b"claim/pods", b"{}"),
         (b"claim/pods", b'{"instance":7}'),
+        (b"release/pods", b"{}"),
+        (b"release/pods", b'{"epoch":-1}'),
         (b"stream/pods", b'{"epochBase":"1"}'),
         (b"claim/pods", b'{"instance":"\xff"}'),
         (b"claim/pods", b'{"instance":"a","from":' + b"[" * 100_000),
