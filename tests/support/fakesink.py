@@ -119,6 +119,7 @@ class FakeControl:
     written: list[tuple[str, str, dict[str, object] | None]] = field(default_factory=list)
     newest: dict[str, int] = field(default_factory=dict)
     indexes: dict[str, dict[str, object]] = field(default_factory=dict)
+    releases: dict[str, int] = field(default_factory=dict)
 
     async def claim(
         self,
@@ -141,6 +142,19 @@ class FakeControl:
         return next(
             (origin for claimed, origin in reversed(self.claims) if claimed == stream), None
         )
+
+    def newest_epoch(self, stream: str) -> int | None:
+        """As the port says."""
+        return self.newest.get(stream)
+
+    async def released(self, stream: str, epoch: int, *, within_s: float) -> bool:
+        """As the port says."""
+        deadline_s = asyncio.get_running_loop().time() + within_s
+        while self.releases.get(stream, -1) < epoch:
+            if asyncio.get_running_loop().time() >= deadline_s:
+                return False
+            await asyncio.sleep(0.01)
+        return True
 
     def claimed_elsewhere(self, stream: str) -> int:
         """Another writer claims."""

@@ -197,8 +197,25 @@ class ControlTopic:
             return False
         return not (by_others and held.instances.get(self._claims.get(stream, "")) == held.claimed)
 
+    def newest_epoch(self, stream: str) -> int | None:
+        """The epoch of the newest claim of `stream` that was read; None without one."""
+        return self._state.of(stream).epoch
+
+    async def released(self, stream: str, epoch: int, *, within_s: float) -> bool:
+        """Whether the writer of `epoch` or a later one has released `stream`, once that was read,
+        or after `within_s`."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.until(lambda: self._state.of(stream).released >= epoch)
+        except TimeoutError:
+            return False
+        return True
+
     async def write(
-        self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
+        self,
+        kind: Literal["release", "snapshot", "stream"],
+        stream: str,
+        value: dict[str, object] | None,
     ) -> None:
         """Write a control record, None to forget it; returns when it is acknowledged. It is read
         back a moment later."""

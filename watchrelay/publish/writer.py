@@ -44,6 +44,8 @@ FULL_BYTES = 128 * 1024
 FIRST_HEARTBEAT_S = 0.5
 """From the response's headers of a watch that continues from the log to the heartbeat that confirms
 it: a server whose history has expired sends its 410 within this time."""
+RELEASE_WAIT_S = 1.0
+"""How long a claimant waits for the last records of a living writer. WIRE 4.1."""
 HEARTBEAT_SLOTS = 10
 """Streams send heartbeats in this many groups: one produce request serves many heartbeats, yet not
 all of 200 streams fall in one step."""
@@ -189,7 +191,11 @@ class StreamRelay:
     # ---- claim, run, drain -----------------------------------------------------------------------
 
     async def claim(
-        self, highest_epoch: Callable[[], Awaitable[int]], *, recreated: bool = False
+        self,
+        highest_epoch: Callable[[], Awaitable[int]],
+        *,
+        recreated: bool = False,
+        awaits_release: bool = False,
     ) -> int:
         """Open a new epoch: a claim in the control topic, then an acknowledged claim marker on
         every partition.
@@ -197,6 +203,8 @@ class StreamRelay:
         Args:
             highest_epoch: Returns the highest epoch on the topic.
             recreated: The topic was recreated, so no starting point in it is known.
+            awaits_release: The writer of the newest claim is alive and hands the stream over: its
+                last records are to be before the markers.
 
         Raises:
             Fenced: Another writer claimed meanwhile.
@@ -206,18 +214,29 @@ class StreamRelay:
         if not recreated:
             self._origin = await self._control.origin(stream, self.spec.partitions)
         description, origin = self.spec.description, self._origin
+        former = self._control.newest_epoch(stream) if awaits_release else None
         self._epoch = await self._control.claim(
             stream, description, starting_point=origin, highest_epoch=highest_epoch
         )
         self._encoder = encoder_for(self.spec, self._epoch)
         self._status.epoch = self._epoch
         self._metrics.stream_epoch.set(self._epoch)
+        if former is not None:
+            await self._await_release(former)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._in_group(self._send_claims)
         if self._foreign_records is not None:
             checked = [queue.claimed_at + 1 for queue in queues.partitions]
             self._repair = StaleRecordRepair(stream, self._epoch, self._foreign_records, checked)
         return self._epoch
+
+    async def _await_release(self, former: int) -> None:
+        began_s = self._now_s()
+        released = await self._control.released(self.spec.id, former, within_s=RELEASE_WAIT_S)
+        took_s = round(self._now_s() - began_s, 3)
+        extra = {"stream": self.spec.id, "epoch": former, "released": released, "took_s": took_s}
+        log.info("waited for the former writer", extra=extra)
+        self._check_ownership()
 
     @property
     def to_read(self) -> list[tuple[int | None, int]]:

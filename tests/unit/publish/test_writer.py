@@ -40,6 +40,59 @@ def test_a_claim_puts_a_marker_on_every_partition_and_waits_for_the_acknowledgem
     run_virtually(body())
 
 
+def test_the_markers_of_a_claim_wait_for_the_release_of_a_living_writer() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        former = rig.control.claimed_elsewhere("pods")
+        async with asyncio.TaskGroup() as tasks:
+            claim = tasks.create_task(rig.relay.claim(rig.highest_epoch, awaits_release=True))
+            await asyncio.sleep(0.5)
+            assert rig.control.claims, "the control claim waits for nothing"
+            assert not rig.markers("claim")
+            rig.control.releases["pods"] = former
+            await asyncio.sleep(0.02)
+            assert claim.done()
+        assert [marker.epoch for marker in rig.markers("claim")] == [former + 1]
+
+    run_virtually(body())
+
+
+def test_a_writer_that_releases_nothing_is_waited_for_one_second_at_most() -> None:
+    async def body() -> None:
+        rig, loop = Rig(partitions=1), asyncio.get_running_loop()
+        rig.control.claimed_elsewhere("pods")
+        began_s = loop.time()
+        await rig.relay.claim(rig.highest_epoch, awaits_release=True)
+        assert 1.0 <= loop.time() - began_s < 1.1
+
+    run_virtually(body())
+
+
+def test_a_claim_that_is_overtaken_while_it_waits_for_a_release_writes_no_marker() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        rig.control.claimed_elsewhere("pods")
+        claim = asyncio.create_task(rig.relay.claim(rig.highest_epoch, awaits_release=True))
+        await asyncio.sleep(0.5)
+        rig.control.claimed_elsewhere("pods")
+        with pytest.raises(Fenced):
+            await claim
+        assert not rig.markers("claim")
+
+    run_virtually(body())
+
+
+def test_without_a_living_writer_nothing_is_waited_for() -> None:
+    async def body() -> None:
+        rig, loop = Rig(partitions=1), asyncio.get_running_loop()
+        rig.control.claimed_elsewhere("pods")
+        began_s = loop.time()
+        await rig.relay.claim(rig.highest_epoch)
+        assert loop.time() == began_s
+
+    run_virtually(body())
+
+
 def test_the_first_snapshot_says_added_between_begin_and_end_and_completes_the_stream() -> None:
     async def body() -> None:
         rig = Rig()
