@@ -131,6 +131,7 @@ class Rig:
         max_message_bytes: int = 1 << 20,
         conflate: bool = True,
         reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
+        may_finish: Callable[[], bool] = lambda: False,
     ) -> None:
         self.spec = spec or spec_of(partitions=partitions, snapshot_interval_s=snapshot_interval_s)
         self.sink = sink or FakeSink()
@@ -151,6 +152,7 @@ class Rig:
             max_message_bytes=max_message_bytes,
             conflate=conflate,
             reread_limit=reread_limit,
+            may_finish=may_finish,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
         )

@@ -159,6 +159,8 @@ class Producer:
         self._opening: set[int] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._is_flushing = self._is_cut = False
+        self.held: Callable[[], bool] = lambda: False
+        """Asked before each produce request is written; while it is true none leaves."""
 
     async def run(self) -> None:
         """Serve until cancelled; then `cut`."""
@@ -225,6 +227,23 @@ class Producer:
         """As `metadata.topic_ids`; None while no broker is known. Raises: KafkaError, OSError."""
         brokers = self._access.brokers
         return None if brokers is None else await brokers.topic_ids(topics)
+
+    async def end_offset(self, place: TopicPartition) -> int:
+        """The end of a partition, as its leader knows it now. Raises: KafkaError, OSError."""
+        brokers = await self._access.reach()
+        await self._refresh(brokers, {place.topic})
+        return await brokers.end_offset(*place)
+
+    def resume(self) -> None:
+        """Send what was held."""
+        for link in (*self._links.values(), *self._retired):
+            link.resume()
+
+    def reset(self) -> None:
+        """Abort the connections: of what was sent and not answered nothing reaches a broker later
+        on. Every pending batch is sent again by other connections."""
+        for link in (*self._links.values(), *self._retired):
+            link.abort()
 
     def cut(self) -> None:
         """From here on no byte leaves; every pending batch is answered with `CUT`."""
@@ -496,6 +515,7 @@ class Producer:
             request_bytes=self._settings.request_bytes,
             answered=self._answered,
             lost=self._link_lost,
+            held=lambda: self.held(),
         )
         try:
             await brokers.open(node, link)

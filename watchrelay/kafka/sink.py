@@ -16,6 +16,7 @@ from watchrelay.core.errors import RecordTooLarge
 from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
 from watchrelay.kafka.cluster_access import SECRETS
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
@@ -210,6 +211,26 @@ class KafkaSink:
         known = self._topic(topic)
         known.message_bytes = message_bytes
         known.batch_bytes = self._settings.batch_bytes
+
+    def hold_while(self, held: Callable[[], bool]) -> None:
+        """Ask `held` before each produce request is written: while it is true none leaves."""
+        self._producer.held = held
+
+    def resume(self) -> None:
+        """Send what was held."""
+        self._producer.resume()
+
+    def reset(self) -> None:
+        """Have nothing that was sent and not acknowledged reach a broker later on; it is sent
+        again."""
+        self._producer.reset()
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        """The end of a partition, as its leader knows it now. Raises: SinkUnavailable."""
+        try:
+            return await self._producer.end_offset(TopicPartition(topic, partition))
+        except (KafkaError, OSError) as error:
+            raise unreachable(self._connection, error) from error
 
     async def run(self) -> None:
         """Serve until cancelled; then no byte leaves any more."""

@@ -62,6 +62,8 @@ class StreamRelay:
         queue_bytes: Bound of the queues. With `conflate`, the fullest partitions keep only the set
             of their keys while the sum is over it; else the watch waits.
         concluded: Called when a snapshot is complete.
+        may_finish: Whether what is queued may be sent although a newer claim was read in the
+            control topic; by default the writer stops.
         reread_limit: Reads the topic's `max.message.bytes`; None when it cannot.
     """
 
@@ -81,6 +83,7 @@ class StreamRelay:
         max_message_bytes: int = 1024 * 1024,
         conflate: bool = True,
         concluded: Callable[[], None] = lambda: None,
+        may_finish: Callable[[], bool] = lambda: False,
         reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
         flush_timer: FlushTimer | None = None,
         foreign_records: ForeignRecordReader | None = None,
@@ -91,6 +94,7 @@ class StreamRelay:
         self.spec = spec
         self._sink, self._control, self._state = sink, control, state
         self._metrics, self._status, self._concluded = metrics, status, concluded
+        self._may_finish = may_finish
         self._queue_bytes, self._batch_bytes = queue_bytes, batch_bytes
         self._now_s, self._wall_ms, self._heartbeat_interval = now_s, wall_ms, heartbeat_interval
         self._reporter = PublishReporter(
@@ -290,7 +294,7 @@ class StreamRelay:
             async with asyncio.timeout(deadline_s):
                 await self._settle()
                 last = self._phase.frontier if isinstance(self._phase, Draining) else None
-                if last is not None:
+                if last is not None and not self._is_outclaimed():
                     self._queues.mark("heartbeat", frontier=last, time_ms=self._wall_ms())
                 await self._settle()
         except TimeoutError:
@@ -495,8 +499,11 @@ class StreamRelay:
         elif queue.waiting or self._snapshot is not None or queue.dirty is not None:
             self._wake()
 
+    def _is_outclaimed(self) -> bool:
+        return self._control.outclaimed(self.spec.id, self._epoch) and not self._may_finish()
+
     def _check_ownership(self) -> None:
-        if self._control.outclaimed(self.spec.id, self._epoch):
+        if self._is_outclaimed():
             raise Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     async def _refused(self, queue: PartitionQueue, error: RecordTooLarge) -> None:

@@ -212,6 +212,62 @@ async def test_the_same_bytes_leave_again_after_a_lost_link() -> None:
 
 
 @virtual
+async def test_while_it_is_held_nothing_is_written_and_then_what_waited() -> None:
+    async with staged() as (stage, tasks):
+        warm = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer()
+        await warm
+        doubts = [True]
+        stage.sink.hold_while(lambda: doubts[0])
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(60.0)
+        assert len(stage.sent()) == 1
+        doubts[0] = False
+        stage.sink.resume()
+        stage.answer(offset=7)
+        assert await delivery == Receipt([7])
+
+
+@virtual
+async def test_what_is_withdrawn_while_it_is_held_never_leaves() -> None:
+    async with staged() as (stage, tasks):
+        warm = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer()
+        await warm
+        stage.sink.hold_while(lambda: True)
+        delivery, kept = stage.deliver(tasks, 0), stage.deliver(tasks, 2)
+        await asyncio.sleep(0.1)
+        delivery.cancel()
+        await asyncio.wait((delivery,))
+        stage.sink.hold_while(lambda: False)
+        stage.sink.resume()
+        assert [place for place, _ in stage.sent()[-1][1]] == [2]
+        stage.answer(offset=8)
+        assert await kept == Receipt([8])
+
+
+@virtual
+async def test_a_reset_ends_the_connections_and_the_same_bytes_leave_once_nothing_is_held() -> None:
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        ((_, first),) = stage.sent()
+        stage.sink.hold_while(lambda: True)
+        stage.sink.reset()
+        assert stage.links[0][0].is_closing()
+        await asyncio.sleep(10.0)
+        assert not stage.links[0][-1].written
+        stage.sink.hold_while(lambda: False)
+        stage.sink.resume()
+        ((_, again),) = stage.sent()
+        assert again == first
+        stage.answer(offset=9)
+        assert await delivery == Receipt([9])
+
+
+@virtual
 async def test_an_answer_that_names_a_partition_twice_is_none_and_the_batch_is_sent_again() -> None:
     async with staged() as (stage, tasks):
         delivery = stage.deliver(tasks, 0)

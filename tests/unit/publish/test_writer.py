@@ -342,6 +342,63 @@ def test_a_newer_claim_stops_the_writer_within_a_heartbeat() -> None:
     run_virtually(body())
 
 
+def test_a_writer_that_may_finish_sends_what_is_queued_behind_a_newer_claim() -> None:
+    async def body() -> None:
+        rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: True)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say(rig.store.put(KEYS[0], b"1"))
+            rig.control.claimed_elsewhere("pods")
+            assert await rig.relay.drain(1.0)
+        assert rig.rebuilt() == rig.store.values()
+        for partition in range(2):
+            last = rig.records(partition)[-1]
+            assert isinstance(last, MarkerRecord)
+            assert (last.kind, last.frontier) == ("heartbeat", str(rig.store.version))
+
+    run_virtually(body())
+
+
+def test_a_writer_that_finishes_does_not_end_its_open_snapshot() -> None:
+    async def body() -> None:
+        slow = FakeSink(Faults(delay_s=0.1), random.Random(1))
+        rig = Rig(partitions=1, sink=slow, may_finish=lambda: True)
+        for number in range(3000):
+            rig.store.put(b"shop/n%d" % number, b"x" * 4000)
+        async with rig.running():
+            rig.sync()
+            await asyncio.sleep(0.5)
+            assert rig.markers("begin")
+            rig.control.claimed_elsewhere("pods")
+            assert await rig.relay.drain(1.0)
+        assert not rig.markers("end")
+        assert not rig.control.indexes
+
+    run_virtually(body())
+
+
+def test_a_writer_stops_as_soon_as_it_may_not_finish_any_more() -> None:
+    async def body() -> None:
+        may = [True]
+        rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: may[0])
+        with pytest.raises(ExceptionGroup) as caught:
+            async with rig.running():
+                rig.sync()
+                await until(lambda: rig.status.complete)
+                rig.control.claimed_elsewhere("pods")
+                may[0] = False
+                rig.say(rig.store.put(KEYS[0], b"1"))
+                await rig.relay.drain(1.0)
+        assert caught.group_contains(Fenced)
+        assert all(
+            not isinstance(record, MarkerRecord) or record.kind != "heartbeat"
+            for record in (rig.records(partition)[-1] for partition in range(2))
+        )
+
+    run_virtually(body())
+
+
 def test_a_newer_claim_is_noticed_at_the_next_receipt() -> None:
     async def body() -> None:
         rig = Rig(heartbeat_interval_s=1000.0)

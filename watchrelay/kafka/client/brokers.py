@@ -120,16 +120,21 @@ class Brokers:
         host, port = self._nodes[node]
         await link.open(host, port, self._arguments)
 
+    async def end_offset(self, topic: str, partition: int) -> int:
+        """The end of a partition, as its leader knows it."""
+        leader = await self._leader(topic, partition)
+        try:
+            return await leader.offset(topic, partition, _END)
+        finally:
+            leader.close()
+
     async def locate(
         self, topic: str, partition: int, start: int, producer: tuple[int, int], sequence: int
     ) -> int | None:
         """The offset of the batch with that producer id, epoch and base sequence, which is not
         before `start`, or among the newest offsets if that is negative; None if it is not found up
         to the end of the partition."""
-        node = self.leader(topic, partition)
-        if node not in self._nodes:
-            raise LeaderNotAvailableError
-        leader = await self._connected(*self._nodes[node])
+        leader = await self._leader(topic, partition)
         try:
             end = await leader.offset(topic, partition, _END)
             begin = await leader.offset(topic, partition, _BEGIN)
@@ -182,6 +187,12 @@ class Brokers:
         bootstrap = ((host, port) for host, port, _ in self._bootstrap)
         candidates = [*dict.fromkeys([*known, *bootstrap])]
         return sorted(candidates, key=lambda candidate: candidate == self._failed)
+
+    async def _leader(self, topic: str, partition: int) -> _Asked:
+        node = self.leader(topic, partition)
+        if node not in self._nodes:
+            raise LeaderNotAvailableError
+        return await self._connected(*self._nodes[node])
 
     async def _connected(self, host: str, port: int) -> _Asked:
         self._check_open()

@@ -93,6 +93,7 @@ class Link(asyncio.Protocol):
         answered: Called with each partition, its error code and base offset.
         lost: Called once with the link, the partitions without an answer, and those that were not
             sent.
+        held: Asked before each request; while it is true none is written.
     """
 
     def __init__(
@@ -103,9 +104,10 @@ class Link(asyncio.Protocol):
         request_bytes: int,
         answered: Callable[[Any, int, int], None],
         lost: Callable[[Link, list[Any], list[Any]], None],
+        held: Callable[[], bool] = lambda: False,
     ) -> None:
         self.is_lost = False
-        self._answered, self._lost = answered, lost
+        self._answered, self._lost, self._held = answered, lost, held
         self._request_bytes = request_bytes
         name = client_id.encode()
         self._client_id = _NAME_LENGTH.pack(len(name)) + name
@@ -148,12 +150,17 @@ class Link(asyncio.Protocol):
         self._waiting += partitions
         self._pump()
 
+    def resume(self) -> None:
+        """Send what waits because it was held."""
+        self._pump()
+
     def _pump(self) -> None:
         while (
             self._waiting
             and len(self._requests) < IN_FLIGHT_MAX
             and not self._is_full
             and not self.is_lost
+            and not self._held()
         ):
             self._send_request()
 
