@@ -15,11 +15,16 @@ def retirement_holder() -> str:
     return f"{RETIRE}{socket.gethostname()}-{os.getpid()}"
 
 
+def is_retirement(holder: str) -> bool:
+    """Whether the holder of a claim is a retirement."""
+    return holder.startswith(RETIRE)
+
+
 def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
     """Why a relay stops writing `stream`; `holder` made the newest claim that it has read."""
     if holder is None or holder == ours:  # learned from a record of the stream itself
         return f"stream {stream}: a newer relay claimed it"
-    if holder.startswith(RETIRE):
+    if is_retirement(holder):
         return (
             f"stream {stream} was retired while this relay wrote it, by `{holder}`: its "
             "objects are deleted from its topic; "

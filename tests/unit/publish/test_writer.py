@@ -382,7 +382,8 @@ def test_a_writer_stops_as_soon_as_it_may_not_finish_any_more() -> None:
     async def body() -> None:
         may = [True]
         rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: may[0])
-        with pytest.raises(ExceptionGroup) as caught:
+
+        async def finish() -> None:
             async with rig.running():
                 rig.sync()
                 await until(lambda: rig.status.complete)
@@ -390,6 +391,9 @@ def test_a_writer_stops_as_soon_as_it_may_not_finish_any_more() -> None:
                 may[0] = False
                 rig.say(rig.store.put(KEYS[0], b"1"))
                 await rig.relay.drain(1.0)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await finish()
         assert caught.group_contains(Fenced)
         assert all(
             not isinstance(record, MarkerRecord) or record.kind != "heartbeat"
