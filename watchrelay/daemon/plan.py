@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from watchrelay.config.settings import DEFAULT_PARTITIONS
 from watchrelay.config.streams import (
     asked_partitions,
@@ -138,6 +140,12 @@ def plan_streams(
     return [
         _plan(settings, entry, resource, namespace, prefixed) for namespace in namespaces_of(entry)
     ]
+
+
+def plan_hash(spec: StreamSpec, *, suppress_unchanged: bool) -> str:
+    """The hash of how a replica would run the stream."""
+    plan = msgspec.json.encode((spec, suppress_unchanged), order="deterministic")
+    return hashlib.sha256(plan).hexdigest()[:16]
 
 
 def config_hash(settings: Settings) -> str:

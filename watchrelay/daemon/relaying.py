@@ -11,18 +11,22 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 
 from watchrelay.config import Settings
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import SinkUnavailable, TopicLost, TopicRefused
+from watchrelay.core.errors import KubeError, SinkUnavailable, TopicLost, TopicRefused, Unavailable
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, signal_spec
+from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import DaemonContext
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.daemon.tasks import end_all, must_run
+from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.group import GroupMember
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
@@ -35,6 +39,10 @@ from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
 log = logging.getLogger(__name__)
+
+_API_TIMEOUT_S = 5.0
+_HAND_OVER = 0.75
+"""The part of `shutdown.drainTimeout` in which other replicas may take the streams."""
 
 
 def make_context(
@@ -53,6 +61,19 @@ def make_context(
     control = ControlTopic(
         connection, control_spec(settings).name, sink, statuses=statuses, holder=holder
     )
+    sharing = None
+    if settings.sharding.enabled:
+        sharing = make_sharing(
+            settings,
+            client,
+            connection=connection,
+            control=control,
+            sink=sink,
+            metrics=metrics,
+            statuses=statuses,
+            holder=holder,
+            rng=rng,
+        )
     return DaemonContext(
         settings=settings,
         metrics=metrics,
@@ -68,6 +89,52 @@ def make_context(
         heartbeat_interval=HeartbeatInterval(settings.heartbeat_interval_s),
         rng=rng,
         flush_timer=flush_timer,
+        sharing=sharing,
+    )
+
+
+def make_sharing(
+    settings: Settings,
+    client: KubeClient,
+    *,
+    connection: KafkaConnection,
+    control: ControlTopic,
+    sink: KafkaSink,
+    metrics: Metrics,
+    statuses: StatusRegistry,
+    holder: str,
+    rng: random.Random,
+) -> Sharing:
+    """This replica's part in the group; nothing connects yet."""
+    sharding = settings.sharding
+
+    async def api_answers() -> bool:
+        try:
+            async with asyncio.timeout(_API_TIMEOUT_S):
+                await client.version()
+        except (Unavailable, TimeoutError):
+            return False
+        except KubeError:
+            return True  # an error is an answer too
+        return True
+
+    return Sharing(
+        holder,
+        make_group=partial(
+            GroupMember,
+            connection,
+            f"{settings.kafka.topic_prefix}.{settings.cluster}.relays",
+            session_s=sharding.session_timeout_s,
+            instance=sharding.instance,
+            metrics=metrics,
+            statuses=statuses,
+        ),
+        control=control,
+        sink=sink,
+        statuses=statuses,
+        api_answers=api_answers,
+        balance_after_s=sharding.balance_after_s,
+        rng=rng,
     )
 
 
@@ -93,10 +160,12 @@ class Relaying:
 
     def start(self) -> None:
         """Connect to Kafka, discover and run the streams."""
+        sharing = self._context.sharing
         for work, name in (
             (self._context.sink.run(), "sink"),
             (self._control(), "control"),
             (self._signal(), "signal"),
+            *(() if sharing is None else ((sharing.run(), "group"),)),
             (self.supervisor.run(), "supervisor"),
         ):
             task = must_run(work, name=name, stopping=self._stopping)
@@ -104,7 +173,8 @@ class Relaying:
 
     async def drain(self, *, deadline_s: float, at_once: asyncio.Event) -> bool:
         """Stop in the order of the data flow: discovery, the streams' watches and queues, then the
-        topics and connections.
+        topics and connections. Where replicas share the streams, others take over first what they
+        can.
 
         Args:
             deadline_s: monotonic.
@@ -112,9 +182,8 @@ class Relaying:
 
         Returns: whether nothing was left behind.
         """
-        self._running[-1].cancel()
         async with asyncio.TaskGroup() as group:
-            stopped = group.create_task(self.supervisor.stop(deadline_s=deadline_s), name="drain")
+            stopped = group.create_task(self._stop(deadline_s), name="drain")
             hurried = group.create_task(at_once.wait(), name="second signal")
             await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
             hurried.cancel()
@@ -122,7 +191,15 @@ class Relaying:
                 self.supervisor.abandon()
                 stopped.cancel()
         await end_all(self._running)
+        if self._context.sharing is not None:
+            await self._context.sharing.leave()
         return not stopped.cancelled() and stopped.result()
+
+    async def _stop(self, deadline_s: float) -> bool:
+        if (sharing := self._context.sharing) is not None:
+            await sharing.hand_over(within_s=_HAND_OVER * max(0.0, deadline_s - clock.now_s()))
+        self._running[-1].cancel()
+        return await self.supervisor.stop(deadline_s=deadline_s)
 
     # ---- the topics of the process ---------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from watchrelay.daemon.plan import (
     topic_spec,
 )
 from watchrelay.daemon.recovery import READS_AT_ONCE, LogReader, resume
+from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -47,7 +48,7 @@ from watchrelay.kafka.topics import Topics
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
-from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.metrics import Metrics, StreamMetrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
@@ -74,6 +75,8 @@ _FAILED = Backoff(base_s=1.0, cap_s=300.0, jitter=0.1)
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which an outclaimed relay has ended."""
+_FINISH_S = 1.0
+"""How long a writer goes on behind a newer claim; its successor waits no longer. WIRE 4.1."""
 _LIMIT_READ_S = 3.0
 """The same: heartbeats wait for it."""
 
@@ -88,7 +91,8 @@ class DaemonContext:
 
     `settings`: those in effect. `planned`: all streams whose resources discovery knows.
     `served`: whether the API server serves a resource (None: not known). `control_made` is set
-    once the control topic is usable. `server_version`: (major, minor) once known."""
+    once the control topic is usable. `server_version`: (major, minor) once known. `sharing`: where
+    replicas share the streams."""
 
     settings: Settings
     metrics: Metrics
@@ -103,6 +107,7 @@ class DaemonContext:
     holder: str
     heartbeat_interval: HeartbeatInterval
     server_version: tuple[int, int] | None = None
+    sharing: Sharing | None = None
     planned: Sequence[StreamSpec] = ()
     served: Callable[[Resource], Awaitable[bool | None]] = _unknown
     control_made: asyncio.Event = field(default_factory=asyncio.Event)
@@ -124,7 +129,7 @@ class StreamRunner:
         self.drained = True
         self._context = context
         self._status = context.statuses.open(self.spec.id, self.spec.topic)
-        self._metrics = context.metrics.stream(self.spec.id, self.spec.plan.selection.resource)
+        self._metrics = self._new_metrics()
         self._watcher: Watcher | None = None
         self._stopping = False
         self._ended = asyncio.Event()
@@ -135,7 +140,13 @@ class StreamRunner:
         """The topic was recreated since it last held the whole state."""
         self._foreign = False
         """The topic holds records that no claim explains, newer than the last whole state."""
+        self._tenure_over = False
+        """Another replica writes the stream, or will: this one stands by."""
         self._unexpected = UnexpectedErrors()
+
+    def _new_metrics(self) -> StreamMetrics:
+        resource = self.spec.plan.selection.resource
+        return self._context.metrics.stream(self.spec.id, resource)
 
     def stop(self, *, deadline_s: float) -> None:
         """Ask for the end: take nothing new, send what is held until `deadline_s` (monotonic)."""
@@ -161,15 +172,18 @@ class StreamRunner:
         """Write the stream until stopped; an unexpected error restarts this stream after a
         growing delay.
 
-        Raises: Fenced: a newer relay claimed the stream, and the process exits with 75."""
+        Raises: Fenced: a newer relay claimed the stream, and the process exits with 75; where
+        replicas share the streams, this one stands by instead."""
         delays = {"lost": _AGAIN, "refused": _REFUSED, "failed": _FAILED}
         try:
             while not self._stopping:
                 self._ended.clear()
                 began_s = clock.now_s()
                 error = await self._until_ended()
+                self._metrics.stream_owned.set(0)
+                if self._ends_tenure():
+                    continue
                 if not self._stopping:
-                    self._metrics.stream_owned.set(0)
                     self._status.complete = False
                     now_s = clock.now_s()
                     why = "lost" if error is None else "failed"
@@ -186,6 +200,8 @@ class StreamRunner:
             self._context.sink.close(self.spec.topic, self.spec.id)
             self._status.state = "stopped"
             self._metrics.stream_owned.set(0)
+            if self._context.sharing is not None:
+                self._context.sharing.ended(self.spec.id)
 
     async def _until_ended(self) -> Exception | None:
         """Claim, read the log back and follow the resource; why that ended: None when it was asked
@@ -194,6 +210,8 @@ class StreamRunner:
             begun = await unless(self._ended, self._begin(), name=f"begin {self.spec.id}")
             if begun is not None:
                 await self._follow(*begun)
+            elif self._tenure_over:
+                self._check_claims()
         except Fenced as error:
             # The records of a newer writer may come before its claim.
             if isinstance(error, ForeignRecords) and (
@@ -201,9 +219,7 @@ class StreamRunner:
             ):
                 self._foreign, self.drained = True, not self._stopping
                 return error
-            self._metrics.ownership_changes_total["fenced"].inc()
-            holder = self._context.control.holder_of(self.spec.id)
-            raise Fenced(ownership_lost(holder, self.spec.id, self._context.holder)) from error
+            self._lose(error)
         except Exception as error:
             # returned to run(), which logs it: it concerns this stream alone
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -216,6 +232,42 @@ class StreamRunner:
                 return None
             return error
         return None
+
+    def _check_claims(self) -> None:
+        """Raises: Fenced when another relay has claimed the stream since this one did."""
+        control, stream = self._context.control, self.spec.id
+        if self._epoch and control.outclaimed(stream, self._epoch, by_others=True):
+            raise Fenced(f"stream {stream}: a newer claim was read")
+
+    def _lose(self, error: Fenced) -> None:
+        """Another relay writes the stream. Raises: Fenced, unless replicas share the streams."""
+        holder = self._context.control.holder_of(self.spec.id)
+        why = ownership_lost(holder, self.spec.id, self._context.holder)
+        sharing, changes = self._context.sharing, self._metrics.ownership_changes_total
+        if sharing is None:
+            changes["fenced"].inc()
+            raise Fenced(why) from error
+        outsider = sharing.lost(self.spec.id)
+        changes["fenced" if outsider else "revoked"].inc()
+        extra = {"stream": self.spec.id, "error": why}
+        log.warning("stream ownership lost to another relay", extra=extra)
+        self._tenure_over = True
+
+    def _ends_tenure(self) -> bool:
+        """Where replicas share the streams: the writer has ended. Whether the stream now stands by,
+        for another replica writes it, or will."""
+        sharing, over = self._context.sharing, self._tenure_over
+        if sharing is None:
+            return False
+        self._tenure_over = False
+        sharing.ended(self.spec.id)
+        if over:
+            self._epoch, self._topic_recreated, self._foreign = 0, False, False
+            self._context.sink.close(self.spec.topic, self.spec.id)
+            self._status.renew()
+            self._status.objects = 0
+            self._status.epoch = self._status.frontier = None
+        return over
 
     def _show_end(self, error: Exception | None, wait_s: float) -> None:
         """Log, count and show why the stream restarts in `wait_s`."""
@@ -246,10 +298,8 @@ class StreamRunner:
             await self._context.control_made.wait()
             self._status.recovered("stream")
         await self._context.control.caught_up()
-        if self._epoch and self._context.control.outclaimed(
-            self.spec.id, self._epoch, by_others=True
-        ):
-            raise Fenced(f"stream {self.spec.id}: a newer claim was read")
+        former = await self._assigned()
+        self._check_claims()
         message_bytes = await self._topic_ready()
         store = Store(
             self.planned.transform,
@@ -269,7 +319,9 @@ class StreamRunner:
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(
-                self._highest_epoch, recreated=self._topic_recreated or self._moved()
+                self._highest_epoch,
+                recreated=self._topic_recreated or self._moved(),
+                awaits_release=bool(former),
             )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.restart(str(lost))
@@ -287,7 +339,32 @@ class StreamRunner:
         self._status.owner = self._context.holder
         self._metrics.stream_owned.set(1)
         self._metrics.ownership_changes_total["claim"].inc()
+        if self._context.sharing is not None:
+            self._context.sharing.claimed(self.spec.id, self._epoch)
         return store, relay, await self._resumed(relay, store, reader)
+
+    async def _assigned(self) -> str:
+        """Stand by until this replica may claim the stream: who writes it and hands it over, "" if
+        nobody does."""
+        sharing, stream = self._context.sharing, self.spec.id
+        if sharing is None:
+            return ""
+        await sharing.joined()
+        if not sharing.may_claim(stream):
+            self._context.metrics.forget_gauges(stream)
+            self._status.recovered("stream")
+            self._status.state = "standby"
+            self._status.owner = self._context.control.holder_of(stream)
+        former = await sharing.assigned(stream)
+        self._metrics = self._new_metrics()
+        self._metrics.ownership_changes_total["assigned"].inc()
+        self._status.state = "waiting"
+        sharing.claiming(stream, self._end_tenure)
+        return former
+
+    def _end_tenure(self) -> None:
+        self._tenure_over = True
+        self._ended.set()
 
     # ---- the topic -------------------------------------------------------------------------------
 
@@ -413,6 +490,7 @@ class StreamRunner:
             max_message_bytes=message_bytes,
             reread_limit=self._limit_again,
             concluded=self._context.trim,
+            may_finish=self._may_finish,
             flush_timer=self._context.flush_timer,
             foreign_records=reader,
             rng=self._context.rng,
@@ -504,7 +582,9 @@ class StreamRunner:
                     await self._ended.wait()
                 watching.cancel()
                 await asyncio.wait((watching,))
-                if self._stopping:
+                if self._tenure_over:
+                    await self._finish(relay)
+                elif self._stopping:
                     self.drained = await relay.drain(max(0.0, self._deadline_s - clock.now_s()))
                 writing.cancel()
         except BaseExceptionGroup as group_error:
@@ -514,6 +594,28 @@ class StreamRunner:
         finally:
             self._foreign = self._foreign and not self._status.complete
             self._watcher = None
+
+    def _may_finish(self) -> bool:
+        sharing = self._context.sharing
+        return sharing is not None and sharing.may_finish(self.spec.id)
+
+    async def _finish(self, relay: StreamRelay) -> None:
+        """Behind the claim of the replica that was assigned the stream: send what is queued, and
+        release it. Raises: Fenced where that is not allowed."""
+        control, stream, began_s = self._context.control, self.spec.id, clock.now_s()
+        if not self._may_finish():
+            raise Fenced(f"stream {stream}: a newer claim was read")
+        released = await relay.drain(_FINISH_S)
+        if released:
+            try:
+                async with asyncio.timeout(max(0.0, began_s + _FINISH_S - clock.now_s())):
+                    await control.write("release", stream, {"epoch": self._epoch})
+            except TimeoutError:
+                released = False
+        self._metrics.ownership_changes_total["handed_over"].inc()
+        took_s = round(clock.now_s() - began_s, 3)
+        extra = {"stream": stream, "epoch": self._epoch, "released": released, "took_s": took_s}
+        log.info("stream handed over", extra={**extra, "holder": control.holder_of(stream)})
 
     async def _newer_claim_is_read(self) -> bool:
         """Whether the control topic holds another relay's newer claim, waiting a moment for it."""

@@ -16,11 +16,13 @@ from watchrelay.daemon.plan import (
     EntryPlan,
     KeyFormats,
     PlannedStream,
+    config_hash,
     deadlocked,
     overlapping,
     pinned_conflict,
     plan_entries,
     plan_entry,
+    plan_hash,
     provisional_ids,
     streams_by_id,
     why_overlapping,
@@ -283,6 +285,17 @@ class Supervisor:
         formats = KeyFormats(self._context.control.described_streams())
         for each in planned.values():
             self._start(each, formats)
+        if (sharing := self._context.sharing) is not None:
+            sharing.plan(
+                {
+                    stream: plan_hash(
+                        formats.kept(each.spec), suppress_unchanged=each.suppress_unchanged
+                    )
+                    for stream, each in planned.items()
+                },
+                revision=settings.revision,
+                config_hash=config_hash(settings),
+            )
         self._readiness.started = True
         if changed:
             for running in self._running.values():

@@ -62,7 +62,7 @@ _VALUES: Final = {
     "watch_ends": ("timeout", "gone", "eof", "error"),
     "events_received": ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"),
     "events_filtered": ("suppressed", "namespace", "quarantined"),
-    "ownership_changes": ("claim", "assigned", "revoked", "fenced"),
+    "ownership_changes": ("claim", "assigned", "handed_over", "revoked", "fenced"),
     "records_acked": ("event", "snapshot", "tombstone", "marker"),
     "records_trimmed": ("fields", "stub", "withheld"),
 }
@@ -102,7 +102,8 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
         "backpressure_seconds": "Time that the watch was not read because the queue was full.",
     },
     ("counter", ("stream", "reason")): {
-        "ownership_changes": "Times the stream was claimed, assigned, revoked or fenced."
+        "ownership_changes": "Times the stream was assigned by the group of replicas, claimed, "
+        "handed over to another replica, lost to one (revoked), or to another relay (fenced)."
     },
     ("counter", (*RESOURCE, "result")): {"list": "Lists finished, by result."},
     ("histogram", RESOURCE): {
@@ -414,6 +415,15 @@ class Metrics:
         if held is not None:
             self._drop_children(held)
             self._collected.lags.pop(stream, None)
+
+    def forget_gauges(self, stream: str) -> None:
+        """Drop the gauges of a stream that another replica writes, but for `stream_owned`, so that
+        sums and maxima over the replicas are right. `stream` makes them again."""
+        self._streams.pop(stream, None)
+        for name, family in self._families.items():
+            is_kept = name == "stream_owned" or "stream" not in CATALOGUE[name].labels
+            if isinstance(family, Gauge) and not is_kept:
+                family.remove_by_labels({"stream": stream})
 
     def _drop_children(self, held: StreamMetrics) -> None:
         for name, family in self._families.items():

@@ -333,8 +333,9 @@ class StatusRegistry:
 
 @dataclass(slots=True)
 class Readiness:
-    """Ready once every stream has its whole state acknowledged, or waits for an operator; then
-    it stays: an outage of either side must not take the pod out of its rollout."""
+    """Ready once every stream has its whole state acknowledged, waits for an operator, or is
+    another replica's; then it stays: an outage of either side must not take the pod out of its
+    rollout."""
 
     statuses: StatusRegistry
     started: bool = False
@@ -344,7 +345,7 @@ class Readiness:
     def check(self) -> tuple[bool, dict[str, object]]:
         """Whether to answer 200, and the body."""
         streams = self.statuses.streams
-        if self.started and all(each.complete or each.wait for each in streams.values()):
+        if self.started and all(map(_is_well, streams.values())):
             self.reached = True
         body: dict[str, object] = {
             "ready": self.reached,
@@ -357,6 +358,10 @@ class Readiness:
         if self.statuses.problems:
             body["problems"] = dict(self.statuses.problems)
         return self.reached, body
+
+
+def _is_well(status: StreamStatus) -> bool:
+    return status.complete or status.wait is not None or status.state == "standby"
 
 
 def _reason(status: StreamStatus) -> str:

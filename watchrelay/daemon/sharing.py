@@ -1,0 +1,493 @@
+"""This replica's part in sharing the streams: what it reports to the group, what it is assigned,
+when it may claim, and whether it may still write.
+
+The group says who should write a stream, a claim decides who does: what an assignment takes away is
+written until a newer claim is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from watchrelay.core import clock
+from watchrelay.core.backoff import Backoff
+from watchrelay.core.errors import SinkUnavailable, TopicLost
+from watchrelay.daemon.assignor import (
+    MemberAssignment,
+    MemberMetadata,
+    assign_streams,
+    decode_assignment,
+    decode_metadata,
+    encode,
+)
+from watchrelay.daemon.ownership import is_retirement
+from watchrelay.daemon.tasks import first_of
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.observe.status import StatusRegistry
+
+log = logging.getLogger(__name__)
+
+UNFIT_AFTER_S: Final = 30.0
+"""Without an answer of the API server for so long a replica is unfit."""
+API_CHECK_S: Final = 10.0
+API_CHECK_AGAIN_S: Final = 2.0
+LOOK_TIMEOUT_S: Final = 2.0
+"""How long a doubtful replica tries to read the control topic to its end before the connections of
+the producer are reset."""
+SURE_S: Final = 2.0
+"""How long a replica writes on after such a look, if no heartbeat is answered meanwhile."""
+LEAVE_TIMEOUT_S: Final = 2.0
+_BALANCE_CHECK_S: Final = 1.0
+_OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
+_HEALTHY_S: Final = 60.0
+
+
+class Group(Protocol):
+    """The group as a member sees it. Implemented and described by kafka/group.py."""
+
+    generation: int
+    leads: bool
+
+    @property
+    def doubtful(self) -> bool: ...
+    def rejoin(self) -> None: ...
+    async def run(self) -> None: ...
+    async def leave(self, *, within_s: float) -> None: ...
+
+
+class MakeGroup(Protocol):
+    def __call__(
+        self,
+        *,
+        metadata: Callable[[], bytes],
+        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
+        assigned: Callable[[int, bytes], None],
+        lost: Callable[[], None],
+    ) -> Group: ...
+
+
+class HoldableSink(Protocol):
+    """The part of the sink that a doubt stops. Implemented and described by kafka/sink.py."""
+
+    def hold_while(self, held: Callable[[], bool]) -> None: ...
+    def resume(self) -> None: ...
+    def reset(self) -> None: ...
+    async def end_offset(self, topic: str, partition: int) -> int: ...
+
+
+@dataclass(slots=True)
+class _Tenure:
+    """A stream from the decision to claim it until its writer has ended. `epoch` None: the claim is
+    not acknowledged; `end`: ends the writer; `ending`: it was called."""
+
+    end: Callable[[], None]
+    since_s: float
+    epoch: int | None = None
+    ending: bool = False
+
+
+@dataclass(slots=True)
+class _Withheld:
+    """A stream that was lost to a writer outside the group: it is not offered to the group until
+    `until_s`; None: until the config changes."""
+
+    until_s: float | None
+
+
+class Sharing:
+    """Use: `plan` with each config, `run()` as a task; `hand_over()` and `leave()` at the end.
+
+    Args:
+        make_group: makes the member of the group from the callbacks of this class.
+        api_answers: whether the API server answers a request now.
+        balance_after_s: how long the group must be quiet before streams move to even out loads.
+    """
+
+    def __init__(
+        self,
+        holder: str,
+        *,
+        make_group: MakeGroup,
+        control: ControlTopic,
+        sink: HoldableSink,
+        statuses: StatusRegistry,
+        api_answers: Callable[[], Awaitable[bool]],
+        balance_after_s: float,
+        rng: random.Random | None = None,
+        now_s: Callable[[], float] = clock.now_s,
+        boot_s: Callable[[], float] = clock.boot_s,
+        wall_ms: Callable[[], int] = clock.wall_ms,
+    ) -> None:
+        self._holder, self._control, self._sink = holder, control, sink
+        self._statuses, self._api_answers = statuses, api_answers
+        self._balance_after_s, self._rng = balance_after_s, rng or random.Random()
+        self._now_s, self._boot_s, self._wall_ms = now_s, boot_s, wall_ms
+        self._plans: dict[str, str] = {}
+        self._config: tuple[tuple[int, int], str] = ((0, 0), "")
+        self._planned, self._joined = asyncio.Event(), asyncio.Event()
+        self._assignment = MemberAssignment()
+        self._assigned_in: dict[str, int] = {}
+        """By stream of the assignment, the generation since which it is in it."""
+        self._given_s: dict[str, float] = {}
+        """The same, since when."""
+        self._claimable: set[str] = set()
+        """Streams of the assignment that were not lost since, nor was the membership."""
+        self._lost_since_join: set[str] = set()
+        self._withheld: dict[str, _Withheld] = {}
+        self._offers: dict[str, Backoff] = {}
+        self._tenures: dict[str, _Tenure] = {}
+        self._counter = 0
+        self._changed = asyncio.Event()
+        self._leaving = False
+        self._leaving_assigned = False
+        self._fit = True
+        self._api_answered_s = now_s()
+        self._check_api = asyncio.Event()
+        self._members: frozenset[tuple[str, bool, bool]] = frozenset()
+        self._even, self._disturbed_s = True, now_s()
+        self._in_doubt = asyncio.Event()
+        self._sure_until_s = float("-inf")
+        self._group = make_group(
+            metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
+        )
+        sink.hold_while(lambda: self.doubtful)
+
+    async def run(self) -> None:
+        """Be a member of the group until cancelled."""
+        await self._planned.wait()
+        await self._control.caught_up()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._group.run(), name="group member")
+            tasks.create_task(self._watch_claims(), name="group claims")
+            tasks.create_task(self._watch_api(), name="group fitness")
+            tasks.create_task(self._resolve_doubts(), name="group doubts")
+            tasks.create_task(self._balance(), name="group balance")
+
+    # ---- what this replica can run ---------------------------------------------------------------
+
+    def plan(self, plans: Mapping[str, str], *, revision: int, config_hash: str) -> None:
+        """This replica can run these streams.
+
+        Args:
+            plans: by stream, the hash of how it would run it.
+        """
+        (known_revision, adopted_ms), _ = self._config
+        if plans != self._plans or revision != known_revision or not self._planned.is_set():
+            adopted_ms = self._wall_ms()
+        self._config = (revision, adopted_ms), config_hash
+        if plans != self._plans:
+            self._plans = dict(plans)
+            self._withheld = {
+                stream: each
+                for stream, each in self._withheld.items()
+                if each.until_s is not None and stream in plans
+            }
+            self._group.rejoin()
+        self._planned.set()
+
+    def _offered(self) -> dict[str, str]:
+        now_s = self._now_s()
+        return {
+            stream: plan
+            for stream, plan in self._plans.items()
+            if (each := self._withheld.get(stream)) is None
+            or (each.until_s is not None and each.until_s <= now_s)
+        }
+
+    # ---- one stream: called by its runner --------------------------------------------------------
+
+    async def joined(self) -> None:
+        """Return once the group has assigned streams to this replica, or none."""
+        await self._joined.wait()
+
+    async def assigned(self, stream: str) -> str:
+        """Return once this replica may claim `stream`: the holder that writes it now and hands it
+        over, "" if none does."""
+        while not self.may_claim(stream):
+            await self._changed.wait()
+        return self._assignment.own[stream]
+
+    def may_claim(self, stream: str) -> bool:
+        """Whether the stream is assigned to this replica and was not lost since. What a living
+        writer hands over is claimed only once the API server has answered this replica since."""
+        return (
+            stream in self._claimable
+            and not self._leaving
+            and (not self._assignment.own[stream] or self._api_answered_s >= self._given_s[stream])
+        )
+
+    def claiming(self, stream: str, end: Callable[[], None]) -> None:
+        """The claim begins. `end` is called when the stream is not to be claimed any more, and,
+        once it was claimed, when a newer claim is read."""
+        self._tenures[stream] = _Tenure(end, self._now_s())
+
+    def claimed(self, stream: str, epoch: int) -> None:
+        """The claim is acknowledged."""
+        self._tenures[stream].epoch = epoch
+        self._end_outclaimed()
+
+    def ended(self, stream: str) -> None:
+        """The writer has ended: of what is queued nothing leaves any more."""
+        self._tenures.pop(stream, None)
+        self._wake()
+
+    def may_finish(self, stream: str) -> bool:
+        """Whether a writer that reads a newer claim may send what is queued: another replica was
+        assigned the stream, and this one cannot have been suspended."""
+        return stream not in self._assignment.own and not self.doubtful
+
+    def lost(self, stream: str) -> bool:
+        """A newer claim than ours was read, or a record of its writer. Whether that is a writer
+        outside the group: `stream` is offered to the group again later."""
+        self._lost_since_join.add(stream)
+        if stream not in self._claimable:
+            return False
+        self._claimable.discard(stream)
+        holder = self._control.holder_of(stream) or ""
+        outsider = holder not in self._assignment.owners
+        if is_retirement(holder):
+            self._withheld[stream] = _Withheld(None)
+        elif outsider:
+            now_s, tenure = self._now_s(), self._tenures.get(stream)
+            healthy = tenure is not None and now_s - tenure.since_s > _HEALTHY_S
+            backoff, wait_s = self._offers.get(stream, _OFFER_AGAIN).after_failure(
+                now_s, healthy=healthy, rng=self._rng
+            )
+            self._offers[stream] = backoff
+            self._withheld[stream] = _Withheld(now_s + wait_s)
+            asyncio.get_running_loop().call_later(wait_s, self._group.rejoin)
+        self._group.rejoin()
+        return outsider
+
+    # ---- the group's callbacks -------------------------------------------------------------------
+
+    def _metadata(self) -> bytes:
+        self._counter += 1
+        self._lost_since_join.clear()
+        order, config_hash = self._config
+        offered = self._offered()
+        return encode(
+            MemberMetadata(
+                holder=self._holder,
+                config_order=order,
+                plans=offered,
+                assigned={each: at for each, at in self._assigned_in.items() if each in offered},
+                writing={
+                    stream: tenure.epoch
+                    for stream, tenure in self._tenures.items()
+                    if tenure.epoch is not None and not tenure.ending
+                },
+                fit=self._fit,
+                leaving=self._leaving,
+                counter=self._counter,
+                config_hash=config_hash,
+            )
+        )
+
+    def _assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        known = {
+            member: metadata
+            for member, data in members.items()
+            if (metadata := decode_metadata(data)) is not None
+        }
+        now_s = self._now_s()
+        present = frozenset((each, m.leaving, m.fit) for each, m in known.items())
+        if present != self._members:
+            self._members, self._disturbed_s = present, now_s
+        balance = not self._even and now_s - self._disturbed_s >= self._balance_after_s
+        assignments, self._even = assign_streams(
+            known,
+            weights={
+                stream: 1.0 + self._objects(stream) / 1000
+                for metadata in known.values()
+                for stream in metadata.plans
+            },
+            standbys=0,
+            now_ms=self._wall_ms(),
+            balance=balance,
+        )
+        if balance:
+            self._disturbed_s = now_s
+        return {member: encode(each) for member, each in assignments.items()}
+
+    def _objects(self, stream: str) -> int:
+        """As the stream's last snapshot counted them."""
+        count = (self._control.index(stream) or {}).get("count")
+        return count if isinstance(count, int) else 0
+
+    def _assigned(self, generation: int, data: bytes) -> None:
+        assignment = decode_assignment(data)
+        if assignment is None:
+            log.warning("assignment of the group cannot be read", extra={"generation": generation})
+            assignment = MemberAssignment()
+        now_s, own = self._now_s(), assignment.own
+        self._given_s = {
+            stream: self._given_s[stream]
+            if stream in self._claimable and self._assignment.own.get(stream) == own[stream]
+            else now_s
+            for stream in own
+        }
+        self._assigned_in = {each: self._assigned_in.get(each, generation) for each in own}
+        self._assignment = assignment
+        self._claimable = own.keys() - self._lost_since_join
+        self._leaving_assigned = self._leaving
+        if any(own.values()):
+            self._check_api.set()
+        log.info("streams assigned", extra={"generation": generation, "streams": len(own)})
+        self._joined.set()
+        self._reassigned()
+
+    def _lost(self) -> None:
+        """The group does not know this member any more: others may own what was assigned to it."""
+        self._claimable.clear()
+        if self._tenures:
+            self._in_doubt.set()
+        self._reassigned()
+
+    def _reassigned(self) -> None:
+        for stream, tenure in self._tenures.items():
+            if tenure.epoch is None and stream not in self._claimable and not tenure.ending:
+                tenure.ending = True
+                tenure.end()
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # ---- claims of others ------------------------------------------------------------------------
+
+    async def _watch_claims(self) -> None:
+        while True:
+            await self._control.until(self._read)
+            self._end_outclaimed()
+
+    def _read(self) -> bool:
+        """Show who owns the streams that this replica does not; whether one that it writes was
+        claimed by another."""
+        for stream, status in self._statuses.streams.items():
+            if status.state == "standby":
+                status.owner = self._control.holder_of(stream)
+        return any(
+            not self._tenures[stream].ending for stream in self._outclaimed(self._tenures.keys())
+        )
+
+    def _outclaimed(self, streams: Collection[str]) -> list[str]:
+        return [
+            stream
+            for stream in streams
+            if (epoch := self._tenures[stream].epoch) is not None
+            and self._control.outclaimed(stream, epoch)
+        ]
+
+    def _end_outclaimed(self) -> None:
+        for stream in self._outclaimed(self._tenures.keys()):
+            tenure = self._tenures[stream]
+            if not tenure.ending:
+                tenure.ending = True
+                tenure.end()
+
+    # ---- the API server --------------------------------------------------------------------------
+
+    async def _watch_api(self) -> None:
+        """Whoever the API server does not answer for long is unfit: streams move to others."""
+        while True:
+            self._check_api.clear()
+            asked_s = self._now_s()
+            answered = await self._api_answers()
+            if answered:
+                self._api_answered_s = asked_s
+                self._wake()
+            fit = self._now_s() - self._api_answered_s < UNFIT_AFTER_S
+            if fit != self._fit:
+                self._fit = fit
+                log.warning("fitness of this replica has changed", extra={"fit": fit})
+                self._group.rejoin()
+            wait_s = API_CHECK_S if answered else API_CHECK_AGAIN_S
+            await first_of(self._check_api, timeout_s=wait_s)
+
+    # ---- balance ---------------------------------------------------------------------------------
+
+    async def _balance(self) -> None:
+        """The leader has streams move once the group was uneven and quiet for long enough."""
+        while True:
+            await asyncio.sleep(_BALANCE_CHECK_S)
+            quiet_s = self._now_s() - self._disturbed_s
+            if self._group.leads and not self._even and quiet_s >= self._balance_after_s:
+                self._group.rejoin()
+
+    # ---- doubt -----------------------------------------------------------------------------------
+
+    @property
+    def doubtful(self) -> bool:
+        """This replica may have been suspended, and others may own its streams: no produce request
+        may leave. Asked where one is written."""
+        if (
+            self._tenures
+            and not self._in_doubt.is_set()
+            and self._group.doubtful
+            and self._boot_s() >= self._sure_until_s
+        ):
+            self._in_doubt.set()
+        return self._in_doubt.is_set()
+
+    async def _resolve_doubts(self) -> None:
+        while True:
+            await self._in_doubt.wait()
+            began_s, generation = self._now_s(), self._group.generation
+            while not await self._look():
+                if self._group.generation == generation and not self._group.doubtful:
+                    break  # a heartbeat of the same generation was answered
+                self._sink.reset()
+            # what is outclaimed ends first; nothing of it is sent
+            while self._outclaimed(self._tenures.keys()):
+                self._end_outclaimed()
+                await self._changed.wait()
+            self._sure_until_s = self._boot_s() + SURE_S
+            self._in_doubt.clear()
+            self._sink.resume()
+            took_s = round(self._now_s() - began_s, 3)
+            log.debug("replica is sure of its streams again", extra={"took_s": took_s})
+
+    async def _look(self) -> bool:
+        """Read the control topic to the end that it has now. Whether that succeeded in time."""
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S) as within:
+                end = await self._sink.end_offset(self._control.topic, 0)
+                await self._control.read_up_to(end - 1)
+        except TimeoutError:
+            return False
+        except (SinkUnavailable, TopicLost) as error:
+            log.debug("cannot read the claims", extra={"error": str(error)})
+            if (until_s := within.when()) is not None:
+                await asyncio.sleep(until_s - asyncio.get_running_loop().time())
+            return False
+        return True
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    async def hand_over(self, *, within_s: float) -> None:
+        """Have the other replicas take the streams of this one, which writes each until its
+        successor has claimed it. Returns when none is left that another will take, or after
+        `within_s`."""
+        self._leaving = True
+        self._group.rejoin()
+        self._reassigned()
+        log.info("handing over streams", extra={"streams": len(self._tenures)})
+        try:
+            async with asyncio.timeout(within_s):
+                while self._tenures.keys() - (
+                    self._assignment.own.keys() if self._leaving_assigned else ()
+                ):
+                    await self._changed.wait()
+        except TimeoutError:
+            log.warning("streams were not taken over", extra={"streams": len(self._tenures)})
+
+    async def leave(self) -> None:
+        """Leave the group: what is still assigned to this replica is assigned to others."""
+        await self._group.leave(within_s=LEAVE_TIMEOUT_S)
