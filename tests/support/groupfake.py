@@ -229,7 +229,11 @@ class FakeGroup:
         if member.expiry is not None:
             member.expiry.cancel()
         loop = asyncio.get_running_loop()
-        member.expiry = loop.call_later(member.session_s, self._remove, member)
+        member.expiry = loop.call_later(member.session_s, self.expire, member)
+
+    def expire(self, member: Member) -> None:
+        """A session has ended without a heartbeat."""
+        self._remove(member)
 
     def _remove(self, member: Member) -> None:
         del self.members[member.id]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from watchrelay.core import clock
-from watchrelay.core.errors import SinkUnavailable
+from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -42,14 +42,15 @@ _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED, _FENCED_INSTANCE
     79,
     82,
 )
+_INCONSISTENT, _FORBIDDEN = 23, 30
 _LOST = frozenset((_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_INSTANCE))
 _CURES: Final[Mapping[int, str]] = {
-    23: "another kind of program, or a release that does not fit, is in the group: end it, or "
-    "choose another kafka.topicPrefix or cluster",
+    _INCONSISTENT: "another kind of program, or a release that does not fit, is in the group: end "
+    "it, or choose another kafka.topicPrefix or cluster",
     24: "the brokers refuse the name of the group: choose another kafka.topicPrefix or cluster",
     26: "the brokers refuse the session timeout: set sharding.sessionTimeout between their "
     "group.min.session.timeout.ms and group.max.session.timeout.ms",
-    30: "this user may not: grant READ on the group",
+    _FORBIDDEN: "this user may not: grant READ on the group",
     81: "the group is full: raise group.max.size of the brokers, or run fewer replicas",
 }
 """By error code, what an operator can do."""
@@ -314,7 +315,7 @@ class GroupMember:
 
     def _refused(self, code: int) -> float:
         """Only an operator can provide what is missing."""
-        self._report(f"group {self._group} is not usable: {_CURES[code]}")
+        self._report(str(_unusable(self._group, code)))
         return _REFUSED_PAUSE_S
 
     def _away(self, error: SinkUnavailable) -> float:
@@ -380,6 +381,40 @@ class GroupMember:
             "generation": self.generation,
             **more,
         }
+
+
+async def check_group(connection: KafkaConnection, group: str) -> int:
+    """Whether this user may be a member of `group`, and other programs leave it alone. The number
+    of its members.
+
+    Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when nobody answers.
+    """
+    brokers = Brokers(connection)
+    try:
+        coordinator = await brokers.coordinator(group)
+        try:
+            # nobody's heartbeat needs the right of a member, and changes nothing
+            code = await coordinator.heartbeat("check", 0)
+            described = await coordinator.describe()
+        finally:
+            coordinator.close()
+    except (KafkaError, OSError) as error:
+        code = getattr(error, "errno", None) or 0
+        if code not in _CURES:
+            raise unreachable(connection, error) from error
+        raise _unusable(group, code) from error
+    finally:
+        brokers.close()
+    if described.members and described.protocol_type != PROTOCOL_TYPE:
+        code = _INCONSISTENT
+    if code in _CURES:
+        raise _unusable(group, code)
+    return described.members
+
+
+def _unusable(group: str, code: int) -> SinkMisconfigured:
+    kind = SinkForbidden if code == _FORBIDDEN else SinkMisconfigured
+    return kind(f"group {group} is not usable: {_CURES[code]}")
 
 
 def _name(code: int) -> str:

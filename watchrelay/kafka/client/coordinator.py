@@ -1,10 +1,11 @@
-"""A connection to the coordinator of a group: join, sync, heartbeat, leave."""
+"""A connection to the coordinator of a group: join, sync, heartbeat, leave, describe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.group import (
     HeartbeatRequest,
@@ -37,6 +38,14 @@ class Joined(NamedTuple):
     generation: int = -1
     leader_id: str = ""
     members: Mapping[str, bytes] = {}
+
+
+class Described(NamedTuple):
+    """A group as it is now. `protocol_type`: of its members; "" where there were none yet."""
+
+    code: int
+    protocol_type: str
+    members: int
 
 
 class Coordinator:
@@ -111,6 +120,13 @@ class Coordinator:
         answer = await self._asked.answer(LeaveGroupRequest(self._group, member_id))
         with no_surprises():
             return int(answer.error_code)
+
+    async def describe(self) -> Described:
+        """The group. Needs the right DESCRIBE, which READ includes."""
+        answer = await self._asked.answer(DescribeGroupsRequest([self._group]))
+        with no_surprises():
+            ((code, _, _, protocol_type, _, members, *_),) = answer.groups
+            return Described(code, protocol_type or "", len(members or ()))
 
     def close(self) -> None:
         """At once. The member stays in the group."""
