@@ -1,0 +1,198 @@
+"""Three replicas that share twelve streams by real Kafka, under churn: one dies, leaves, is suspended,
+or all are replaced in turn. Each stream has one owner again, and the topics verify."""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.churn import Churn
+from tests.support.daemon import Daemon, command
+from tests.support.embedded import EmbeddedCluster
+from tests.support.process import wait_until
+from tests.support.realparts import KafkaBroker
+from tests.support.testbed import Testbed
+from tests.support.topicreader import TopicReader
+from watchrelay.config.checks import LATER
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        any(row.path == ("sharding", "enabled") for row in LATER),
+        reason="the config refuses sharding.enabled in this release",
+    ),
+]
+STREAMS = 12
+SESSION_S = 6.0
+SETTLE_S = 5.0
+
+
+@pytest.fixture
+def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
+    return Testbed(cluster, kafka_broker, tmp_path)
+
+
+class Replicas:
+    """Replicas of one relay, by name."""
+
+    def __init__(self, testbed: Testbed, namespaces: list[str], stack: ExitStack) -> None:
+        self.testbed, self._namespaces, self._stack = testbed, namespaces, stack
+        self.running: dict[str, Daemon] = {}
+        self.all: list[Daemon] = []
+
+    def start(self, name: str) -> Daemon:
+        relay = self.testbed.relay(
+            {"resource": "configmaps", "namespaces": self._namespaces},
+            name=name,
+            sharding={"enabled": True, "balanceAfter": "2s"},
+        )
+        self.running[name] = self._stack.enter_context(relay)
+        self.all.append(relay)
+        return relay
+
+    def owned(self) -> dict[str, list[str]]:
+        """By replica, the streams whose whole state it has published as their owner."""
+        return {
+            name: [
+                stream
+                for stream, row in relay.api_streams().items()
+                if row["state"] == "watching" and row["complete"]
+            ]
+            for name, relay in self.running.items()
+        }
+
+    def await_shared(self, *, deadline_s: float, even: bool = False) -> dict[str, list[str]]:
+        """Return once each stream has one owner, `even`: and each replica some."""
+        owned: dict[str, list[str]] = {}
+
+        def shared() -> bool:
+            nonlocal owned
+            owned = self.owned()
+            counts = Counter(stream for streams in owned.values() for stream in streams)
+            each_once = len(counts) == STREAMS and set(counts.values()) == {1}
+            return each_once and (not even or all(owned.values()))
+
+        try:
+            wait_until("each stream has one owner", shared, deadline_s=deadline_s)
+        except TimeoutError as late:
+            raise AssertionError(f"{late}: {owned}") from None
+        return owned
+
+    def epochs(self) -> dict[str, int]:
+        return {
+            stream: row["epoch"]
+            for relay in self.running.values()
+            for stream, row in relay.api_streams().items()
+            if row["complete"]
+        }
+
+    def said(self, message: str) -> list[dict[str, Any]]:
+        return [line for relay in self.all for line in relay.said(message)]
+
+    def verify(self) -> None:
+        relay = next(iter(self.running.values()))
+        verified = command("verify", "-c", relay.file, "--cluster", timeout_s=120.0)
+        assert verified.code == 0, verified.stdout + verified.stderr
+
+
+@pytest.fixture
+def shared(testbed: Testbed) -> Iterator[Callable[[], Any]]:
+    """Three replicas, evenly loaded, under churn."""
+
+    @contextmanager
+    def running() -> Iterator[tuple[Replicas, Churn, TopicReader]]:
+        namespaces = testbed.namespaces(STREAMS)
+        with ExitStack() as stack:
+            replicas = Replicas(testbed, namespaces, stack)
+            churn = stack.enter_context(
+                Churn(testbed.cluster, namespaces, operations=100, kinds=("configmaps",), per_s=50)
+            )
+            reader = stack.enter_context(testbed.reader(testbed.topic("configmaps")))
+            for name in "abc":
+                replicas.start(name)
+            for relay in replicas.running.values():
+                relay.await_ready()
+            replicas.await_shared(deadline_s=30.0, even=True)
+            yield replicas, churn, reader
+
+    return running
+
+
+def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -> None:
+    with shared() as (replicas, churn, _):
+        before = replicas.owned()
+        killed = replicas.running.pop("a")
+        killed.kill()
+        began_s = time.monotonic()
+        after = replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
+        took_s = time.monotonic() - began_s
+        for name, streams in after.items():
+            assert set(before[name]) <= set(streams), "a death moves nothing of the living"
+        print(f"killed: each stream has one owner after {took_s:.2f} s")
+        churn.finish()
+        replicas.verify()
+
+
+def test_a_replica_that_ends_hands_each_stream_over_and_exits_with_0(shared: Any) -> None:
+    with shared() as (replicas, churn, _):
+        before = replicas.epochs()
+        owned = set(replicas.owned()["a"])
+        leaving = replicas.running.pop("a")
+        logs = {relay: relay.log_bytes for relay in replicas.all}
+        assert leaving.stop() == 0
+        replicas.await_shared(deadline_s=SETTLE_S)
+        lines = [line for relay, since in logs.items() for line in relay.lines(since=since)]
+        handed = [line for line in lines if line["message"] == "stream handed over"]
+        assert {line["stream"] for line in handed} == owned
+        assert all(line["released"] for line in handed), handed
+        after = replicas.epochs()
+        assert {stream for stream in before if after[stream] > before[stream]} == owned
+        decisions = {line["then"] for line in lines if line["message"] == "log read back"}
+        assert decisions == {"WatchFrom"}, "no list"
+        print(f"ended: finishing took {sorted(line['took_s'] for line in handed)} s")
+        churn.finish()
+        replicas.verify()
+        assert not replicas.said("repairing stale records"), "nothing stale in a planned move"
+
+
+def test_a_replica_that_was_suspended_writes_nothing_of_what_it_lost(shared: Any) -> None:
+    with shared() as (replicas, churn, _):
+        suspended = replicas.running.pop("a")
+        suspended.send(signal.SIGSTOP)
+        try:
+            replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
+            time.sleep(2.0)  # the rest of a suspension that is longer than a session by far
+        finally:
+            suspended.send(signal.SIGCONT)
+        replicas.running["a"] = suspended
+        wait_until("it is a member again", lambda: suspended.said("streams assigned")[1:])
+        replicas.await_shared(deadline_s=30.0)
+        assert suspended.alive
+        churn.finish()
+        replicas.verify()
+        stale = replicas.said("repairing stale records")
+        print(f"suspended: {sum(line['objects'] for line in stale)} stale records")
+        assert not stale
+
+
+def test_in_a_rolling_update_each_stream_is_handed_over(shared: Any) -> None:
+    with shared() as (replicas, churn, _):
+        before = replicas.epochs()
+        for old, new in zip("abc", "xyz", strict=True):
+            replicas.start(new).await_ready()
+            assert replicas.running.pop(old).stop() == 0
+            replicas.await_shared(deadline_s=15.0)
+        after = replicas.epochs()
+        claims = Counter(line["stream"] for line in replicas.said("stream claimed"))
+        print(f"rolled: claims by stream {sorted(claims.values())}")
+        assert all(after[stream] > before[stream] for stream in before)
+        churn.finish()
+        replicas.verify()
+        assert not replicas.said("repairing stale records")
+        assert not replicas.said("drain deadline passed")
