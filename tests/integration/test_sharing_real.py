@@ -102,7 +102,7 @@ class Replicas:
 
 
 @pytest.fixture
-def shared(testbed: Testbed) -> Iterator[Callable[[], Any]]:
+def shared(testbed: Testbed) -> Callable[[], Any]:
     """Three replicas, evenly loaded, under churn."""
 
     @contextmanager

@@ -151,6 +151,8 @@ class Sharing:
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
         self._even, self._disturbed_s = True, now_s()
         self._in_doubt = asyncio.Event()
+        self._doubt_generation: int | None = None
+        """That in which the doubt began; None: the membership was lost."""
         self._sure_until_s = float("-inf")
         self._group = make_group(
             metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
@@ -345,6 +347,7 @@ class Sharing:
     def _lost(self) -> None:
         """The group does not know this member any more: others may own what was assigned to it."""
         self._claimable.clear()
+        self._doubt_generation = None
         if self._tenures:
             self._in_doubt.set()
         self._reassigned()
@@ -433,15 +436,16 @@ class Sharing:
             and self._group.doubtful
             and self._boot_s() >= self._sure_until_s
         ):
+            self._doubt_generation = self._group.generation
             self._in_doubt.set()
         return self._in_doubt.is_set()
 
     async def _resolve_doubts(self) -> None:
         while True:
             await self._in_doubt.wait()
-            began_s, generation = self._now_s(), self._group.generation
+            began_s = self._now_s()
             while not await self._look():
-                if self._group.generation == generation and not self._group.doubtful:
+                if self._group.generation == self._doubt_generation and not self._group.doubtful:
                     break  # a heartbeat of the same generation was answered
                 self._sink.reset()
             # what is outclaimed ends first; nothing of it is sent

@@ -6,69 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.memorycontrol import DESCRIBED, MemoryControl
 from tests.support.virtualtime import run
-from watchrelay.contract.control import EPOCH_BASE_MAX, Value, control_value, parse_control_value
-from watchrelay.contract.wire import Batch, Receipt
+from watchrelay.contract.control import EPOCH_BASE_MAX, Value, control_value
 from watchrelay.core.errors import TopicLost
-from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import no_epoch_left
 
-DESCRIBED: Value = {"topic": "t", "partitions": 1}
 INDEX: Value = {"snapshot": "9-1", "epoch": 0, "partitions": [{"partition": 0, "begin": 7}]}
-
-
-class Topic:
-    """The topic and its tail: what is appended is read at once, unless `deaf`."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[str, Value | None]] = []
-        self.deaf = False
-        self.control = ControlTopic(
-            KafkaConnection(bootstrap_servers=("nowhere:1",)), "control", self, holder="h"
-        )
-        self.begin()
-
-    def begin(self) -> None:
-        self.control.began(len(self.records))
-        self.control.moved(len(self.records))
-
-    async def deliver(self, batch: Batch) -> Receipt:
-        (record,) = batch.records
-        offset = len(self.records)
-        self.records.append(
-            (
-                record.key.decode(),
-                None if record.value is None else parse_control_value(record.value),
-            )
-        )
-        if not self.deaf:
-            self.control.take(
-                SimpleNamespace(offset=offset, key=record.key, value=record.value, headers=())
-            )
-            self.control.moved(offset + 1)
-        await asyncio.sleep(0)
-        return Receipt([offset])
-
-    def lose(self) -> None:
-        self.records.clear()
-        self.control.started_over()
-
-    async def claim(self, stream: str = "pods") -> int:
-        origin = await self.control.origin(stream, 1)
-        return await self.control.claim(
-            stream, DESCRIBED, starting_point=origin, highest_epoch=self.nothing
-        )
-
-    async def nothing(self) -> int:
-        return 0
 
 
 def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> (
     None
 ):
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         assert not await topic.control.restore(), "nothing was lost"
         for _ in range(3):
             epoch = await topic.claim()
@@ -98,7 +49,7 @@ def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_th
 
 def test_what_others_said_on_the_new_topic_stands() -> None:
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         epoch = await topic.claim()
         await topic.claim("nodes")
         topic.lose()
@@ -126,7 +77,7 @@ def test_what_others_said_on_the_new_topic_stands() -> None:
 
 def test_a_stream_that_was_retired_is_not_brought_back() -> None:
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         await topic.claim()
         await topic.control.forget("pods")
         topic.lose()
@@ -141,7 +92,7 @@ def test_a_stream_without_epochs_above_its_last_is_not_described_under_a_base_th
     None
 ):
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         await topic.control.write("stream", "pods", {**DESCRIBED, "epochBase": EPOCH_BASE_MAX})
         assert await topic.claim() > EPOCH_BASE_MAX
         topic.lose()
@@ -156,7 +107,7 @@ def test_a_stream_without_epochs_above_its_last_is_not_described_under_a_base_th
 
 def test_a_topic_lost_again_before_it_was_restored_is_restored_from_the_first() -> None:
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         epoch = await topic.claim()
         topic.lose()
         topic.lose()
@@ -173,7 +124,7 @@ def test_a_topic_lost_again_before_it_was_restored_is_restored_from_the_first() 
 
 def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         await topic.claim()
         topic.deaf = True
 
@@ -191,7 +142,7 @@ def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
 
 def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_is_told_so() -> None:
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         await topic.claim()
         topic.records.clear()
         topic.deaf = True
@@ -203,7 +154,7 @@ def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_is_told_so(
 
 def test_a_release_is_waited_for_and_is_of_its_epoch_or_a_later_one() -> None:
     async def body() -> None:
-        topic, loop = Topic(), asyncio.get_running_loop()
+        topic, loop = MemoryControl(), asyncio.get_running_loop()
         epoch = await topic.claim()
         assert topic.control.newest_epoch("pods") == epoch
         began_s = loop.time()
@@ -224,7 +175,7 @@ def test_a_release_is_waited_for_and_is_of_its_epoch_or_a_later_one() -> None:
 
 def test_a_stream_that_was_never_handed_over_is_forgotten_without_a_release() -> None:
     async def body() -> None:
-        topic = Topic()
+        topic = MemoryControl()
         await topic.claim()
         await topic.control.forget("pods")
         assert [key for key, value in topic.records if value is None] == [

@@ -1,0 +1,495 @@
+"""One replica in a scripted group: what it may claim, what it reports, and when it holds back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from tests.support.memorycontrol import DESCRIBED, MemoryControl
+from tests.support.relays import until, virtual
+from watchrelay.contract.control import claim_value, control_key, control_value
+from watchrelay.contract.wire import Batch, WireRecord
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.daemon.assignor import (
+    MemberAssignment,
+    MemberMetadata,
+    decode_assignment,
+    decode_metadata,
+    encode,
+)
+from watchrelay.daemon.ownership import retirement_holder
+from watchrelay.daemon.sharing import SURE_S, UNFIT_AFTER_S, Sharing
+from watchrelay.observe.status import StatusRegistry
+
+BALANCE_AFTER_S = 60.0
+
+
+class ScriptedGroup:
+    """A group that does what the test says."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Callable[[], bytes],
+        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
+        assigned: Callable[[int, bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self.generation, self.leads, self.doubtful = -1, False, False
+        self.rejoins = self.left = 0
+        self._metadata, self.assign, self._assigned, self.lose = metadata, assign, assigned, lost
+
+    def rejoin(self) -> None:
+        self.rejoins += 1
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def leave(self, *, within_s: float) -> None:
+        self.left += 1
+
+    def reported(self) -> MemberMetadata:
+        """What the replica reports as it joins."""
+        metadata = decode_metadata(self._metadata())
+        assert metadata is not None
+        return metadata
+
+    def give(self, own: dict[str, str], *others: str, joining: bool = True) -> None:
+        """The next generation. `others`: holders of the other members; `joining` False: the replica
+        joined before what happened last."""
+        if joining:
+            self._metadata()
+        self.generation += 1
+        owners: dict[str, tuple[str, ...]] = {"h": tuple(own), **dict.fromkeys(others, ())}
+        self._assigned(self.generation, encode(MemberAssignment(own, (), owners)))
+
+
+class HeldSink:
+    """Knows the end of the control topic, unless it is away."""
+
+    def __init__(self, control: MemoryControl) -> None:
+        self._control = control
+        self.away = False
+        self.resets = self.resumes = 0
+        self.held: Callable[[], bool] = lambda: False
+
+    def hold_while(self, held: Callable[[], bool]) -> None:
+        self.held = held
+
+    def resume(self) -> None:
+        self.resumes += 1
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        await asyncio.sleep(0.01)
+        if self.away:
+            raise SinkUnavailable("no broker answers")
+        return len(self._control.records)
+
+
+class Replica:
+    """`Sharing` with everything around it."""
+
+    def __init__(self) -> None:
+        self.topic, self.statuses = MemoryControl(), StatusRegistry()
+        self.sink = HeldSink(self.topic)
+        self.groups: list[ScriptedGroup] = []
+        self.api_answers = True
+        self.ended: list[str] = []
+        loop = asyncio.get_running_loop()
+        self.sharing = Sharing(
+            "h",
+            make_group=self._make_group,
+            control=self.topic.control,
+            sink=self.sink,
+            statuses=self.statuses,
+            api_answers=self._answers,
+            balance_after_s=BALANCE_AFTER_S,
+            rng=random.Random(1),
+            now_s=loop.time,
+            boot_s=loop.time,
+        )
+        self.group = self.groups[0]
+        self.plan("pods", "jobs")
+
+    def _make_group(
+        self,
+        *,
+        metadata: Callable[[], bytes],
+        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
+        assigned: Callable[[int, bytes], None],
+        lost: Callable[[], None],
+    ) -> ScriptedGroup:
+        group = ScriptedGroup(metadata=metadata, assign=assign, assigned=assigned, lost=lost)
+        self.groups.append(group)
+        return group
+
+    async def _answers(self) -> bool:
+        await asyncio.sleep(0.1)
+        return self.api_answers
+
+    def plan(self, *streams: str, revision: int = 1) -> None:
+        plans = dict.fromkeys(streams, "plan")
+        self.sharing.plan(plans, revision=revision, config_hash="c")
+
+    async def write(self, stream: str = "pods") -> int:
+        """Claim and write a stream."""
+        self.sharing.claiming(stream, lambda: self.ended.append(stream))
+        epoch = await self.topic.claim(stream)
+        self.sharing.claimed(stream, epoch)
+        return epoch
+
+    async def claimed_by(self, holder: str, stream: str = "pods") -> None:
+        """Another relay claims a stream."""
+        instance = f"instance {len(self.topic.records)}"
+        value = claim_value(holder, instance, "1", 0, None)
+        record = WireRecord(control_key("claim", stream), control_value(value), [])
+        await self.topic.deliver(Batch("control", 0, [record], stream))
+
+    async def described(self, stream: str = "pods") -> None:
+        value = {**DESCRIBED, "epochBase": 1}
+        record = WireRecord(control_key("stream", stream), control_value(value), [])
+        await self.topic.deliver(Batch("control", 0, [record], stream))
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Replica]:
+    replica = Replica()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(replica.sharing.run(), name="sharing")
+        await asyncio.sleep(0.2)
+        yield replica
+        task.cancel()
+
+
+# ---- what may be claimed -------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_stream_is_claimed_once_it_is_assigned_and_no_other() -> None:
+    async with running() as replica, asyncio.TaskGroup() as tasks:
+        waits = {
+            stream: tasks.create_task(replica.sharing.assigned(stream))
+            for stream in ("pods", "jobs")
+        }
+        await asyncio.sleep(100.0)
+        assert not any(wait.done() for wait in waits.values())
+        replica.group.give({"pods": ""})
+        await asyncio.sleep(0)
+        assert waits["pods"].result() == ""
+        assert not waits["jobs"].done()
+        waits["jobs"].cancel()
+
+
+@virtual
+async def test_from_a_living_writer_a_stream_is_claimed_after_the_next_answer_of_the_api_server() -> (
+    None
+):
+    async with running() as replica:
+        replica.api_answers = False
+        replica.group.give({"pods": "other"}, "other")
+        await asyncio.sleep(20.0)
+        assert not replica.sharing.may_claim("pods"), "it cannot watch: the writer goes on"
+        replica.api_answers = True
+        assert await replica.sharing.assigned("pods") == "other"
+        replica.api_answers = False
+        replica.group.give({"pods": "other", "jobs": ""}, "other")
+        assert replica.sharing.may_claim("pods"), "it is assigned since before the answer"
+        assert replica.sharing.may_claim("jobs"), "nobody writes it"
+
+
+@virtual
+async def test_a_lost_stream_is_claimed_again_under_a_newer_assignment_only() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        await replica.claimed_by("other")
+        assert replica.ended == ["pods"]
+        assert not replica.sharing.lost("pods"), "a member of the group has it"
+        assert replica.group.rejoins
+        replica.sharing.ended("pods")
+        assert not replica.sharing.may_claim("pods")
+        replica.group.give({"pods": ""}, "other", joining=False)
+        assert not replica.sharing.may_claim("pods"), "it joined before the loss"
+        replica.group.give({"pods": ""}, "other")
+        assert replica.sharing.may_claim("pods")
+
+
+@virtual
+async def test_with_the_membership_every_right_to_claim_is_lost_and_claims_on_their_way_end() -> (
+    None
+):
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        replica.sharing.claiming("pods", lambda: replica.ended.append("pods"))
+        await replica.write("jobs")
+        replica.group.lose()
+        assert replica.ended == ["pods"], "what is written is written on"
+        assert not replica.sharing.may_claim("pods")
+        replica.group.give({"pods": ""})
+        assert replica.sharing.may_claim("pods")
+
+
+@virtual
+async def test_what_is_taken_away_is_written_until_a_newer_claim_is_read() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        epoch = await replica.write()
+        replica.group.give({}, "other")
+        await asyncio.sleep(1000.0)
+        assert not replica.ended
+        assert replica.group.reported().writing == {"pods": epoch}
+        await replica.claimed_by("other")
+        await until(lambda: replica.ended == ["pods"])
+        assert replica.sharing.may_finish("pods")
+
+
+# ---- lost to others ------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_stream_lost_to_a_relay_outside_the_group_is_offered_again_later_and_later() -> (
+    None
+):
+    loop = asyncio.get_running_loop()
+    async with running() as replica:
+        waits = []
+        for _ in range(8):
+            replica.group.give({"pods": ""})
+            await replica.write()
+            await replica.claimed_by("outsider")
+            assert not replica.sharing.may_finish("pods"), "no replica was assigned it"
+            assert replica.sharing.lost("pods")
+            replica.sharing.ended("pods")
+            lost_s = loop.time()
+            assert "pods" not in replica.group.reported().plans
+            rejoins = replica.group.rejoins
+            await until(lambda before=rejoins: replica.group.rejoins > before, steps=10_000)  # type: ignore[misc]
+            waits.append(loop.time() - lost_s)
+            assert "pods" in replica.group.reported().plans
+    assert 0.8 <= waits[0] <= 1.2
+    assert waits == sorted(waits)
+    assert 50.0 <= waits[-1] <= 67.0
+
+
+@virtual
+async def test_a_retired_stream_is_not_offered_until_the_config_changes() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        await replica.claimed_by(retirement_holder())
+        replica.sharing.lost("pods")
+        replica.sharing.ended("pods")
+        await asyncio.sleep(10_000.0)
+        assert set(replica.group.reported().plans) == {"jobs"}
+        replica.plan("jobs")
+        replica.plan("pods", "jobs")
+        assert set(replica.group.reported().plans) == {"jobs", "pods"}
+
+
+# ---- what is reported ----------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_replica_that_the_api_server_does_not_answer_becomes_unfit_and_fit_again() -> None:
+    async with running() as replica:
+        assert replica.group.reported().fit
+        replica.api_answers = False
+        rejoins = replica.group.rejoins
+        await asyncio.sleep(UNFIT_AFTER_S - 12.0)
+        assert replica.group.reported().fit
+        await asyncio.sleep(15.0)
+        assert not replica.group.reported().fit
+        assert replica.group.rejoins == rejoins + 1
+        replica.api_answers = True
+        await asyncio.sleep(5.0)
+        assert replica.group.reported().fit
+        assert replica.group.rejoins == rejoins + 2
+
+
+@virtual
+async def test_a_changed_plan_joins_again_and_is_newer() -> None:
+    async with running() as replica:
+        first = replica.group.reported()
+        rejoins = replica.group.rejoins
+        replica.plan("pods", "jobs")
+        assert replica.group.rejoins == rejoins
+        replica.plan("pods", revision=2)
+        second = replica.group.reported()
+        assert replica.group.rejoins == rejoins + 1
+        assert second.config_order > first.config_order
+        assert second.counter > first.counter
+        assert set(second.plans) == {"pods"}
+
+
+@virtual
+async def test_a_stream_is_assigned_since_the_first_generation_that_has_it() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        replica.group.give({"pods": "", "jobs": ""})
+        assert replica.group.reported().assigned == {"pods": 0, "jobs": 1}
+        replica.group.give({"jobs": ""})
+        assert replica.group.reported().assigned == {"jobs": 1}
+
+
+@virtual
+async def test_an_assignment_that_cannot_be_read_assigns_nothing_and_ends_nothing() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        replica.group._assigned(7, b"odd")
+        assert not replica.sharing.may_claim("jobs")
+        assert not replica.ended
+
+
+# ---- the leader ----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_the_leader_ignores_odd_members_and_balances_after_a_quiet_time() -> None:
+    async with running() as replica:
+        plans = {f"s{number}": "p" for number in range(4)}
+        members = {
+            "m1": encode(MemberMetadata("a", plans=plans, writing=dict.fromkeys(plans, 1))),
+            "m2": encode(MemberMetadata("b", plans=plans)),
+            "odd": b"odd",
+        }
+
+        def assigned() -> list[int]:
+            given = replica.group.assign(members)
+            assert set(given) == {"m1", "m2"}
+            decoded = [decode_assignment(given[each]) for each in ("m1", "m2")]
+            return [len(each.own) for each in decoded if each is not None]
+
+        replica.group.leads = True
+        assert assigned() == [4, 0], "nothing moves for balance yet"
+        rejoins = replica.group.rejoins
+        await asyncio.sleep(BALANCE_AFTER_S - 2.0)
+        assert replica.group.rejoins == rejoins
+        await asyncio.sleep(4.0)
+        assert replica.group.rejoins > rejoins
+        assert assigned() == [2, 2]
+
+
+# ---- doubt ---------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_in_doubt_nothing_leaves_until_the_control_topic_was_read_to_its_end() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        assert not replica.sink.held()
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held(), "nobody has claimed"
+        assert replica.sink.resumes == 1
+        await asyncio.sleep(SURE_S)
+        assert replica.sink.held(), "it asks again"
+        await asyncio.sleep(0.1)
+        assert replica.sink.resumes == 2
+        assert not replica.ended
+
+
+@virtual
+async def test_what_was_claimed_meanwhile_ends_without_a_drain_before_anything_leaves() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        await replica.write("jobs")
+        replica.topic.deaf = True
+        await replica.claimed_by("other")
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        replica.group.give({"jobs": ""}, "other")
+        await asyncio.sleep(1.0)
+        assert replica.sink.held(), "the claim was not read yet"
+        replica.topic.read_all()
+        await asyncio.sleep(0.1)
+        assert replica.ended == ["pods"]
+        assert not replica.sharing.may_finish("pods")
+        assert replica.sink.held(), "its writer has not ended"
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held()
+        assert replica.ended == ["pods"]
+
+
+@virtual
+async def test_where_the_claims_cannot_be_read_the_connections_are_reset() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        replica.sink.away = True
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        await asyncio.sleep(2.5)
+        assert replica.sink.resets == 1
+        assert replica.sink.held()
+        replica.group.doubtful = False  # a heartbeat of the same generation is answered
+        await asyncio.sleep(2.5)
+        assert not replica.sink.held()
+
+
+@virtual
+async def test_a_new_generation_alone_ends_no_doubt() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        replica.sink.away = True
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        replica.group.give({"pods": ""})
+        replica.group.doubtful = False
+        await asyncio.sleep(60.0)
+        assert replica.sink.held()
+        replica.sink.away = False
+        await asyncio.sleep(3.0)
+        assert not replica.sink.held()
+
+
+@virtual
+async def test_a_replica_that_writes_nothing_is_in_no_doubt() -> None:
+    async with running() as replica:
+        replica.group.doubtful = True
+        assert not replica.sink.held()
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_replica_that_leaves_waits_for_what_others_take_and_for_nothing_else() -> None:
+    async with running() as replica, asyncio.TaskGroup() as tasks:
+        replica.group.give({"pods": "", "jobs": ""}, "other")
+        await replica.write()
+        await replica.write("jobs")
+        leaving = tasks.create_task(replica.sharing.hand_over(within_s=15.0))
+        await asyncio.sleep(0.1)
+        assert replica.group.reported().leaving
+        assert not replica.sharing.may_claim("pods")
+        replica.group.give({"jobs": ""}, "other")
+        await asyncio.sleep(0.1)
+        assert not leaving.done()
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert leaving.done(), "nobody else can run jobs"
+
+
+@virtual
+async def test_a_replica_whose_streams_nobody_takes_drains_them_itself_in_time() -> None:
+    loop = asyncio.get_running_loop()
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        began_s = loop.time()
+        await replica.sharing.hand_over(within_s=15.0)
+        assert loop.time() - began_s == 15.0
+        await replica.sharing.leave()
+        assert replica.group.left == 1
