@@ -358,6 +358,14 @@ class Cluster(Brokers):
         await self._asked()
         link.adopt(Connection(self._wire, link))
 
+    async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None]:
+        await self._asked()
+        return dict.fromkeys(topics, b"id")
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        await self._asked()
+        return self._broker.log(TopicPartition(topic, partition)).end
+
     async def locate(
         self, topic: str, partition: int, start: int, producer: tuple[int, int], sequence: int
     ) -> int | None:

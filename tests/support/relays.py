@@ -258,7 +258,9 @@ class _NoSockets(selectors.SelectSelector):
         return []
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class NoSocketLoop(asyncio.SelectorEventLoop):
+    """The loop of `run_virtually`."""
+
     def __init__(self) -> None:
         self._moving = _NoSockets()
         super().__init__(self._moving)
@@ -269,7 +271,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main`, which opens no socket, in virtual time."""
-    with asyncio.Runner(loop_factory=_Loop) as runner:
+    with asyncio.Runner(loop_factory=NoSocketLoop) as runner:
         return runner.run(main)
 
 

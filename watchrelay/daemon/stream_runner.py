@@ -308,14 +308,7 @@ class StreamRunner:
             suppress_unchanged=self.planned.suppress_unchanged,
             namespaces=self.spec.plan.arrival_namespaces,
         )
-        reader = LogReader(
-            self.spec,
-            self._context.connection,
-            self._context.sink,
-            failed=self._unreadable,
-            succeeded=lambda: self._status.recovered("log"),
-            turn=self._context.reading_back,
-        )
+        reader = self._reader()
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(
@@ -473,6 +466,16 @@ class StreamRunner:
         )
 
     # ---- the claim -------------------------------------------------------------------------------
+
+    def _reader(self) -> LogReader:
+        return LogReader(
+            self.spec,
+            self._context.connection,
+            self._context.sink,
+            failed=self._unreadable,
+            succeeded=lambda: self._status.recovered("log"),
+            turn=self._context.reading_back,
+        )
 
     def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
         settings = self._context.settings

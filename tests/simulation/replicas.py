@@ -1,0 +1,436 @@
+"""Replicas that share a stream, by seed in virtual time: the daemon's own runner, sharing and group
+member over the simulated server, brokers and coordinator. They die, leave and are suspended.
+
+`python -m tests.simulation.replicas SEED` plays one run and tells what was broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.apiserver import Api
+from tests.simulation.broker import Wire
+from tests.simulation.process import (
+    HEARTBEAT_S,
+    PLAIN,
+    STREAM,
+    TOPIC,
+    Control,
+    Life,
+    Reader,
+    Shape,
+    now_s,
+    wall_ms,
+)
+from tests.simulation.suspending import Suspendable, SuspendingLoop
+from tests.simulation.world import World
+from tests.support.groupfake import FakeGroup, FakeGroupBrokers
+from tests.support.stream_log import PODS
+from tests.unit.daemon.conftest import settings_of
+from watchrelay.daemon.plan import PlannedStream
+from watchrelay.daemon.recovery import LogReader
+from watchrelay.daemon.sharing import Sharing
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
+from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.group import GroupMember
+from watchrelay.kafka.producer import ProducerSettings
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topics import Topics
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+from watchrelay.publish.timing import HeartbeatInterval
+from watchrelay.publish.writer import StreamRelay
+from watchrelay.store.objects import Store
+from watchrelay.store.transform import Transform
+from watchrelay.watch.admission import Admission
+
+SESSION_S = 6.0
+OWNED_WITHIN_S = SESSION_S + 5.0
+_CONNECTION = KafkaConnection(bootstrap_servers=("simulated:9092",))
+_METRICS = Metrics()
+
+
+class Runner(StreamRunner):
+    """The daemon's, without the topic's administration."""
+
+    replica: Replica
+
+    async def _topic_ready(self) -> int:
+        self._context.sink.open(TOPIC, STREAM, self.restart, made=False)
+        return 1 << 20
+
+    def _reader(self) -> LogReader:
+        return Reader(self.spec, self.replica.world, self._context.sink)
+
+    async def _highest_epoch(self) -> int:
+        return await Life._highest_epoch(self.replica)  # type: ignore[arg-type]
+
+    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
+        return StreamRelay(
+            self.spec,
+            sink=self._context.sink,
+            control=self._context.control,
+            state=store,
+            metrics=self._metrics,
+            topic_metrics=self._context.metrics.topic(TOPIC),
+            status=self._status,
+            heartbeat_interval=self._context.heartbeat_interval,
+            queue_bytes=64 << 20,
+            max_message_bytes=message_bytes,
+            may_finish=self._may_finish,
+            foreign_records=reader,
+            rng=self._context.rng,
+            now_s=now_s,
+            wall_ms=wall_ms,
+        )
+
+
+class NotedControl(Control):
+    """Notes each claim, and the generation in which it was decided."""
+
+    replica: Replica
+
+    async def claim(self, *arguments: Any, **more: Any) -> int:
+        world, generation = self.replica.world, self.replica.member.generation
+        epoch = await super().claim(*arguments, **more)
+        world.noted_claim(self.replica, generation)
+        return epoch
+
+
+class Replica(Suspendable):
+    """One process."""
+
+    runner_class: type[Runner] = Runner
+    sharing_class: type[Sharing] = Sharing
+
+    def __init__(self, world: ReplicaWorld, number: int) -> None:
+        super().__init__()
+        self.world, self.number, self.name = world, number, f"replica-{number}"
+        self.rng = random.Random(world.rng.getrandbits(64))
+        self.statuses = StatusRegistry()
+        self.wire = Wire(world.broker)
+        sink = KafkaSink(
+            _CONNECTION,
+            metrics=_METRICS,
+            statuses=self.statuses,
+            settings=ProducerSettings(request_timeout_s=2.0),
+            rng=self.rng,
+            reach=self.wire.reach,
+        )
+        self.control = NotedControl(world, self.wire, sink, self.statuses, self.name, self.rng)
+        self.control.replica = self
+        self.over = self._killed = False
+        self._stop = asyncio.Event()
+        self.sharing = self.sharing_class(
+            self.name,
+            make_group=self._make_member,
+            control=self.control,
+            sink=sink,
+            statuses=self.statuses,
+            api_answers=self._api_answers,
+            balance_after_s=world.balance_after_s,
+            rng=self.rng,
+            now_s=now_s,
+            boot_s=now_s,
+            wall_ms=wall_ms,
+        )
+        self.spec = Life.make_spec(self)  # type: ignore[arg-type]
+        context = DaemonContext(
+            settings=settings_of(["pods"]),
+            metrics=_METRICS,
+            statuses=self.statuses,
+            client=Api(world.server, world.weather, self.rng),  # type: ignore[arg-type]
+            admission=Admission(rng=self.rng),
+            connection=_CONNECTION,
+            sink=sink,
+            control=self.control,
+            topics=Topics(_CONNECTION, create=False),
+            requests=SnapshotRequests(self.control, configured=self.statuses.streams),
+            holder=self.name,
+            heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
+            sharing=self.sharing,
+            rng=self.rng,
+        )
+        context.control_made.set()
+        planned = PlannedStream(
+            self.spec, Transform.compile(PODS), False, settings_of(["pods"]).resources[0]
+        )
+        self.runner = self.runner_class(planned, context)
+        self.runner.replica = self
+        self._sink = sink
+        self.status = self.statuses.open(STREAM)
+
+    @property
+    def config(self) -> Any:
+        return PLAIN
+
+    def _make_member(self, **callbacks: Any) -> GroupMember:
+        self.member = GroupMember(
+            _CONNECTION,
+            "relays",
+            session_s=SESSION_S,
+            instance="",
+            metrics=_METRICS,
+            statuses=self.statuses,
+            make=lambda connection: FakeGroupBrokers(connection, self.world.group, self._way),
+            boot_s=now_s,
+            **callbacks,
+        )
+        return self.member
+
+    async def _way(self) -> None:
+        await asyncio.sleep(self.rng.random() * self.world.weather.delay_s)
+        if self.wire.dead:
+            await asyncio.Event().wait()
+
+    async def _api_answers(self) -> bool:
+        await asyncio.sleep(self.rng.random() * self.world.weather.api_delay_s)
+        return not self.world.server.away
+
+    # ---- its life --------------------------------------------------------------------------------
+
+    @property
+    def owns(self) -> bool:
+        """It writes the stream, and all of its state is published."""
+        return not self.over and not self.suspended and self.status.complete
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        self._task = tasks.create_task(self.run(), name=self.name)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.world.note("killed", self.number)
+        self.wire.die()
+        self.over = self._killed = True
+        self.resume()
+        self._task.cancel()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.world.note("stops", self.number)
+        self._stop.set()
+
+    async def run(self) -> None:
+        self.own()
+        self.sharing.plan({STREAM: "plan"}, revision=0, config_hash="")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                rooms = [
+                    tasks.create_task(work, name=name)
+                    for work, name in (
+                        (self._sink.run(), "sink"),
+                        (self.control.run(), "control"),
+                        (self.sharing.run(), "group"),
+                    )
+                ]
+                running = tasks.create_task(self.runner.run(), name="stream")
+                await self._stop.wait()
+                await self.sharing.hand_over(within_s=15.0)
+                self.runner.stop(deadline_s=float("inf"))
+                await asyncio.wait((running,))
+                for room in rooms:
+                    room.cancel()
+            await self.sharing.leave()
+        except BaseExceptionGroup:
+            if not self._killed:
+                raise
+        finally:
+            self.over = True
+            self.wire.die()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The classes of a run; a test hands in those that break a rule."""
+
+    runner: type[Runner] = Runner
+    sharing: type[Sharing] = Sharing
+
+
+@dataclass
+class Faults:
+    """What happens to replicas, in seconds between two of it."""
+
+    kinds: tuple[str, ...]
+    every_s: tuple[float, float] = (8.0, 25.0)
+    count: int = 3
+    suspended_s: tuple[float, float] = field(default=(3.0, 20.0))
+
+
+MOVES = Faults(("stop",))
+SUSPENSIONS = Faults(("suspend",))
+MIXED = Faults(("stop", "suspend", "kill", "both"))
+
+
+# ---- rules that are broken, to see that it is found ----------------------------------------------
+
+
+class ClaimsWhatWasAssigned(Sharing):
+    """Claims by an assignment from before the loss."""
+
+    def may_claim(self, stream: str) -> bool:
+        return stream in self._assignment.own and not self._leaving
+
+
+class NeverDoubts(Sharing):
+    """Writes on after it was suspended, and finishes as if nothing had been."""
+
+    @property
+    def doubtful(self) -> bool:
+        return False
+
+
+class AwaitsNoRelease(Runner):
+    """Writes its claim markers at once."""
+
+    async def _assigned(self) -> str:
+        await super()._assigned()
+        return ""
+
+
+PLANTS: dict[str, tuple[Faults, Rules, str]] = {
+    "stale assignment": (SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
+    "no doubt": (SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
+    "no release": (MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
+}
+"""By name: the faults in which it is seen, the broken rule, the sign."""
+
+
+class ReplicaWorld(World):
+    """A run with three replicas."""
+
+    def __init__(self, seed: int, faults: Faults, rules: Rules) -> None:
+        super().__init__(
+            seed, calm=Shape(snapshot_interval_s=random.Random(seed).choice([0.0, 5.0]))
+        )
+        rng = self.rng
+        self.faults, self.rules = faults, rules
+        self.plan.names, self.plan.churn_s, self.plan.forgets = "abcdefgh", 0.1, 0.0
+        self.weather.delay_s = rng.choice([0.002, 0.02, 0.1])
+        self.weather.api_delay_s = rng.choice([0.0, 0.02])
+        self.weather.deaf_s = rng.choice([0.0, 0.05])
+        if faults is MIXED:
+            self.weather.lost = rng.choice([0.0, 0.05])
+            self.weather.lost_ack = rng.choice([0.0, 0.05])
+            self.weather.late = rng.choice([0.0, 0.05])
+            self.weather.api_cut = rng.choice([0.0, 0.05])
+        self.balance_after_s = rng.choice([5.0, 60.0])
+        self.group = FakeGroup()
+        self.replicas: list[Replica] = []
+        self._claims: list[tuple[Replica, int]] = []
+
+    def noted_claim(self, replica: Replica, generation: int) -> None:
+        """A claim was acknowledged. Nobody claims what it has lost under the same assignment."""
+        self.note("claimed", replica.number, generation)
+        former = [at for at, claim in enumerate(self._claims) if claim == (replica, generation)]
+        if former and any(other is not replica for other, _ in self._claims[former[-1] :]):
+            self.broken.append(f"{replica.name} claims again in generation {generation}")
+        self._claims.append((replica, generation))
+
+    async def play(self) -> None:
+        for name in self.plan.names:
+            self._write(name)
+        async with asyncio.TaskGroup() as tasks:
+            around = [tasks.create_task(self._read()), tasks.create_task(self._churn())]
+            for _ in range(3):
+                self._start(tasks)
+            await self._owned(OWNED_WITHIN_S)
+            for _ in range(self.faults.count):
+                await asyncio.sleep(self.rng.uniform(*self.faults.every_s))
+                await self._fault(tasks, self.rng.choice(self.faults.kinds))
+            await self._rest(tasks, around[1])
+            for task in around:
+                task.cancel()
+
+    def _start(self, tasks: asyncio.TaskGroup) -> None:
+        replica = Replica.__new__(Replica)
+        replica.runner_class, replica.sharing_class = self.rules.runner, self.rules.sharing
+        replica.__init__(self, len(self.replicas))  # type: ignore[misc]
+        self.replicas.append(replica)
+        replica.start(tasks)
+
+    def living(self) -> list[Replica]:
+        return [each for each in self.replicas if not each.over]
+
+    def _owner(self) -> Replica:
+        return next((each for each in self.living() if each.owns), self.living()[0])
+
+    async def _fault(self, tasks: asyncio.TaskGroup, kind: str) -> None:
+        victim = self._owner() if self.rng.random() < 0.7 else self.rng.choice(self.living())
+        self.note(kind, victim.number)
+        match kind:
+            case "stop":
+                self._start(tasks)
+                await asyncio.sleep(self.rng.random() * 3)
+                victim.stop()
+                await self._until(lambda: victim.over)
+            case "kill":
+                victim.kill()
+                self._start(tasks)
+            case "suspend":
+                await self._suspend([victim])
+            case _:
+                await self._suspend(self.rng.sample(self.living(), 2))
+
+    async def _suspend(self, victims: list[Replica]) -> None:
+        for victim in victims:
+            victim.suspended = True
+            await asyncio.sleep(self.rng.random())
+        for victim in victims:
+            await asyncio.sleep(self.rng.uniform(*self.faults.suspended_s))
+            victim.resume()
+
+    async def _owned(self, within_s: float) -> None:
+        """One replica owns the stream. Broken if that does not come in time."""
+        began_s = now_s()
+        while sum(each.owns for each in self.living()) != 1:
+            if now_s() - began_s > within_s:
+                self.broken.append(f"not owned by one replica after {within_s} s")
+                break
+            await asyncio.sleep(0.1)
+
+    async def _rest(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
+        self.weather.clear()
+        self.broker.calm()
+        await self._owned(OWNED_WITHIN_S)
+        churn.cancel()
+        self.resting = True
+
+        def caught_up() -> bool:
+            owner = self._owner()
+            return owner.owns and int(owner.status.frontier or 0) >= self.server.version
+
+        await self._until(caught_up)
+        await asyncio.sleep(8 * HEARTBEAT_S)
+        self.pull(10**6)
+        for replica in self.living():
+            replica.stop()
+        await self._until(lambda: not self.living())
+
+
+def run(seed: int, faults: Faults, rules: Rules | None = None) -> ReplicaWorld:
+    """Play one seed."""
+
+    async def main() -> ReplicaWorld:
+        world = ReplicaWorld(seed, faults, rules or Rules())
+        await world.play()
+        world.judge()
+        if faults is not MIXED and world.stale:
+            world.broken.append(f"{world.stale} stale records")
+        return world
+
+    with asyncio.Runner(loop_factory=SuspendingLoop) as runner:
+        return runner.run(main())
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    for each in (MOVES, SUSPENSIONS, MIXED):
+        world = run(int(sys.argv[1]), each)
+        print(each.kinds, world.broken, world.stale, len(world._claims))
