@@ -68,7 +68,7 @@ class SuspendingLoop(NoSocketLoop):
     def call_soon(
         self,
         callback: Callable[[Unpack[_Arguments]], object],
-        *args: Unpack[_Arguments],
+        *args: *_Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         due = _due(callback, args, context)
@@ -81,7 +81,7 @@ class SuspendingLoop(NoSocketLoop):
         self,
         when: float,
         callback: Callable[[Unpack[_Arguments]], object],
-        *args: Unpack[_Arguments],
+        *args: *_Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         due = _due(callback, args, context)
