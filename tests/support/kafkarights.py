@@ -53,9 +53,16 @@ def grant(
 
 def grant_group(broker: KafkaBroker, *, user: str) -> None:
     """Let a user be a member of the groups that begin with `PREFIX`."""
-    pattern = (ResourceType.GROUP, PREFIX, ResourcePatternType.PREFIXED)
-    right = (f"User:{user}", "*", AclOperation.READ, AclPermissionType.ALLOW)
-    for made in broker.admin.create_acls([AclBinding(*pattern, *right)]).values():
+    member = AclBinding(
+        ResourceType.GROUP,
+        PREFIX,
+        ResourcePatternType.PREFIXED,
+        f"User:{user}",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    for made in broker.admin.create_acls([member]).values():
         made.result(10)
 
 
