@@ -21,14 +21,14 @@ from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_events import (
-    Gone,
+    CursorMoved,
     ListBegun,
     ListDone,
-    Listed,
-    Observed,
-    Progressed,
-    Troubled,
-    Watched,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchedObjects,
+    WatchEvent,
 )
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
@@ -325,7 +325,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], tuple[str, str]] = {}
-        self.events: list[Watched] = []
+        self.events: list[WatchEvent] = []
         self.changes: list[tuple[str, str]] = []
         self.troubles: list[KubeError] = []
         self.synced = 0
@@ -338,7 +338,7 @@ class Mirror:
     def names(self) -> list[str]:
         return sorted(name for _, name in self.held)
 
-    async def take(self, event: Watched) -> bool:
+    async def take(self, event: WatchEvent) -> bool:
         if self.full is not None:
             await self.full.wait()
         return self._take(event)
@@ -346,15 +346,15 @@ class Mirror:
     def ready(self) -> bool:
         return self.full is None
 
-    def follow(self, event: Observed | Progressed) -> None:
+    def follow(self, event: WatchedObjects | CursorMoved) -> None:
         self._take(event)
 
-    def _take(self, event: Watched) -> bool:
+    def _take(self, event: WatchEvent) -> bool:
         self.events.append(event)
         match event:
             case ListBegun():
                 self._fresh = {}
-            case Listed(objects=frames):
+            case ListedObjects(objects=frames):
                 for frame in frames:
                     self._apply(self._fresh, frame)
             case ListDone():
@@ -363,16 +363,16 @@ class Mirror:
                     return False
                 self._swap(self._fresh)
                 self.synced += 1
-            case Observed(frames=frames):
-                assert frames, "an Observed is never empty"
+            case WatchedObjects(frames=frames):
+                assert frames, "an WatchedObjects is never empty"
                 for frame in frames:
                     self._observe(frame)
-            case Gone():
+            case ResourceRemoved():
                 self._swap({})
                 self.gone += 1
-            case Troubled(error=error):
+            case Retrying(error=error):
                 self.troubles.append(error)
-            case Progressed():
+            case CursorMoved():
                 pass
         return True
 

@@ -12,14 +12,14 @@ from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.model.watch_events import (
-    Gone,
+    CursorMoved,
     ListBegun,
     ListDone,
-    Listed,
-    Observed,
-    Progressed,
-    Troubled,
-    Watched,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchedObjects,
+    WatchEvent,
 )
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
@@ -74,22 +74,22 @@ class Reflector:
         self._counted = -1
         self._event_shown_ms = self._seen_shown_ms = 0
 
-    async def take(self, event: Watched) -> bool:
+    async def take(self, event: WatchEvent) -> bool:
         """Apply an event of the watch.
 
         Returns: False when the list that ended is suspicious: nothing was changed, and a second
             list must confirm it. See docs/watch-facts.md 5.8.
         """
         match event:
-            case Observed():
+            case WatchedObjects():
                 await self._publisher.room()
                 self.follow(event)
-            case Progressed():
+            case CursorMoved():
                 self.follow(event)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
                 self._status.listed = 0
-            case Listed():
+            case ListedObjects():
                 self._server_seen()
                 elsewhere = self._store.stage(
                     event.objects, unreadable=event.unreadable, damaged=event.damaged
@@ -111,10 +111,10 @@ class Reflector:
                     return False
                 await self._publisher.room()
                 self._done(event)
-            case Gone():
+            case ResourceRemoved():
                 await self._publisher.room()
                 self._cleared()
-            case Troubled():
+            case Retrying():
                 pass
             case _:
                 assert_never(event)
@@ -124,9 +124,9 @@ class Reflector:
         """Whether there is room for changes."""
         return self._publisher.has_room()
 
-    def follow(self, event: Observed | Progressed) -> None:
+    def follow(self, event: WatchedObjects | CursorMoved) -> None:
         """Apply at once what the watch shows; changes only while there is room."""
-        if isinstance(event, Observed):
+        if isinstance(event, WatchedObjects):
             frames = event.frames
             if self._until is not None:
                 frames = self._news(frames, self._until)

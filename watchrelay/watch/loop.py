@@ -16,7 +16,7 @@ from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Observed, Progressed, Watched
+from watchrelay.model.watch_events import CursorMoved, WatchedObjects, WatchEvent
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine
@@ -44,7 +44,7 @@ class Source(Protocol):
 class Outlet(Protocol):
     """Where events go: store/reflector.py."""
 
-    async def take(self, event: Watched) -> bool:
+    async def take(self, event: WatchEvent) -> bool:
         """Take one event. False is returned only for an unconfirmed `ListDone` that is suspicious:
         repeat it as a quorum list."""
         ...
@@ -53,7 +53,7 @@ class Outlet(Protocol):
         """Whether `take` would not wait before it takes changes."""
         ...
 
-    def follow(self, event: Observed | Progressed) -> None:
+    def follow(self, event: WatchedObjects | CursorMoved) -> None:
         """Take what the watch shows, at once. Legal while `ready`."""
         ...
 
@@ -78,7 +78,7 @@ class Watcher:
         server_version: Returns (major, minor), None while unknown.
         rng: Source of jitter.
         cursor: A version whose state the outlet has already.
-        floor: As in `machine.start`.
+        published_version: As in `machine.start`.
         resumed: As in `machine.start`.
         followed: Called whenever the server accepts a watch that continues from the cursor.
     """
@@ -97,7 +97,7 @@ class Watcher:
         server_version: Callable[[], tuple[int, int] | None] = lambda: None,
         rng: Random | None = None,
         cursor: str = "",
-        floor: str = "",
+        published_version: str = "",
         resumed: bool = False,
         followed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -109,7 +109,11 @@ class Watcher:
         self._server_version = server_version
         self._rules = WatchRules(plan, rng or Random(), server_version())
         self._start_cursor = cursor
-        self._floor, self._resumed, self._followed = floor, resumed, followed
+        self._published_version, self._resumed, self._followed = (
+            published_version,
+            resumed,
+            followed,
+        )
         self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
         self._open = AsyncExitStack()
@@ -137,7 +141,7 @@ class Watcher:
                 state, commands = machine.start(
                     self._rules,
                     cursor=self._start_cursor,
-                    floor=self._floor,
+                    published_version=self._published_version,
                     resumed=self._resumed,
                     now_s=loop.time(),
                     first_wait_s=admission.first_wait_s,
@@ -190,8 +194,8 @@ class Watcher:
                 return await self._read(until_s + blocked_s, admission)
             case machine.CheckLiveness(query=query, until_s=until_s):
                 return machine.LivenessChecked(await self._current_version(query, until_s))
-            case machine.CommitList(event=done):
-                return machine.CommitResult(await self._outlet.take(done))
+            case machine.FinishList(event=done):
+                return machine.ListFinished(await self._outlet.take(done))
             case machine.FetchPage(query=query) | machine.OpenWatch(query=query):
                 return await self._request(query, admission)
             case machine.Sleep(until_s=until_s, wakeable=wakeable):
@@ -218,10 +222,12 @@ class Watcher:
                 return machine.WatchEnded()
             except TimeoutError:
                 # frames that were taken meanwhile moved the deadline
-                due_s = self.state.due_s if type(self.state) is machine.Watching else until_s
-                if due_s <= until_s:
+                read_until_s = (
+                    self.state.read_until_s if type(self.state) is machine.Watching else until_s
+                )
+                if read_until_s <= until_s:
                     return machine.DeadlineReached()
-                until_s = due_s
+                until_s = read_until_s
             except KubeError as error:
                 admission.watch_broke(error)
                 return machine.RequestFailed(error)
@@ -243,7 +249,7 @@ class Watcher:
         self._reporter.received(frames)
         for command in commands[:-1]:
             assert isinstance(command, machine.Deliver)
-            assert isinstance(command.event, Observed | Progressed)
+            assert isinstance(command.event, WatchedObjects | CursorMoved)
             self._outlet.follow(command.event)
         self.state = state
         return True

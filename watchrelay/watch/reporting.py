@@ -21,13 +21,13 @@ from watchrelay.core.errors import (
 from watchrelay.core.text import short
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.watch_events import (
-    Gone,
+    CursorMoved,
     ListBegun,
-    Listed,
-    Observed,
-    Progressed,
-    Troubled,
-    Watched,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchedObjects,
+    WatchEvent,
 )
 from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import StreamMetrics
@@ -80,7 +80,7 @@ class WatchReporter:
             self._list_began_s = None
         if isinstance(before, machine.Watching | machine.StreamingList) and _left(after):
             self._watch_ended(before, event, now_s, expired=expired)
-        if isinstance(event, machine.CommitResult) and event.accepted:
+        if isinstance(event, machine.ListFinished) and event.accepted:
             self._listed(now_s)
         answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
         if isinstance(event, answered) and not isinstance(
@@ -97,10 +97,10 @@ class WatchReporter:
         *,
         expired: bool,
     ) -> None:
-        lived_s, watching = now_s - before.opened_s, isinstance(before, machine.Watching)
+        lived_s, watching = now_s - before.opened_at_s, isinstance(before, machine.Watching)
         reason = "gone" if expired else "error"
         if isinstance(event, machine.WatchEnded):
-            reason = "timeout" if watching and lived_s >= before.timeout_s - 1 else "eof"
+            reason = "timeout" if watching and lived_s >= before.query.timeout_s - 1 else "eof"
         elif isinstance(event, machine.DeadlineReached) and watching:
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
@@ -122,7 +122,7 @@ class WatchReporter:
             case machine.Watching():
                 self._started = True
                 return "watching"
-            case machine.OpeningWatch() | machine.Waiting(error=None, then=None):
+            case machine.OpeningWatch() | machine.Waiting(error=None, goal=None):
                 return "watching" if self._started else "resuming"
             case machine.Waiting(error=error) if error is not None:
                 return "waiting" if isinstance(error, _WAITING_FOR) else "backoff"
@@ -197,18 +197,18 @@ class WatchReporter:
             if self._status.last_event_ms is not None:
                 self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
 
-    def delivering(self, event: Watched) -> None:
+    def delivering(self, event: WatchEvent) -> None:
         """An event is about to be delivered."""
         match event:
-            case Observed() | Progressed():
+            case WatchedObjects() | CursorMoved():
                 return
             case ListBegun():
                 self._status.listed = 0
-            case Listed(objects=objects):
+            case ListedObjects(objects=objects):
                 self._status.listed += len(objects)
-            case Troubled():
+            case Retrying():
                 self._trouble(event)
-            case Gone():
+            case ResourceRemoved():
                 extra = {"stream": self._stream}
                 log.warning("resource is no longer served; removing its objects", extra=extra)
 
@@ -228,7 +228,7 @@ class WatchReporter:
                 }
                 log.error("undecodable object skipped", extra=extra)
 
-    def _trouble(self, event: Troubled) -> None:
+    def _trouble(self, event: Retrying) -> None:
         error, status, at_s = event.error, self._status, event.retry_at_s
         if at_s is None and isinstance(error, Expired):
             log.info(
@@ -271,16 +271,16 @@ class WatchReporter:
 def _continues_list(event: machine.Event, after: machine.State) -> bool:
     """True when `event` continued a list, or completed it."""
     if isinstance(event, machine.PageReceived):
-        return isinstance(after, machine.AwaitingCommit | machine.ListingPages)
+        return isinstance(after, machine.FinishingList | machine.ListingPages)
     return isinstance(event, machine.WatchOpened | machine.FramesReceived) and isinstance(
-        after, machine.AwaitingCommit | machine.StreamingList
+        after, machine.FinishingList | machine.StreamingList
     )
 
 
 def _wants_list(state: machine.State) -> bool:
     """True until a list is complete, however often it fails."""
     if isinstance(state, machine.Waiting | machine.NotServed):
-        return state.then is not None
+        return state.goal is not None
     return not isinstance(state, machine.Watching | machine.OpeningWatch)
 
 
@@ -292,7 +292,7 @@ def _kind(frame: Frame) -> str:
 
 def _left(after: machine.State) -> bool:
     """True when the watch that was open before is not open in `after`."""
-    return not isinstance(after, machine.Watching | machine.StreamingList | machine.AwaitingCommit)
+    return not isinstance(after, machine.Watching | machine.StreamingList | machine.FinishingList)
 
 
 def _has_expired(event: machine.Event) -> bool:
