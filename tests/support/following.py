@@ -346,7 +346,7 @@ class Mirror:
     def ready(self) -> bool:
         return self.full is None
 
-    def follow(self, event: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         self._take(event)
 
     def _take(self, event: WatchEvent) -> bool:

@@ -52,10 +52,6 @@ class Live:
     def full(self) -> bool:
         return self.viewers >= VIEWERS_MAX or self._ended.is_set()
 
-    @property
-    def holds(self) -> bool:
-        return self._picture is not None
-
     def end(self) -> None:
         """Every viewer's events end now: the window closes."""
         self._ended.set()

@@ -208,8 +208,7 @@ class Store:
                     applied.repeated += 1
                 else:
                     del entries[key]
-                    observed = frame.uid == held.uid
-                    changes.append(Removed(key, held, frame.resource_version, observed))
+                    changes.append(Removed(key, held, frame.resource_version))
                 continue
             if held is not None and _repeats(frame, held):
                 applied.repeated += 1
@@ -223,7 +222,7 @@ class Store:
                 if held.uid == entry.uid:
                     before = held.hash
                 else:
-                    changes.append(Removed(key, held, entry.resource_version, observed=False))
+                    changes.append(Removed(key, held, entry.resource_version))
             entries[key] = entry
             changes.append(Upserted(key, entry, before, value))
         for change in changes if self._unconfirmed else ():
@@ -236,8 +235,7 @@ class Store:
         """Remove every object, as of `resource_version`; returns one removal each."""
         self._staged = None
         changes: list[ObjectChange] = [
-            Removed(key, entry, resource_version, observed=False)
-            for key, entry in self._entries.items()
+            Removed(key, entry, resource_version) for key, entry in self._entries.items()
         ]
         self._entries, self._unconfirmed = {}, {}
         return changes
@@ -349,7 +347,7 @@ class Store:
                 # The version of the list that misses it, or of the object that replaced it: that
                 # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version
-                changes.append(Removed(key, entry, version, observed=False))
+                changes.append(Removed(key, entry, version))
                 replaced.missed += new is None
         for key, new in listed.items():
             old = held.get(key)

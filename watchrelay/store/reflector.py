@@ -27,9 +27,6 @@ from watchrelay.store.objects import Store
 
 log = logging.getLogger(__name__)
 
-GAUGE_EVERY_MS = 250
-"""Interval of timestamp gauges: setting one costs as much as looking up an object."""
-
 
 class ChangePublisher(Protocol):
     """Publishes the changes of one store. Implemented and described by publish/writer.py.
@@ -65,14 +62,13 @@ class Reflector:
         self._metrics, self._status, self._wall_ms = metrics, status, wall_ms
         self._version = version or "0"
         """The newest version of a list, a bookmark or a batch: that of removals without one."""
-        self._gone = False
+        self._resource_removed = False
         self._unconfirmed = set[bytes]()
         """Changes found by a list that the watch, which continues from before the list, has not
         shown yet."""
         self._until: str | None = None
         """The version at which the watch has passed that list; None: there is none."""
         self._counted = -1
-        self._event_shown_ms = self._seen_shown_ms = 0
 
     async def take(self, event: WatchEvent) -> bool:
         """Apply an event of the watch.
@@ -83,19 +79,17 @@ class Reflector:
         match event:
             case WatchedObjects():
                 await self._publisher.room()
-                self.follow(event)
+                self.take_now(event)
             case CursorMoved():
-                self.follow(event)
+                self.take_now(event)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
-                self._status.listed = 0
             case ListedObjects():
                 self._server_seen()
                 elsewhere = self._store.stage(
                     event.objects, unreadable=event.unreadable, damaged=event.damaged
                 )
                 self._filtered(elsewhere)
-                self._status.listed = self._store.staged
             case ListDone():
                 self._server_seen()
                 if not event.confirmed and self._store.suspicious():
@@ -124,7 +118,7 @@ class Reflector:
         """Whether there is room for changes."""
         return self._publisher.has_room()
 
-    def follow(self, event: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         """Apply at once what the watch shows; changes only while there is room."""
         if isinstance(event, WatchedObjects):
             frames = event.frames
@@ -145,11 +139,8 @@ class Reflector:
         applied = self._store.apply(frames)
         if applied.changes:
             self._publisher.push(applied.changes, reason="watch", received_s=received_s)
-        now_ms, metrics = self._server_seen(), self._metrics
-        self._status.last_event_ms = now_ms
-        if now_ms - self._event_shown_ms >= GAUGE_EVERY_MS:
-            self._event_shown_ms = now_ms
-            metrics.last_event_timestamp_seconds.set(now_ms / 1000)
+        self._server_seen()
+        metrics = self._metrics
         if applied.suppressed:
             metrics.events_filtered_total["suppressed"].inc(applied.suppressed)
         if applied.repeated:
@@ -178,14 +169,14 @@ class Reflector:
             self._unconfirmed.update(change.key for change in replaced.changes)
         else:
             self._conclude()
-            if replaced.missed and not (resumed or self._gone):
+            if replaced.missed and not (resumed or self._resource_removed):
                 self._missed(replaced.missed, logging.INFO)
         if replaced.kept:
             log.warning(
                 "list has objects that cannot be decoded: keeping their last states",
                 extra={"stream": self._status.stream, "kept": replaced.kept},
             )
-        self._gone = False
+        self._resource_removed = False
         self._count()
 
     def _news(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
@@ -223,16 +214,11 @@ class Reflector:
         changes = self._store.clear(self._version)
         if changes:
             self._publisher.push(changes, reason="relist", received_s=0.0)
-        self._gone = True
+        self._resource_removed = True
         self._count()
 
-    def _server_seen(self) -> int:
-        now_ms = self._wall_ms()
-        self._publisher.server_seen(now_ms)
-        if now_ms - self._seen_shown_ms >= GAUGE_EVERY_MS:
-            self._seen_shown_ms = now_ms
-            self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
-        return now_ms
+    def _server_seen(self) -> None:
+        self._publisher.server_seen(self._wall_ms())
 
     def _filtered(self, elsewhere: int) -> None:
         if elsewhere:

@@ -81,12 +81,11 @@ class StreamContext(msgspec.Struct, frozen=True):
 
     backoff: Backoff = _FRESH
     slow_backoff: Backoff = _FRESH
-    """The delays of an error that only an operator or the cluster can cure; `slow_reason` is which
-    error."""
+    """The delays of errors with the reason `slow_reason`, which retries alone do not cure."""
     slow_reason: str = ""
     forbidden_grace_s: float = 0.0
-    """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` since the last request that was
-    allowed, of which this time remains; 0 where none ever was."""
+    """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` after every request that
+    succeeded, 0 before the first."""
     history_lost: bool = False
     """The server no longer had the history of the cursor, and no list has been complete since."""
     history_lost_at_s: float = -math.inf

@@ -53,8 +53,8 @@ class Outlet(Protocol):
         """Whether `take` would not wait before it takes changes."""
         ...
 
-    def follow(self, event: WatchedObjects | CursorMoved) -> None:
-        """Take what the watch shows, at once. Legal while `ready`."""
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
+        """Take an event of the watch without waiting. Legal while `ready`."""
         ...
 
 
@@ -250,7 +250,7 @@ class Watcher:
         for command in commands[:-1]:
             assert isinstance(command, machine.Deliver)
             assert isinstance(command.event, WatchedObjects | CursorMoved)
-            self._outlet.follow(command.event)
+            self._outlet.take_now(command.event)
         self.state = state
         return True
 

@@ -107,27 +107,27 @@ TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
         "SleepEnded": ("NotServed", "ListingPages OpeningList OpeningWatch"),
     },
 }
-"""State, event, the states that usually follow, and the others; every other event is a bug. The
-diagram (of the usual ones) and the table of docs/how-the-watch-works.md are made from it, and a
-test holds it equal to what `step` does."""
+"""By state and event: the states that usually follow, and the others. Any other event is a bug. The
+diagram (of the usual ones) and the table of docs/how-the-watch-works.md are generated from it; a
+test compares it with what `step` does."""
 
 # ---- limits --------------------------------------------------------------------------------------
 
 TIMEOUT_MIN_S, TIMEOUT_MAX_S = 300, 599
-"""Of a watch; drawn for each one, or all watches of a restarted server end together every time.
-Source: client-go; docs/watch-facts.md 2.2."""
+"""The `timeoutSeconds` of a watch is random between these, or all watches of a restarted server
+would end at the same time again and again. Source: client-go; docs/watch-facts.md 2.2."""
 END_BOOKMARK_WITHIN_S = 30.0
-"""A streaming list without its initial-events-end bookmark this long after its newest object has
-failed. Source: docs/watch-facts.md 3.6."""
+"""A streaming list has failed if its initial-events-end bookmark does not come within this time
+after its newest object. Source: docs/watch-facts.md 3.6."""
 RELIST_AGAIN_S = 600.0
-"""A failed list that was to find what a watch missed is retried after this time, or after its
-interval where that is shorter."""
+"""A failed list of cause `consistency` is retried after this time, or after `relistInterval` where
+that is shorter."""
 LOST_AGAIN_WITHIN_S = 60.0
-"""A second loss of history within this time of the list that repaired the first backs off. Source:
-docs/watch-facts.md 6.4, class C."""
+"""If the history is lost again within this time after the list that followed the last loss, the
+next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
 SILENT_S = 600.0
-"""Ten minutes without a sign of the server's current state: the next watch begins with a liveness
-check. Source: docs/watch-facts.md 2.8."""
+"""If the server has not shown its current state for this long, the next watch begins with a
+liveness check. Source: docs/watch-facts.md 2.8."""
 LIVENESS_AFTER_S = 65.0
 LIVENESS_EARLY_S = 50.0
 """A watch that was opened at a version brings no bookmark before the server's cache has passed that
@@ -142,9 +142,10 @@ QUIET_STALLS = 3
 """After so many watches in a row that were silent for too long and brought no object, watches may
 be silent for twice as long."""
 SHORT_WATCH_S = 1.0
-"""A watch that ends sooner and brought nothing is a failure, or a server that closes at once gets
-requests in a hot loop (docs/watch-facts.md 2.9). Where it brought something it is none, but the
-next is not opened before this time is up: each change of a busy resource would open another."""
+"""A watch that ends sooner without an event counts as a failure, and the next one waits for a
+backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
+a server that closes its watches at once would get requests in a hot loop (docs/watch-facts.md
+2.9)."""
 HEALTHY_AFTER_S = 60.0
 """A watch that was open for this long was healthy, also without an event; see `Backoff`."""
 ABSENT_TWICE_S = 30.0
@@ -295,7 +296,7 @@ State = (
 
 
 class SleepEnded(msgspec.Struct, frozen=True):
-    """The sleep is over. `rechecked`: it ended early, because a retry is likely to succeed now."""
+    """The sleep is over. `rechecked`: `Watcher.recheck()` ended it early."""
 
     rechecked: bool = False
 
@@ -370,7 +371,7 @@ class ReportSkipped(msgspec.Struct, frozen=True):
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Wait until `until_s`, or, if `wakeable`, until `recheck()` -> `SleepEnded`."""
+    """Wait until `until_s`, or, if `wakeable`, until `Watcher.recheck()` -> `SleepEnded`."""
 
     until_s: float
     wakeable: bool = False
@@ -899,8 +900,7 @@ _ONLY_OBJECTS: frozenset[type] = frozenset({ObjectFrame})
 def _frames_received(
     rules: WatchRules, state: Watching, event: FramesReceived, now_s: float
 ) -> Step:
-    """One chunk's frames: objects go on together, the cursor follows the newest version, an error
-    ends the watch."""
+    """The frames of one chunk. Its objects are delivered together; an error ends the watch."""
     frames = event.frames
     context, cursor, end = state.context, state.cursor, None
     commands: list[Command] = []
@@ -983,7 +983,7 @@ def _split_frames(
 
 
 def _context_after(state: Watching) -> StreamContext:
-    """What outlives this watch."""
+    """The context after this watch."""
     contact_at_s = state.contact_at_s if state.lines else state.context.contact_at_s
     quiet = 0 if state.objects else state.context.quiet_stalls
     return replace(
@@ -1057,8 +1057,8 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
 
 
 def _stalled(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """Nothing came for too long: the connection may be half open. Three times in vain means a
-    server that is silent by nature."""
+    """The watch was silent for too long: the connection may be half open. After `QUIET_STALLS` in a
+    row without an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state)
     quiet = context.quiet_stalls + 1 if not state.objects else 0
     bookmark_timeout_s = context.bookmark_timeout_s
@@ -1122,7 +1122,8 @@ def _forbidden(
     goal: ListGoal | None,
     now_s: float,
 ) -> Step:
-    """A 403 for what was allowed before: no operator is needed until it has lasted."""
+    """A 403 for what was allowed before. Operator action is required only after
+    `FORBIDDEN_GRACE_S`."""
     refused = TransientlyForbidden(
         f"{error.what}; it was allowed before, as while an API server starts", status=error.status
     )
@@ -1166,8 +1167,8 @@ def _history_lost(
 def _discovery_checked(
     rules: WatchRules, state: NotServed, served: bool | None, now_s: float
 ) -> Step:
-    """Discovery answered about a resource whose collection is 404: a no counts when it was given
-    twice, a yes at once after a no."""
+    """What discovery reports about a resource whose collection is 404. Its objects are removed
+    after the second "not served"; "served" after "not served" begins a list at once."""
     context, goal = state.context, state.goal
     delivered: tuple[Command, ...] = ()
     if served is False:

@@ -21,12 +21,10 @@ from watchrelay.core.errors import (
 from watchrelay.core.text import short
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.watch_events import (
-    CursorMoved,
     ListBegun,
     ListedObjects,
     ResourceRemoved,
     Retrying,
-    WatchedObjects,
     WatchEvent,
 )
 from watchrelay.observe.loglimit import LogLimit
@@ -36,8 +34,8 @@ from watchrelay.watch import machine
 
 log = logging.getLogger(__name__)
 
-STAMP_EVERY_MS = 50
-"""The two gauges of time are set at most this often: setting a gauge costs more than counting a
+GAUGE_INTERVAL_MS = 50
+"""The two timestamp gauges are set at most this often: setting a gauge costs more than counting a
 batch."""
 
 _WAITING_FOR = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
@@ -58,7 +56,7 @@ class WatchReporter:
         self._list_began_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
-        self._stamped_ms = 0
+        self._gauges_at_ms = 0
         self._skipped = LogLimit()
         self.objects_listed = 0
 
@@ -83,6 +81,8 @@ class WatchReporter:
         if isinstance(event, machine.ListFinished) and event.accepted:
             self._listed(now_s)
         answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
+        if isinstance(event, machine.PageReceived):
+            self._server_sent(clock.wall_ms())
         if isinstance(event, answered) and not isinstance(
             after, machine.Waiting | machine.NotServed
         ):
@@ -191,8 +191,11 @@ class WatchReporter:
             self._status.last_event_ms = now_ms
             objects = len(frames) - counts["BOOKMARK"] - counts["ERROR"]
             self._status.event_rate.count(now_ms, objects)
-        if now_ms - self._stamped_ms >= STAMP_EVERY_MS:
-            self._stamped_ms = now_ms
+        self._server_sent(now_ms)
+
+    def _server_sent(self, now_ms: int) -> None:
+        if now_ms - self._gauges_at_ms >= GAUGE_INTERVAL_MS:
+            self._gauges_at_ms = now_ms
             self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
             if self._status.last_event_ms is not None:
                 self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
@@ -200,8 +203,6 @@ class WatchReporter:
     def delivering(self, event: WatchEvent) -> None:
         """An event is about to be delivered."""
         match event:
-            case WatchedObjects() | CursorMoved():
-                return
             case ListBegun():
                 self._status.listed = 0
             case ListedObjects(objects=objects):

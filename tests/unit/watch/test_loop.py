@@ -99,7 +99,7 @@ class Outlet:
     def ready(self) -> bool:
         return False
 
-    def follow(self, event: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         raise AssertionError("never ready")
 
 
@@ -267,7 +267,7 @@ class Following(Outlet):
     def ready(self) -> bool:
         return not self.full
 
-    def follow(self, event: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         if self.broken:
             raise RuntimeError("the store broke")
         self.followed.append(type(event).__name__)
