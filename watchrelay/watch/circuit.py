@@ -211,7 +211,7 @@ class CircuitBreaker:
         """Streams that wait for their turn after the last trip wait for the end of the next."""
         if isinstance(self.state, Closed):
             turns = self.state.turns.items()
-            self._waiting.update(each for each, turn_s in turns if turn_s > now_s)
+            self._waiting.update(each for each, turn_at_s in turns if turn_at_s > now_s)
 
     def remove(self, stream: int, now_s: float) -> bool:
         """`stream` has stopped, or gave up its request. True when that lets another stream

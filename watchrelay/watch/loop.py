@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Protocol, assert_never
 
@@ -26,8 +27,8 @@ from watchrelay.watch.reporting import WatchReporter
 
 
 class Source(Protocol):
-    """Where pages and frames come from: kube/client.py. Both raise KubeError; that of an open watch
-    without bytes for `idle_timeout_s` has the `reason` "inactive"."""
+    """Where pages and frames come from: kube/client.py. Both methods raise KubeError, with the
+    `reason` "inactive" when an open watch was silent for `idle_timeout_s`."""
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page: ...
 
@@ -109,11 +110,10 @@ class Watcher:
         self._server_version = server_version
         self._rules = WatchRules(plan, rng or Random(), server_version())
         self._start_cursor = cursor
-        self._published_version, self._resumed, self._followed = (
-            published_version,
-            resumed,
-            followed,
+        self._start = partial(
+            machine.start, cursor=cursor, published_version=published_version, resumed=resumed
         )
+        self._followed = followed
         self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
         self._open = AsyncExitStack()
@@ -129,7 +129,7 @@ class Watcher:
         return state.cursor if isinstance(state, machine.Watching) else state.context.cursor
 
     def recheck(self) -> None:
-        """Retry now what waits for a resource or a permission."""
+        """Retry now, if the watch waits for a resource or a permission."""
         self._recheck.set()
 
     async def run(self) -> None:
@@ -138,13 +138,8 @@ class Watcher:
         loop = asyncio.get_running_loop()
         with self._admission.register() as admission:
             try:
-                state, commands = machine.start(
-                    self._rules,
-                    cursor=self._start_cursor,
-                    published_version=self._published_version,
-                    resumed=self._resumed,
-                    now_s=loop.time(),
-                    first_wait_s=admission.first_wait_s,
+                state, commands = self._start(
+                    self._rules, now_s=loop.time(), first_wait_s=admission.first_wait_s
                 )
                 self._reporter.began(state)
                 while True:
@@ -174,7 +169,7 @@ class Watcher:
         if len(commands) == 1:
             return 0.0
         now_s = asyncio.get_running_loop().time
-        began_s = now_s()
+        began_at_s = now_s()
         for command in commands[:-1]:
             match command:
                 case machine.Deliver(event=event):
@@ -184,7 +179,7 @@ class Watcher:
                     self._reporter.skipped(errors)
                 case _:
                     raise AssertionError(f"{type(command).__name__} is not the last command")
-        return now_s() - began_s
+        return now_s() - began_at_s
 
     async def _act(
         self, action: machine.Command, admission: StreamAdmission, blocked_s: float
@@ -222,12 +217,10 @@ class Watcher:
                 return machine.WatchEnded()
             except TimeoutError:
                 # frames that were taken meanwhile moved the deadline
-                read_until_s = (
-                    self.state.read_until_s if type(self.state) is machine.Watching else until_s
-                )
-                if read_until_s <= until_s:
+                state = self.state
+                if type(state) is not machine.Watching or state.read_until_s <= until_s:
                     return machine.DeadlineReached()
-                until_s = read_until_s
+                until_s = state.read_until_s
             except KubeError as error:
                 admission.watch_broke(error)
                 return machine.RequestFailed(error)

@@ -163,9 +163,10 @@ ListCause = Literal[
 """Why a list is made, a field of the log line. `expired`: the history is lost (410). `behind`: the
 server does not have our version yet. `refused`: it did not accept the version of the watch.
 `undecodable`: an object of the watch could not be decoded. `suspicious`: the former list lost most
-objects. `consistency`: `relistInterval` has passed. `restored`: the server went back to a backup.
-`returned`: the resource is served again. `resumed`: the log is to be compared. `continue`: the
-pages of a list expired."""
+objects. `consistency`: `relistInterval` has passed, and the watch may have missed changes.
+`restored`: the server was restored from a backup. `returned`: the resource is served again.
+`resumed`: the state that was read back from the log is compared with the current one. `continue`:
+the server refused the continue token of a page."""
 
 
 class ListGoal(msgspec.Struct, frozen=True):
@@ -494,12 +495,12 @@ def _list_step(rules: WatchRules, state: State, event: Event, now_s: float) -> S
             )  # fmt: skip
             return opened, (ReadWatch(now_s + END_BOOKMARK_WITHIN_S),)
         case OpeningList() | StreamingList(), RequestFailed(error=error):
-            return _stream_failed(rules, state, error, now_s)
+            return _streaming_list_failed(rules, state, error, now_s)
         case StreamingList(), FramesReceived():
             return _initial_events(rules, state, event, now_s)
         case StreamingList(), WatchEnded():
             error = Interrupted("the streaming list ended before its initial-events-end bookmark")
-            return _stream_incomplete(rules, state, error, now_s)
+            return _streaming_list_incomplete(rules, state, error, now_s)
         case StreamingList(), DeadlineReached():
             return _no_end_bookmark(rules, state, now_s)
         case FinishingList(), ListFinished(accepted=accepted):
@@ -543,7 +544,7 @@ def begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_
 
 
 def resume(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
-    """Watch on from the cursor, unless a list is due."""
+    """Continue the watch from the cursor, unless a list is due."""
     due = context.relist_at_s <= now_s
     return begin(rules, context, ListGoal("consistency", quorum=True) if due else None, now_s)
 
@@ -654,8 +655,8 @@ def _list_failed(
     rules: WatchRules, context: StreamContext, goal: ListGoal, error: KubeError, now_s: float, *,
     healthy: bool = False,
 ) -> Step:  # fmt: skip
-    """After a failed list. One that only compares is not worth a gap in the watch: the watch
-    continues, and the list is due again a little later."""
+    """After a failed list. If its cause is `consistency`, the watch continues, and the list is made
+    later."""
     if goal.cause == "consistency":
         relist_at_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
         context = replace(context, relist_at_s=relist_at_s)
@@ -665,13 +666,13 @@ def _list_failed(
 
 
 def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool:
-    """Whether undecodable objects are skipped at once. A list that only compares is not repeated
-    for them: changes during the gap in the watch would count as missed."""
+    """Whether undecodable objects are skipped at once. A list of cause `consistency` is not
+    repeated for them: changes during the gap in the watch would count as missed."""
     return goal.cause == "consistency" or context.skips_undecodable(now_s)
 
 
 def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Command]:
-    """Deliver what a list brought."""
+    """The commands that deliver objects of a list, and report those that are skipped."""
     about = [error.about for error in errors if isinstance(error, Undecodable)]
     damaged = tuple(each for each in about if each is not None)
     listed = ListedObjects(objects, unreadable=len(errors) - len(damaged), damaged=damaged)
@@ -685,9 +686,8 @@ def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
 
 
 def _since(context: StreamContext, goal: ListGoal, version: str) -> str:
-    """Where the watch continues after a list that was to find what it missed: at its cursor, so
-    that it shows what it would have brought had it not been closed for the list. "" where it
-    continues from the list."""
+    """Where the watch continues after a list, "" for the list's version. After a list of cause
+    `consistency` it is the former cursor: what the watch then does not bring was missed."""
     behind = goal.cause == "consistency" and compare(context.cursor, version) == -1
     return context.cursor if behind else ""
 
@@ -696,9 +696,9 @@ def _list_again(
     rules: WatchRules, context: StreamContext, goal: ListGoal, minimum: str, version: str,
     now_s: float,
 ) -> Step | None:  # fmt: skip
-    """The step after a list that may not be used: one older than requested (docs/watch-facts.md
-    5.7), or the first to show that the server was restored: compared by version, it would hide
-    changes."""
+    """The step after a list that must be made again, None for any other: one that is older than
+    requested (docs/watch-facts.md 5.7), or the first that shows that the server was restored, for a
+    comparison by version would hide changes."""
     again = ListGoal("restored", quorum=True, confirmed=goal.confirmed, by_content=True)
     if minimum and compare(version, minimum) == -1:
         error = Interrupted(
@@ -717,7 +717,7 @@ def _list_again(
 
 def _no_end_bookmark(rules: WatchRules, state: StreamingList, now_s: float) -> Step:
     within = f"{END_BOOKMARK_WITHIN_S:.0f} s after the newest object"
-    return _stream_incomplete(
+    return _streaming_list_incomplete(
         rules, state, Interrupted(f"no initial-events-end bookmark {within}"), now_s
     )
 
@@ -732,7 +732,7 @@ def _initial_events(
         elif isinstance(frame, Failure):
             error = frame.error
             if not (isinstance(error, Undecodable) and _skips_at_once(context, state.goal, now_s)):
-                return _stream_failed(rules, replace(state, context=context), error, now_s)
+                return _streaming_list_failed(rules, replace(state, context=context), error, now_s)
             context = context.with_undecodable(now_s)
             skipped.append(error)
         elif frame.initial_end:
@@ -761,7 +761,7 @@ def _end_bookmark(
     version, goal = mark.resource_version, state.goal
     if not watchable(version):
         error = Interrupted("the initial-events-end bookmark has no usable resourceVersion")
-        return _stream_incomplete(rules, state, error, now_s)
+        return _streaming_list_incomplete(rules, state, error, now_s)
     minimum = state.query.resource_version
     if another := _list_again(rules, state.context, goal, minimum, version, now_s):
         return another
@@ -778,7 +778,7 @@ def _end_bookmark(
     )
 
 
-def _stream_failed(
+def _streaming_list_failed(
     rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
 ) -> Step:
     context, goal = state.context, state.goal
@@ -790,9 +790,9 @@ def _stream_failed(
         return _begin_at_once(rules, context.paging(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
         state = replace(state, context=context.with_undecodable(now_s))
-        return _stream_incomplete(rules, state, error, now_s)
+        return _streaming_list_incomplete(rules, state, error, now_s)
     if isinstance(error, VersionTooLarge):
-        # A lagging cache may fail so every time while it lists well: this counts as a miss too.
+        # A lagging cache may fail so every time while it answers paged lists: this counts too.
         # Source: k/k#139766.
         context = replace(context, streaming_failures=context.streaming_failures + 1)
         context = context.paging(rules, now_s) if context.streaming_failures >= 2 else context
@@ -800,10 +800,10 @@ def _stream_failed(
     other_cause = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
     if (isinstance(error, Unavailable) and not opened) or isinstance(error, other_cause):
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
-    return _stream_incomplete(rules, state, error, now_s)
+    return _streaming_list_incomplete(rules, state, error, now_s)
 
 
-def _stream_incomplete(
+def _streaming_list_incomplete(
     rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
 ) -> Step:
     """The streaming list broke before its initial-events-end bookmark: once more, then by pages
@@ -828,8 +828,8 @@ def _stream_incomplete(
 def _list_finished(
     rules: WatchRules, state: FinishingList, now_s: float, *, accepted: bool
 ) -> Step:
-    """An accepted list: watch on from its version. A suspicious one: once more, from a quorum, and
-    then it is accepted (docs/watch-facts.md 5.8)."""
+    """After an accepted list a watch from its version. After a suspicious one another list, from a
+    quorum, which is then accepted (docs/watch-facts.md 5.8)."""
     context, goal = state.context, state.goal
     if not accepted:
         again = ListGoal("suspicious", quorum=True, confirmed=True, by_content=goal.by_content)

@@ -52,8 +52,8 @@ class WatchReporter:
         self._metrics = metrics
         self._status = status
         self._last_reason: str | None = None
-        self._troubled = False
-        self._list_began_s: float | None = None
+        self._failing = False
+        self._list_began_at_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
         self._gauges_at_ms = 0
@@ -65,18 +65,18 @@ class WatchReporter:
     def began(self, state: machine.State) -> None:
         """The watcher starts."""
         self._state, self._status.list_due = state, _wants_list(state)
-        self._show(self._public(state))
+        self._set_state(self._status_state(state))
 
     def stepped(
         self, before: machine.State, event: machine.Event, after: machine.State, now_s: float
     ) -> None:
-        """A step that was not merely frames of a watch."""
+        """A step other than frames of an open watch."""
         self._state, self._status.list_due = after, _wants_list(after)
         expired = _has_expired(event)
         if machine.needs_list_slot(before) and not _continues_list(event, after):
             self._metrics.list_total["expired" if expired else "error"].inc()
-            self._list_began_s = None
-        if isinstance(before, machine.Watching | machine.StreamingList) and _left(after):
+            self._list_began_at_s = None
+        if isinstance(before, machine.Watching | machine.StreamingList) and _watch_is_over(after):
             self._watch_ended(before, event, now_s, expired=expired)
         if isinstance(event, machine.ListFinished) and event.accepted:
             self._listed(now_s)
@@ -86,8 +86,8 @@ class WatchReporter:
         if isinstance(event, answered) and not isinstance(
             after, machine.Waiting | machine.NotServed
         ):
-            self._progressed(data=not isinstance(event, machine.WatchOpened))
-        self._show(self._public(after))
+            self._request_succeeded(data=not isinstance(event, machine.WatchOpened))
+        self._set_state(self._status_state(after))
 
     def _watch_ended(
         self,
@@ -111,11 +111,11 @@ class WatchReporter:
         self.objects_listed = self._status.listed
         self._metrics.list_total["success"].inc()
         self._metrics.list_objects.set(self._status.listed)
-        if self._list_began_s is not None:
-            self._metrics.list_duration_seconds.observe(now_s - self._list_began_s)
-            self._list_began_s = None
+        if self._list_began_at_s is not None:
+            self._metrics.list_duration_seconds.observe(now_s - self._list_began_at_s)
+            self._list_began_at_s = None
 
-    def _public(self, state: machine.State) -> State:
+    def _status_state(self, state: machine.State) -> State:
         match state:
             case machine.OpeningWatch() if self._status.state in _RETRYING:
                 return self._status.state  # this attempt may fail like those before it
@@ -131,7 +131,7 @@ class WatchReporter:
             case _:
                 return "listing"
 
-    def _show(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         status = self._status
         if status.state == state:
             return
@@ -147,14 +147,14 @@ class WatchReporter:
     def stopped(self) -> None:
         """The watcher ends."""
         self._metrics.watch_active.set(0)
-        self._show("stopped")
+        self._set_state("stopped")
 
     # ---- requests --------------------------------------------------------------------------------
 
     def requesting(self, *, streaming: bool, listing: bool) -> None:
         """A request is about to be sent."""
-        if listing and self._list_began_s is None:
-            self._list_began_s = asyncio.get_running_loop().time()
+        if listing and self._list_began_at_s is None:
+            self._list_began_at_s = asyncio.get_running_loop().time()
         if not listing or streaming:
             log.debug("opening watch", extra={"stream": self._stream, "streaming": streaming})
 
@@ -168,14 +168,14 @@ class WatchReporter:
         self._metrics.watch_active.set(0)
 
     def paused(self, until_s: float) -> None:
-        """The circuit breaker does not admit the request before `until_s`."""
+        """The circuit breaker does not admit the request before `until_s` (infinity: unknown)."""
         self._status.next_attempt_ms = None if until_s == math.inf else _wall_ms(until_s)
-        self._show("backoff")
+        self._set_state("backoff")
 
     def admitted(self) -> None:
         """The circuit breaker admitted the request."""
         if self._state is not None and self._status.state == "backoff":
-            self._show(self._public(self._state))
+            self._set_state(self._status_state(self._state))
 
     # ---- frames and events -----------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class WatchReporter:
             case ListedObjects(objects=objects):
                 self._status.listed += len(objects)
             case Retrying():
-                self._trouble(event)
+                self._retrying(event)
             case ResourceRemoved():
                 extra = {"stream": self._stream}
                 log.warning("resource is no longer served; removing its objects", extra=extra)
@@ -229,7 +229,7 @@ class WatchReporter:
                 }
                 log.error("undecodable object skipped", extra=extra)
 
-    def _trouble(self, event: Retrying) -> None:
+    def _retrying(self, event: Retrying) -> None:
         error, status, at_s = event.error, self._status, event.retry_at_s
         if at_s is None and isinstance(error, Expired):
             log.info(
@@ -244,7 +244,7 @@ class WatchReporter:
             operator=isinstance(error, _WAITING_FOR) and at_s is not None,
             next_attempt_ms=None if at_s is None else _wall_ms(at_s),
         )
-        self._troubled = True
+        self._failing = True
         retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()
         extra = {
             "stream": self._stream,
@@ -260,12 +260,12 @@ class WatchReporter:
             log.warning("stream error; retrying", extra=extra)
         self._last_reason = error.reason
 
-    def _progressed(self, *, data: bool) -> None:
+    def _request_succeeded(self, *, data: bool) -> None:
         """A request succeeded. `data`: it brought data, so the same error later is logged again."""
         if data:
             self._last_reason = None
-        if self._troubled:
-            self._troubled = False
+        if self._failing:
+            self._failing = False
             self._status.recovered("watch")
 
 
@@ -291,7 +291,7 @@ def _kind(frame: Frame) -> str:
     return "BOOKMARK" if type(frame) is Bookmark else "ERROR"
 
 
-def _left(after: machine.State) -> bool:
+def _watch_is_over(after: machine.State) -> bool:
     """True when the watch that was open before is not open in `after`."""
     return not isinstance(after, machine.Watching | machine.StreamingList | machine.FinishingList)
 
