@@ -371,14 +371,12 @@ class TopicReader:
                 await self._shorten()
             problem = "; ".join(self._finder.missing.values())
         # also of a partition that is gone and was not read to its end
-        if problem and self._until_end and (not self._lanes or self._lost_while_behind()):
+        lost = not self._lanes or any(each.gone and each.end for each in self._lanes.values())
+        if problem and self._until_end and lost:
             raise NothingPublished(problem)
         soon = problem or not self._lanes
         self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
         return "" if self._until_end else problem
-
-    def _lost_while_behind(self) -> bool:
-        return any(lanes.gone and lanes.end for lanes in self._lanes.values())
 
     def _position(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it."""

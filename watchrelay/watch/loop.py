@@ -65,22 +65,12 @@ unavailable server)."""
 
 
 class Watcher:
-    """One stream's watch. `run` it as a task; cancel it to stop.
+    """The watch of the stream with the id `stream`. `run` it as a task; cancel it to stop.
 
     Args:
-        stream: Its id.
-        plan: What to watch, and how.
-        source: Where pages and frames come from.
-        outlet: Where events go.
-        admission: Shared by all streams of the API server.
-        metrics: Of this stream.
-        status: Of this stream.
-        served: Asks discovery whether the resource is served.
         server_version: Returns (major, minor), None while unknown.
-        rng: Source of jitter.
-        cursor: A version whose state the outlet has already.
-        published_version: As in `machine.start`.
-        resumed: As in `machine.start`.
+        cursor: A version whose state the outlet has already; this, `published_version` and
+            `resumed` as in `machine.start`.
         followed: Called whenever the server accepts a watch that continues from the cursor.
     """
 
@@ -258,7 +248,6 @@ class Watcher:
             large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
             await admission.acquire_list_slot(large=large)
         await admission.enter(self._reporter.paused)
-        self._reporter.admitted()
         self._reporter.requesting(streaming=streaming, listing=listing)
         selection = self._rules.plan.selection
         event: machine.Event = machine.WatchOpened()

@@ -63,16 +63,15 @@ from watchrelay.watch.context import (
     WatchRules,
 )
 
+_AFTER_ERROR = ("Waiting", "ListingPages OpeningList OpeningWatch NotServed")
+
 TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Waiting": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "")},
     "ListingPages": {
         "PageReceived": ("FinishingList ListingPages", "OpeningList Waiting"),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
+        "RequestFailed": _AFTER_ERROR,
     },
-    "OpeningList": {
-        "WatchOpened": ("StreamingList", ""),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
-    },
+    "OpeningList": {"WatchOpened": ("StreamingList", ""), "RequestFailed": _AFTER_ERROR},
     "StreamingList": {
         "FramesReceived": (
             "FinishingList StreamingList",
@@ -80,23 +79,14 @@ TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "WatchEnded": ("Waiting", "ListingPages"),
         "DeadlineReached": ("Waiting", "ListingPages"),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
+        "RequestFailed": _AFTER_ERROR,
     },
     "FinishingList": {
-        "ListFinished": (
-            "OpeningWatch Watching",
-            "ListingPages OpeningList Waiting NotServed",
-        )
+        "ListFinished": ("OpeningWatch Watching", "ListingPages OpeningList Waiting NotServed")
     },
-    "OpeningWatch": {
-        "WatchOpened": ("Watching", ""),
-        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch NotServed"),
-    },
+    "OpeningWatch": {"WatchOpened": ("Watching", ""), "RequestFailed": _AFTER_ERROR},
     "Watching": {
-        "FramesReceived": (
-            "Watching",
-            "ListingPages OpeningList OpeningWatch Waiting NotServed",
-        ),
+        "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Waiting NotServed"),
         "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Waiting"),
         "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch"),
         "LivenessChecked": ("Watching", "ListingPages OpeningList"),
@@ -437,12 +427,10 @@ def start(
     watch would be silent, and its liveness is checked after a minute (docs/watch-facts.md 2.8).
 
     Args:
-        rules: What the machine follows.
         cursor: The version whose state is in the store already, "" for none.
         published_version: The newest version of the log that was read back.
         resumed: The store holds what a log contained and, without a cursor, needs a list of the
             current state to compare with.
-        now_s: Monotonic seconds.
         first_wait_s: Delay that spreads streams which start together.
     """
     context = StreamContext(

@@ -152,7 +152,9 @@ class WatchReporter:
     # ---- requests --------------------------------------------------------------------------------
 
     def requesting(self, *, streaming: bool, listing: bool) -> None:
-        """A request is about to be sent."""
+        """A request is about to be sent: the circuit breaker has admitted it."""
+        if self._state is not None and self._status.state == "backoff":
+            self._set_state(self._status_state(self._state))
         if listing and self._list_began_at_s is None:
             self._list_began_at_s = asyncio.get_running_loop().time()
         if not listing or streaming:
@@ -171,11 +173,6 @@ class WatchReporter:
         """The circuit breaker does not admit the request before `until_s` (infinity: unknown)."""
         self._status.next_attempt_ms = None if until_s == math.inf else _wall_ms(until_s)
         self._set_state("backoff")
-
-    def admitted(self) -> None:
-        """The circuit breaker admitted the request."""
-        if self._state is not None and self._status.state == "backoff":
-            self._set_state(self._status_state(self._state))
 
     # ---- frames and events -----------------------------------------------------------------------
 
