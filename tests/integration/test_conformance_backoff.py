@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import Follower, Scene, following
+from tests.support.scripted import Reply, Request
+from tests.support.scripted_apiserver import (
     EXPIRED,
     Answer,
     Api,
-    Follower,
-    Scene,
-    following,
     line,
     pod,
     says,
@@ -26,7 +25,6 @@ from tests.support.following import (
     stream,
     text,
 )
-from tests.support.scripted import Reply, Request
 from watchrelay.watch.machine import ListingPages
 
 # tests are named for the cases of the conformance list

@@ -7,21 +7,21 @@ import logging
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import following
+from tests.support.scripted import Reply, Request
+from tests.support.scripted_apiserver import (
     EXPIRED,
     Answer,
     Api,
     bookmark,
     drop,
     failure,
-    following,
     line,
     pod,
     repeated,
     says,
     stream,
 )
-from tests.support.scripted import Reply, Request
 from watchrelay.core.errors import Expired, Undecodable
 from watchrelay.model.watch_events import CursorMoved
 

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import following
+from tests.support.scripted_apiserver import (
     EXPIRED,
     TOO_LARGE,
     Answer,
     Api,
     bookmark,
     failure,
-    following,
     line,
     pod,
     repeated,
