@@ -303,7 +303,6 @@ class _RetirementWriter:
     remaining: list[RemainingObjects] = field(default_factory=list)
 
     async def run(self) -> int:
-        """The number of objects deleted."""
         spec = self.spec
         self.remaining = [RemainingObjects() for _ in range(spec.partitions)]
         self.epoch = await self.control.claim(

@@ -72,7 +72,6 @@ class Replica:
 
     @property
     def digest(self) -> int:
-        """Sum of the hashes held, mod 2^64."""
         return self._shown.digest
 
     @property
@@ -82,7 +81,6 @@ class Replica:
 
     @property
     def rereading(self) -> bool:
-        """A second state is being filled."""
         return self._second is not None
 
     def apply(self, record: Decoded) -> Outcome:

@@ -67,7 +67,6 @@ class Backoff:
         return replace(self, failures=1, last_failure_at_s=now_s, absences=0), True
 
     def _counted(self, now_s: float, *, healthy: bool) -> int:
-        """The failures in a row that still count."""
         return (
             0 if healthy and now_s - self.last_failure_at_s > self.reset_after_s else self.failures
         )

@@ -148,5 +148,4 @@ def _news(before: _Picture, now: _Picture) -> bytes:
 
 
 def without_script(page: str, text: str) -> str:
-    """The page with what is true now for those who run no script."""
     return page.replace("<!--text-->", html.escape(text), 1)

@@ -100,11 +100,9 @@ class Store:
         return list(self._entries)
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry under `key`."""
         return self._entries.get(key)
 
     def key_of(self, namespace: str, name: str) -> bytes:
-        """The record key of an object."""
         return f"{self._prefix}{namespace}/{name}".encode()
 
     def unpack(self, entry: Entry) -> bytes:
@@ -244,7 +242,6 @@ class Store:
 
     @property
     def staged(self) -> int:
-        """Number of objects of the running list so far."""
         return len(self._staged) if self._staged is not None else 0
 
     def begin_list(self, *, by_content: bool = False) -> None:
@@ -312,7 +309,6 @@ class Store:
         return held >= GUARD_OBJECTS and self.staged * 2 < held
 
     def void_list(self) -> None:
-        """Discard the running list."""
         self._staged = None
 
     def replace(self, resource_version: str) -> ReplaceResult:

@@ -66,8 +66,8 @@ class Reflector:
         self._unconfirmed = set[bytes]()
         """Changes found by a list that the watch, which continues from before the list, has not
         shown yet."""
-        self._until: str | None = None
-        """The version at which the watch has passed that list; None: there is none."""
+        self._list_version: str | None = None
+        """The version of that list, until the watch has passed it; else None."""
         self._counted = -1
 
     async def take(self, event: WatchEvent) -> bool:
@@ -122,20 +122,20 @@ class Reflector:
         """Apply at once what the watch shows; changes only while there is room."""
         if isinstance(event, WatchedObjects):
             frames = event.frames
-            if self._until is not None:
-                frames = self._news(frames, self._until)
+            if self._list_version is not None:
+                frames = self._newer_than_list(frames, self._list_version)
             if frames:
-                self._observed(frames, event.received_s)
+                self._apply(frames, event.received_s)
             return
         version = event.resource_version
         self._server_seen()
-        if self._until is None or compare(version, self._until) != -1:
-            self._conclude()
+        if self._list_version is None or compare(version, self._list_version) != -1:
+            self._count_missed()
             self._version, self._resumed = version, False
             self._store.passed(version)
             self._publisher.progressed(version)
 
-    def _observed(self, frames: Sequence[ObjectFrame], received_s: float) -> None:
+    def _apply(self, frames: Sequence[ObjectFrame], received_s: float) -> None:
         applied = self._store.apply(frames)
         if applied.changes:
             self._publisher.push(applied.changes, reason="watch", received_s=received_s)
@@ -165,10 +165,10 @@ class Reflector:
         if event.since:
             # Where the log was all that was known, and where an earlier such list is in unconfirmed
             # still: the watch shows it all the same.
-            self._until = event.resource_version
+            self._list_version = event.resource_version
             self._unconfirmed.update(change.key for change in replaced.changes)
         else:
-            self._conclude()
+            self._count_missed()
             if replaced.missed and not (resumed or self._resource_removed):
                 self._missed(replaced.missed, logging.INFO)
         if replaced.kept:
@@ -179,7 +179,7 @@ class Reflector:
         self._resource_removed = False
         self._count()
 
-    def _news(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
+    def _newer_than_list(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
         """The frames newer than the list; older ones are part of it, and were not missed."""
         news: list[ObjectFrame] = []
         for frame in frames:
@@ -191,15 +191,15 @@ class Reflector:
             self._server_seen()
             self._metrics.events_deduplicated_total.inc(len(frames) - len(news))
         if news:
-            self._conclude()
+            self._count_missed()
         return news
 
-    def _conclude(self) -> None:
+    def _count_missed(self) -> None:
         """Count the listed changes that the watch has not shown by now."""
         if self._unconfirmed:
             self._missed(len(self._unconfirmed), logging.WARNING)
             self._unconfirmed = set()
-        self._until = None
+        self._list_version = None
 
     def _missed(self, changes: int, level: int) -> None:
         self._metrics.missed_changes_total.inc(changes)

@@ -108,7 +108,6 @@ class StreamAdmission:
             raise
 
     def release_list_slot(self) -> None:
-        """Return the slot, if one is taken."""
         while self._slots:
             self._slots.pop().release()
 

@@ -88,7 +88,6 @@ class CircuitBreaker:
 
     @property
     def level(self) -> int:
-        """Trips in a row."""
         return self._backoff.failures + self._backoff.absences
 
     @property

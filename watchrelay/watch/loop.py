@@ -292,7 +292,6 @@ class Watcher:
         return True
 
     async def _close(self) -> None:
-        """Close the open watch, if any."""
         if self._frames is not None:
             self._frames = None
             self._reporter.closed()

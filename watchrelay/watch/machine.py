@@ -971,7 +971,6 @@ def _split_frames(
 
 
 def _context_after(state: Watching) -> StreamContext:
-    """The context after this watch."""
     contact_at_s = state.contact_at_s if state.lines else state.context.contact_at_s
     quiet = 0 if state.objects else state.context.quiet_stalls
     return replace(

@@ -63,7 +63,6 @@ class WatchReporter:
     # ---- steps -----------------------------------------------------------------------------------
 
     def began(self, state: machine.State) -> None:
-        """The watcher starts."""
         self._state, self._status.list_due = state, _wants_list(state)
         self._set_state(self._status_state(state))
 
@@ -145,7 +144,6 @@ class WatchReporter:
         log.info("stream changed state", extra=extra)
 
     def stopped(self) -> None:
-        """The watcher ends."""
         self._metrics.watch_active.set(0)
         self._set_state("stopped")
 
@@ -161,12 +159,10 @@ class WatchReporter:
             log.debug("opening watch", extra={"stream": self._stream, "streaming": streaming})
 
     def opened(self, *, streaming: bool) -> None:
-        """The server accepted a watch."""
         self._metrics.watch_starts_total["watchlist" if streaming else "watch"].inc()
         self._metrics.watch_active.set(1)
 
     def closed(self) -> None:
-        """The open watch was closed."""
         self._metrics.watch_active.set(0)
 
     def paused(self, until_s: float) -> None:
@@ -198,7 +194,6 @@ class WatchReporter:
                 self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
 
     def delivering(self, event: WatchEvent) -> None:
-        """An event is about to be delivered."""
         match event:
             case ListBegun():
                 self._status.listed = 0
