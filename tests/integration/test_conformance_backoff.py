@@ -276,7 +276,7 @@ def test_watches_that_a_proxy_cuts_one_by_one_are_back_in_seconds_each_and_hold_
                 api.put(pod(f"b{number}", 0))
                 await s.until(partial(all_hold, s.followers, 1 + number), 3)
             assert len(api.list_requests) == lists
-            assert s.admission.breaker.level <= 1
+            assert s.admission.breaker.trips_in_row <= 1
             assert len(api.watch_requests) <= 40 * (690 / 35 + 2)
 
     virtualtime.run(scene())

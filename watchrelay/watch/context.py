@@ -115,8 +115,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     contact_at_s: float = -math.inf
     """When the server last showed its current state."""
 
-    def recovered(self, *, watch_accepted: bool = False) -> StreamContext:
-        """After a request succeeded; `watch_accepted`: it was that of a watch."""
+    def after_success(self, *, watch_accepted: bool = False) -> StreamContext:
+        """The context after a successful request; `watch_accepted`: it was that of a watch."""
         return replace(
             self,
             slow_reason="",
@@ -166,7 +166,7 @@ class StreamContext(msgspec.Struct, frozen=True):
             rules.server_version is not None and rules.server_version >= STREAMING_SINCE
         )
 
-    def paging(self, rules: WatchRules, now_s: float) -> StreamContext:
+    def with_paged_lists(self, rules: WatchRules, now_s: float) -> StreamContext:
         """Page lists for six hours, or until the server's version changes. Source:
         docs/watch-facts.md 3.6."""
         until_s, version = now_s + NO_STREAMING_LISTS_S, rules.server_version

@@ -478,7 +478,7 @@ def _list_step(rules: WatchRules, state: State, event: Event, now_s: float) -> S
             return _page_failed(rules, state, error, now_s)
         case OpeningList(), WatchOpened():
             opened = StreamingList(
-                state.context.recovered(watch_accepted=True), state.goal, state.query,
+                state.context.after_success(watch_accepted=True), state.goal, state.query,
                 opened_at_s=now_s, newest_object_at_s=now_s,
             )  # fmt: skip
             return opened, (ReadWatch(now_s + END_BOOKMARK_WITHIN_S),)
@@ -611,7 +611,7 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
             "watched; remove it from the config"
         )
         return _list_failed(rules, state.context, state.goal, unusable, now_s)
-    context, goal = state.context.recovered(), state.goal
+    context, goal = state.context.after_success(), state.goal
     version = state.version or page.resource_version
     minimum = state.query.resource_version if state.query.version_match else ""
     if another := _list_again(rules, context, goal, minimum, version, now_s):
@@ -775,7 +775,7 @@ def _streaming_list_failed(
     if isinstance(error, Invalid | NotWatchable):
         # The parameters are refused (gate off, old server, proxy): page lists for six hours.
         # Source: docs/watch-facts.md 3.4.
-        return _begin_at_once(rules, context.paging(rules, now_s), goal, error, now_s)
+        return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
         state = replace(state, context=context.with_undecodable(now_s))
         return _streaming_list_incomplete(rules, state, error, now_s)
@@ -783,7 +783,9 @@ def _streaming_list_failed(
         # A lagging cache may fail so every time while it answers paged lists: this counts too.
         # Source: k/k#139766.
         context = replace(context, streaming_failures=context.streaming_failures + 1)
-        context = context.paging(rules, now_s) if context.streaming_failures >= 2 else context
+        context = (
+            context.with_paged_lists(rules, now_s) if context.streaming_failures >= 2 else context
+        )
         return _list_failed(rules, context, goal, error, now_s)
     other_cause = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
     if (isinstance(error, Unavailable) and not opened) or isinstance(error, other_cause):
@@ -800,11 +802,11 @@ def _streaming_list_incomplete(
     context = replace(state.context, streaming_failures=failures)
     healthy = isinstance(state, StreamingList) and state.any_objects
     if state.goal.cause == "consistency":
-        context = context.paging(rules, now_s) if failures >= 2 else context
+        context = context.with_paged_lists(rules, now_s) if failures >= 2 else context
         return _list_failed(rules, context, state.goal, error, now_s, healthy=healthy)
     context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
     if failures >= 2:
-        context = context.paging(rules, now_s)
+        context = context.with_paged_lists(rules, now_s)
         if not isinstance(error, Unavailable):
             return _begin_at_once(rules, context, state.goal, error, now_s)
     return wait(context, state.goal, error, now_s + delay_s)
@@ -873,7 +875,7 @@ def _watch_query(
 def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
     context, query = state.context, state.query
     watch = Watching(
-        context.recovered(watch_accepted=True), context.cursor, query, query.idle_timeout_s,
+        context.after_success(watch_accepted=True), context.cursor, query, query.idle_timeout_s,
         opened_at_s=now_s, contact_at_s=now_s,
         liveness="due" if rules.plan.bookmarks and context.sends_bookmarks else "",
     )  # fmt: skip

@@ -38,8 +38,9 @@ GAUGE_INTERVAL_MS = 50
 """The two timestamp gauges are set at most this often: setting a gauge costs more than counting a
 batch."""
 
-_WAITING_FOR = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
-"""State `waiting`: the resource, the permission for it, or an entry of the config is missing."""
+_SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
+"""Errors shown as the state `waiting`: the resource, the permission for it, or a valid entry of the
+config is missing."""
 
 _RETRYING = ("backoff", "waiting")
 
@@ -124,7 +125,7 @@ class WatchReporter:
             case machine.OpeningWatch() | machine.Waiting(error=None, goal=None):
                 return "watching" if self._started else "resuming"
             case machine.Waiting(error=error) if error is not None:
-                return "waiting" if isinstance(error, _WAITING_FOR) else "backoff"
+                return "waiting" if isinstance(error, _SHOWN_AS_WAITING) else "backoff"
             case machine.NotServed():
                 return "waiting"
             case _:
@@ -233,7 +234,7 @@ class WatchReporter:
             "watch",
             str(error),
             cause=error.cause,
-            operator=isinstance(error, _WAITING_FOR) and at_s is not None,
+            operator=isinstance(error, _SHOWN_AS_WAITING) and at_s is not None,
             next_attempt_ms=None if at_s is None else _wall_ms(at_s),
         )
         self._failing = True
