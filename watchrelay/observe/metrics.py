@@ -354,19 +354,16 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def counter(self, name: str) -> Counter:
-        """The counter family `watchrelay_<name>_total`."""
         family = self._families[name]
         assert isinstance(family, Counter), name
         return family
 
     def gauge(self, name: str) -> Gauge:
-        """The gauge family `watchrelay_<name>`."""
         family = self._families[name]
         assert isinstance(family, Gauge), name
         return family
 
     def histogram(self, name: str) -> Histogram:
-        """The histogram family `watchrelay_<name>`."""
         family = self._families[name]
         assert isinstance(family, Histogram), name
         return family
