@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
 
 from watchrelay.core import clock
 from watchrelay.core.errors import (
@@ -175,15 +174,15 @@ class WatchReporter:
 
     def received(self, frames: list[Frame]) -> None:
         """Count one chunk's frames."""
-        counts = Counter(map(_kind, frames))
-        for kind, count in counts.items():
-            self._metrics.events_received_total[kind].inc(count)
-        now_ms = clock.wall_ms()
-        if "BOOKMARK" in counts:
+        kinds = [_kind(frame) for frame in frames]
+        for kind in set(kinds):
+            self._metrics.events_received_total[kind].inc(kinds.count(kind))
+        now_ms, bookmarks = clock.wall_ms(), kinds.count("BOOKMARK")
+        if bookmarks:
             self._status.last_bookmark_ms = now_ms
-        if len(counts) > 1 or "BOOKMARK" not in counts:
+        if bookmarks < len(kinds):
             self._status.last_event_ms = now_ms
-            objects = len(frames) - counts["BOOKMARK"] - counts["ERROR"]
+            objects = len(kinds) - bookmarks - kinds.count("ERROR")
             self._status.event_rate.count(now_ms, objects)
         self._server_sent(now_ms)
 
