@@ -96,11 +96,8 @@ def worst_exit_code(results: Sequence[CheckResult]) -> int:
 
 async def check_everything(settings: Settings, act_as: str = "") -> list[CheckResult]:
     """Check cluster, resources and rights, then Kafka, its topics and the group of the replicas.
-
-    Args:
-        settings: what is checked.
-        act_as: the account whose rights are checked,
-        `system:serviceaccount:NAMESPACE:NAME`; "" for the caller's."""
+    `act_as`: the account whose rights are checked, `system:serviceaccount:NAMESPACE:NAME`; "" for
+    the caller's."""
     async with AsyncExitStack() as stack:
         client, streams, results = await connected(settings, stack, act_as)
         if client is not None:
@@ -208,12 +205,9 @@ def _refused(spec: TopicSpec, reason: str) -> CheckResult:
 def missing_rights(
     granted: Mapping[str, frozenset[str]], names: Sequence[str], absent: Sequence[str]
 ) -> list[CheckResult]:
-    """A result per right that `run` needs and this user lacks; one for all when none is missing.
-
-    Args:
-        granted: rights by topic, where they are known.
-        names: the topics.
-        absent: those of them that `run` would create."""
+    """A result per right that `run` needs on the topics `names` and this user lacks; one for all
+    when none is missing. `granted`: rights by topic, where they are known; `absent`: the topics
+    that `run` would create."""
     subject, results = "rights in kafka", list[CheckResult]()
     for right, concerned in (
         ("READ", names),
