@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import Follower, Scene, following
+from tests.support.scripted import Reply, Request
+from tests.support.scripted_apiserver import (
     EXPIRED,
     Answer,
     Api,
-    Follower,
-    Scene,
-    following,
     line,
     pod,
     says,
@@ -26,7 +25,6 @@ from tests.support.following import (
     stream,
     text,
 )
-from tests.support.scripted import Reply, Request
 from watchrelay.watch.machine import ListingPages
 
 # tests are named for the cases of the conformance list
@@ -278,7 +276,7 @@ def test_watches_that_a_proxy_cuts_one_by_one_are_back_in_seconds_each_and_hold_
                 api.put(pod(f"b{number}", 0))
                 await s.until(partial(all_hold, s.followers, 1 + number), 3)
             assert len(api.list_requests) == lists
-            assert s.admission.breaker.level <= 1
+            assert s.admission.breaker.trips_in_row <= 1
             assert len(api.watch_requests) <= 40 * (690 / 35 + 2)
 
     virtualtime.run(scene())

@@ -2,7 +2,8 @@
 (T74-T78)."""
 
 from tests.support import virtualtime
-from tests.support.following import EXPIRED, WIDGETS, Api, following, pod, says, text
+from tests.support.following import following
+from tests.support.scripted_apiserver import EXPIRED, WIDGETS, Api, pod, says, text
 
 # tests are named for the cases of the conformance list
 

@@ -7,8 +7,9 @@ import logging
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import Api, following, pod, says, status
+from tests.support.following import following
 from tests.support.scripted import Reply, Request
+from tests.support.scripted_apiserver import Api, pod, says, status
 from watchrelay.model.watch_events import ListBegun
 
 # tests are named for the cases of the conformance list

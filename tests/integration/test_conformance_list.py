@@ -7,12 +7,13 @@ import json
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import following
+from tests.support.scripted import Reply, Request
+from tests.support.scripted_apiserver import (
     EXPIRED,
     TOO_LARGE,
     Answer,
     Api,
-    following,
     page,
     pod,
     says,
@@ -20,7 +21,6 @@ from tests.support.following import (
     stream,
     text,
 )
-from tests.support.scripted import Reply, Request
 from watchrelay.model.watch_events import ListBegun, ListDone
 
 # tests are named for the cases of the conformance list

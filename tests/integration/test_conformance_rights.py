@@ -7,18 +7,8 @@ import re
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
-    Answer,
-    Api,
-    Scene,
-    drop,
-    failure,
-    following,
-    line,
-    pod,
-    status,
-    stream,
-)
+from tests.support.following import Scene, following
+from tests.support.scripted_apiserver import Answer, Api, drop, failure, line, pod, status, stream
 from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.observe.overview import ADVICE, judge
 from watchrelay.observe.status import Readiness, StatusRegistry, StreamStatus

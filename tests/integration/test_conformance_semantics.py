@@ -4,12 +4,12 @@ T81-T86)."""
 import asyncio
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import following
+from tests.support.scripted_apiserver import (
     EXPIRED,
     Api,
     bookmark,
     failure,
-    following,
     line,
     page,
     pod,

@@ -7,23 +7,23 @@ import logging
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import following
+from tests.support.scripted import Reply, Request
+from tests.support.scripted_apiserver import (
     EXPIRED,
     Answer,
     Api,
     bookmark,
     drop,
     failure,
-    following,
     line,
     pod,
     repeated,
     says,
     stream,
 )
-from tests.support.scripted import Reply, Request
 from watchrelay.core.errors import Expired, Undecodable
-from watchrelay.model.watch_events import Progressed
+from watchrelay.model.watch_events import CursorMoved
 
 # tests are named for the cases of the conformance list
 
@@ -59,7 +59,7 @@ def test_T14_events_come_in_order_and_each_moves_the_version_that_the_next_watch
                 ("MODIFIED", "b"),
                 ("DELETED", "b"),
             ]
-            assert [e.resource_version for e in s.mirror.events if isinstance(e, Progressed)] == [
+            assert [e.resource_version for e in s.mirror.events if isinstance(e, CursorMoved)] == [
                 "102",
                 "110",
                 "111",

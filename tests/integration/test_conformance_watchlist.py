@@ -5,14 +5,14 @@ import json
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import (
+from tests.support.following import following
+from tests.support.scripted_apiserver import (
     EXPIRED,
     TOO_LARGE,
     Answer,
     Api,
     bookmark,
     failure,
-    following,
     line,
     pod,
     repeated,
@@ -21,7 +21,7 @@ from tests.support.following import (
     stream,
     text,
 )
-from watchrelay.model.watch_events import ListDone, Listed, Observed
+from watchrelay.model.watch_events import ListDone, ListedObjects, WatchedObjects
 
 # tests are named for the cases of the conformance list
 
@@ -288,9 +288,9 @@ def test_changes_and_deletes_before_the_end_mark_belong_to_the_list() -> None:
         async with following(api, server_version=NEW) as s:
             await s.until(lambda: s.mirror.synced == 1)
             assert s.mirror.held == {("shop", "a"): ("uid-a", "3")}
-            assert not any(isinstance(e, Observed) for e in s.mirror.events)
+            assert not any(isinstance(e, WatchedObjects) for e in s.mirror.events)
             assert [
-                f.type for e in s.mirror.events if isinstance(e, Listed) for f in e.objects
+                f.type for e in s.mirror.events if isinstance(e, ListedObjects) for f in e.objects
             ] == [
                 "ADDED",
                 "ADDED",

@@ -1,26 +1,18 @@
-"""Real Apache Kafka 3.9 and 4.1, plain and secured, also killed under load: what the embedded one
+"""Real Apache Kafka 3.9 and 4.1, also killed under load: what the embedded one
 cannot show."""
 
 import asyncio
 import itertools
 import os
 import random
-import shutil
-import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.support.kafkabroker import Version, versions
-from tests.support.kafkarights import PREFIX, RIGHTS, grant
 from tests.support.realparts import KafkaBroker
-from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
-from tests.vectors.document import description
+from tests.support.sinkparts import batch, fresh_topic, keys_on, one, running_sink, until
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
-from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
+from watchrelay.core.errors import RecordTooLarge, TopicRefused
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.control_topic import ControlTopic
@@ -29,27 +21,9 @@ from watchrelay.kafka.topics import Topics, TopicSpec
 
 pytestmark = pytest.mark.real
 
-HASTY = ProducerSettings(request_timeout_s=5.0, secrets_every_s=0.2)
-
 
 def plain(broker: KafkaBroker) -> KafkaConnection:
     return KafkaConnection(bootstrap_servers=(broker.bootstrap,))
-
-
-def fresh_topic() -> str:
-    return f"{PREFIX}{uuid.uuid4().hex}"
-
-
-def one(
-    name: str, *, partitions: int = 2, interval_s: float = 3600.0, replication_factor: int = 1
-) -> TopicSpec:
-    return TopicSpec(
-        name=name,
-        partitions=partitions,
-        replication_factor=replication_factor,
-        min_insync_replicas=1,
-        snapshot_interval_s=interval_s,
-    )
 
 
 # ---- topics --------------------------------------------------------------------------------------
@@ -294,236 +268,3 @@ async def test_each_relay_that_comes_after_claims_a_higher_epoch(kafka_broker: K
     for holder in ("first", "second", "third"):
         await live(holder)
     assert epochs == sorted(set(epochs))
-
-
-# ---- secured -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=versions("3.9", "4.1"))
-def secured(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
-    """A secured broker on which `relay` has the rights that the operations reference lists, and
-    nobody else has any."""
-    with KafkaBroker(request.param, secured=True) as broker:
-        grant(broker, *RIGHTS, prefix=PREFIX)
-        yield broker
-
-
-def way_in(broker: KafkaBroker, kind: str, directory: Path) -> KafkaConnection:
-    user, password, token = (directory / name for name in ("user", "password", "token"))
-    user.write_text("relay\n")
-    password.write_text(broker.password + "\n")
-    token.write_text(broker.oauth_token("relay"))
-    ca = str(broker.ca)
-    match kind:
-        case "SCRAM":
-            return KafkaConnection(
-                bootstrap_servers=(broker.listeners["SCRAM"],),
-                protocol="SASL_SSL",
-                mechanism="SCRAM-SHA-512",
-                username_file=str(user),
-                password_file=str(password),
-                ca_file=ca,
-            )
-        case "MTLS":
-            issued = broker.client_certificate()
-            return KafkaConnection(
-                bootstrap_servers=(broker.listeners["MTLS"],),
-                protocol="SSL",
-                ca_file=ca,
-                cert_file=str(issued.certificate),
-                key_file=str(issued.key),
-            )
-        case "PLAIN":
-            return KafkaConnection(
-                bootstrap_servers=(broker.listeners["PLAIN"],),
-                protocol="SASL_PLAINTEXT",
-                mechanism="PLAIN",
-                username="relay",
-                password=broker.password,
-            )
-        case "token file":
-            return KafkaConnection(
-                bootstrap_servers=(broker.listeners["PLAIN"],),
-                protocol="SASL_PLAINTEXT",
-                mechanism="OAUTHBEARER",
-                token_file=str(token),
-            )
-        case _:
-            return KafkaConnection(
-                bootstrap_servers=(broker.listeners["PLAIN"],),
-                protocol="SASL_PLAINTEXT",
-                mechanism="OAUTHBEARER",
-                token_command=("cat", str(token)),
-            )
-
-
-@pytest.mark.parametrize("kind", ["SCRAM", "MTLS", "PLAIN", "token file", "token command"])
-async def test_each_way_in_creates_checks_writes_and_reads_with_the_rights_listed(
-    secured: KafkaBroker, kind: str, tmp_path: Path
-) -> None:
-    async def none() -> int:
-        return 0
-
-    connection, name = way_in(secured, kind, tmp_path), fresh_topic()
-    topics = Topics(connection)
-    assert (await topics.ensure_topic(one(name))).checked
-    await topics.ensure_topic(
-        TopicSpec(
-            name=f"{name}.control", kind="control", replication_factor=1, min_insync_replicas=1
-        )
-    )
-    async with running_sink(connection) as running:
-        assert await running.sink.deliver(batch(name, 1, "a", "b")) == Receipt([0, 1])
-        control = ControlTopic(connection, f"{name}.control", running.sink)
-        tail = asyncio.get_running_loop().create_task(control.run(), name="control")
-        assert (
-            await control.claim(
-                "pods", {"topic": "t", "partitions": 1}, starting_point=None, highest_epoch=none
-            )
-            > 0
-        )
-        tail.cancel()
-        await asyncio.wait([tail])
-
-
-async def test_a_wrong_password_is_told_as_such_and_mended_by_the_file_alone(
-    secured: KafkaBroker, tmp_path: Path
-) -> None:
-    connection, name = way_in(secured, "SCRAM", tmp_path), fresh_topic()
-    (tmp_path / "password").write_text("not it")
-    with pytest.raises(SinkUnavailable, match="the broker refused the credentials"):
-        await Topics(connection).ensure_topic(one(name))
-    async with running_sink(connection) as running:
-        await until(lambda: "the broker refused the credentials" in running.problem)
-        (tmp_path / "password").write_text(secured.password)
-        await Topics(connection).ensure_topic(one(name))
-        assert await running.sink.deliver(batch(name, 0, "a")) == Receipt([0])
-
-
-@asynccontextmanager
-async def load(running: Running, topic: str) -> AsyncIterator[list[bytes]]:
-    """Batches one after the other; the keys that were acknowledged, in order."""
-    said: list[bytes] = []
-
-    async def deliver() -> None:
-        for number in itertools.count():
-            await running.sink.deliver(batch(topic, 0, f"n{number}"))
-            said.append(f"n{number}".encode())
-
-    task = asyncio.get_running_loop().create_task(deliver(), name="load")
-    try:
-        yield said
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-async def goes_on(said: list[bytes]) -> None:
-    """Returns when more was acknowledged."""
-    more = len(said) + 20
-    await until(lambda: len(said) >= more)
-
-
-def assert_in_order(log: list[bytes], said: list[bytes]) -> None:
-    """What was acknowledged is there, in order and once."""
-    assert log[: len(said)] == said
-    assert len(log) == len(set(log))
-
-
-async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_connection_is_let_go(
-    secured: KafkaBroker, tmp_path: Path
-) -> None:
-    connection, name, file = (
-        way_in(secured, "SCRAM", tmp_path),
-        fresh_topic(),
-        tmp_path / "password",
-    )
-    await Topics(connection).ensure_topic(one(name, partitions=1))
-    await Topics(connection).ensure_topic(
-        TopicSpec(
-            name=f"{name}.control", kind="control", replication_factor=1, min_insync_replicas=1
-        )
-    )
-    async with running_sink(connection, HASTY) as running, load(running, name) as said:
-        control = ControlTopic(connection, f"{name}.control", running.sink)
-        tail = asyncio.get_running_loop().create_task(control.run(), name="control")
-        await control.caught_up()
-        await goes_on(said)
-        file.write_text("not yet known to the broker")
-        await until(lambda: "are not usable; keeping the previous ones" in running.problem)
-        await goes_on(said)
-        assert running.rebuilds("credentials") == 0
-        await asyncio.to_thread(secured.set_password, "the next one")
-        try:
-            file.write_text("the next one")
-            await until(lambda: running.rebuilds("credentials") == 1)
-            await until(lambda: running.problem == "")
-            await goes_on(said)
-            await control.write("stream", "pods", description(1, topic=name))
-            await control.until(lambda: control.described("pods") is not None)
-        finally:
-            await asyncio.to_thread(secured.set_password, secured.password)
-            tail.cancel()
-            await asyncio.wait([tail])
-        assert running.rebuilds("identity") == running.rebuilds("watchdog") == 0, "nothing was cut"
-    assert_in_order((await keys_on(secured.bootstrap, name, 1))[0], said)
-
-
-async def test_a_client_certificate_that_is_replaced_under_load_is_used_once_it_is_whole(
-    secured: KafkaBroker, tmp_path: Path
-) -> None:
-    own, name = way_in(secured, "MTLS", tmp_path), fresh_topic()
-    assert own.cert_file
-    assert own.key_file
-    files = {"certificate": tmp_path / "tls.crt", "key": tmp_path / "tls.key"}
-    shutil.copy(own.cert_file, files["certificate"])
-    shutil.copy(own.key_file, files["key"])
-    connection = replace(own, cert_file=str(files["certificate"]), key_file=str(files["key"]))
-    await Topics(connection).ensure_topic(one(name, partitions=1))
-    async with running_sink(connection, HASTY) as running, load(running, name) as said:
-        await goes_on(said)
-        issued = secured.client_certificate()
-        shutil.copy(issued.certificate, files["certificate"])
-        await until(lambda: "belong together" in running.problem)
-        await goes_on(said)
-        shutil.copy(issued.key, files["key"])
-        await until(lambda: running.rebuilds("credentials") == 1)
-        await goes_on(said)
-        assert running.problem == ""
-    assert_in_order((await keys_on(secured.bootstrap, name, 1))[0], said)
-
-
-async def test_an_unknown_authority_and_a_missing_client_certificate_are_told_as_such(
-    secured: KafkaBroker,
-) -> None:
-    for listener, protocol in (("SCRAM", "SASL_SSL"), ("MTLS", "SSL")):
-        stranger = KafkaConnection(
-            bootstrap_servers=(secured.listeners[listener],),
-            protocol=protocol,  # type: ignore[arg-type]  # a literal
-            mechanism="SCRAM-SHA-512" if listener == "SCRAM" else None,
-            username="relay",
-            password=secured.password,
-        )
-        with pytest.raises(SinkUnavailable, match=r"set kafka\.security\.caFile"):
-            await Topics(stranger).ensure_topic(one("x"))
-    bare = KafkaConnection(
-        bootstrap_servers=(secured.listeners["MTLS"],), protocol="SSL", ca_file=str(secured.ca)
-    )
-    with pytest.raises(SinkUnavailable, match="client certificate"):
-        await Topics(bare).ensure_topic(one("x"))
-
-
-async def test_topics_outside_the_rights_are_refused_with_the_right_that_is_missing(
-    secured: KafkaBroker, tmp_path: Path
-) -> None:
-    connection = way_in(secured, "SCRAM", tmp_path)
-    with pytest.raises(TopicRefused, match="may not"):
-        await Topics(connection).ensure_topic(one("elsewhere"))
-    await asyncio.to_thread(secured.create_topic, "foreign")
-    async with running_sink(connection, ProducerSettings(request_timeout_s=1.0)) as running:
-        delivery = asyncio.get_running_loop().create_task(
-            running.sink.deliver(batch("foreign", 0, "a")), name="delivery"
-        )
-        await until(lambda: "grant WRITE" in running.problem)
-        delivery.cancel()
-        await asyncio.wait([delivery])

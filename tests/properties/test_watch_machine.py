@@ -36,28 +36,28 @@ from watchrelay.model.frames import (
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_events import (
-    Gone,
+    CursorMoved,
     ListBegun,
     ListDone,
-    Listed,
-    Observed,
-    Progressed,
-    Troubled,
-    Watched,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchedObjects,
+    WatchEvent,
 )
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
     TRANSITIONS,
     CheckDiscovery,
     Command,
-    CommitList,
-    CommitResult,
     DeadlineReached,
     Deliver,
     DiscoveryChecked,
     Event,
     FetchPage,
+    FinishList,
     FramesReceived,
+    ListFinished,
     OpenWatch,
     PageReceived,
     ReadWatch,
@@ -136,22 +136,22 @@ class WatchOfAServer(RuleBasedStateMachine):
             self.at_once + 1
             if failed and not slept
             else 0
-            if slept or isinstance(event, FramesReceived | CommitResult)
+            if slept or isinstance(event, FramesReceived | ListFinished)
             else self.at_once
         )
         assert self.at_once <= 4, "failures are retried without a delay"
 
-    def _take(self, event: Watched) -> None:
+    def _take(self, event: WatchEvent) -> None:
         match event:
             case ListBegun():
                 self.fresh = {}
-            case Listed(objects=frames):
+            case ListedObjects(objects=frames):
                 self._apply(self.fresh, frames)
-            case Observed(frames=frames):
+            case WatchedObjects(frames=frames):
                 self._apply(self.delivered, frames)
-            case Gone():
+            case ResourceRemoved():
                 self.delivered = {}
-            case ListDone() | Progressed() | Troubled():
+            case ListDone() | CursorMoved() | Retrying():
                 pass
 
     def _apply(self, state: dict[str, str], frames: list[ObjectFrame]) -> None:
@@ -223,16 +223,16 @@ class WatchOfAServer(RuleBasedStateMachine):
     def discovery(self, served: bool | None) -> None:
         self._step(DiscoveryChecked(served))
 
-    @precondition(lambda self: self._out(CommitList))
+    @precondition(lambda self: self._out(FinishList))
     @rule(accepted=st.booleans())
     def commit(self, *, accepted: bool) -> None:
         action = self.commands[-1]
-        assert isinstance(action, CommitList)
+        assert isinstance(action, FinishList)
         accepted = accepted or action.event.confirmed
         if accepted:
             self.delivered = dict(self.fresh)
             assert self.delivered == self.states[int(action.event.resource_version)]
-        self._step(CommitResult(accepted))
+        self._step(ListFinished(accepted))
 
     @precondition(lambda self: self._out(FetchPage, OpenWatch, ReadWatch))
     @rule(error=st.sampled_from(ERRORS))
@@ -323,7 +323,7 @@ class WatchOfAServer(RuleBasedStateMachine):
         )
         if cursor:
             assert self.delivered == self.states[int(cursor)]
-        elif not isinstance(self.commands[-1], CommitList):
+        elif not isinstance(self.commands[-1], FinishList):
             assert self.delivered == {}
 
 

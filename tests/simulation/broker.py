@@ -117,7 +117,8 @@ class Log:
         """Compact all that is older than `lag_s`; a tombstone goes `retention_s` after it was first
         met.
 
-        What was lost; the deletes of which nothing is left.
+        What was lost; the deletes of which nothing is left, or only the null of a repair, whose
+        version does not count (F7).
         """
         bound = next(
             (at for at, each in enumerate(self.records) if each.at_s > now_s - lag_s),
@@ -143,10 +144,10 @@ class Log:
             for key, each in heeded.items()
         ):
             lost.add("truth")
-        left = {each.key for each in (*kept, *self.records[bound:])}
+        left = {each.key for each in (*kept, *self.records[bound:]) if dates(each)}
         buried = [
             each.said
-            for key, each in heeded.items()
+            for key, each in {each.key: each for each in head if dates(each)}.items()
             if key not in left and isinstance(each.said, ObjectRecord)
         ]
         self.records[:bound] = kept
@@ -162,6 +163,16 @@ class Log:
 def proves(record: Stored) -> bool:
     """A marker of which readers check count and digest."""
     return record.heeded and isinstance(record.said, MarkerRecord) and record.said.kind != "claim"
+
+
+def dates(record: Stored) -> bool:
+    """An object's record that readers follow, and whose version says how new its state is."""
+    said = record.said
+    return (
+        record.heeded
+        and isinstance(said, ObjectRecord)
+        and not (said.verb == "deleted" and said.reason == "healed")
+    )
 
 
 def _offset(record: Stored) -> int:

@@ -415,7 +415,7 @@ class Life:
             server_version=lambda: shape.server_version,
             rng=self.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
-            floor=found.newest,
+            published_version=found.newest,
             resumed=resumed,
             followed=self.relay.followed,
         )

@@ -234,6 +234,9 @@ class Run:
     def rebuilt(self, reason: str) -> None:
         """Nothing is decided by it."""
 
+    def gather(self) -> None:
+        """Nothing else waits."""
+
     # ---- what the brokers tell -------------------------------------------------------------------
 
     def landed(self, place: TopicPartition, records: list[Stored]) -> None:

@@ -37,7 +37,13 @@ from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure, ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
-from watchrelay.model.watch_events import ListBegun, ListDone, Listed, Observed, Progressed
+from watchrelay.model.watch_events import (
+    CursorMoved,
+    ListBegun,
+    ListDone,
+    ListedObjects,
+    WatchedObjects,
+)
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Readiness, StatusRegistry
@@ -361,7 +367,7 @@ async def _take_list(
         process.status.failed("watch", str(failure))
         told.add("status", json.dumps(process.status.as_json()))
     await process.reflector.take(ListBegun())
-    await process.reflector.take(Listed(objects, unreadable=len(failures)))
+    await process.reflector.take(ListedObjects(objects, unreadable=len(failures)))
     await process.reflector.take(ListDone(version, confirmed=True))
 
 
@@ -386,8 +392,8 @@ async def _watch(told: Told, process: _Process, version: int = 200) -> None:
     for frame in frames:
         if isinstance(frame, Failure):
             told.add("errors", str(frame.error) + repr(frame.error))
-    await process.reflector.take(Observed(objects, asyncio.get_running_loop().time()))
-    await process.reflector.take(Progressed(str(version + 50)))
+    await process.reflector.take(WatchedObjects(objects, asyncio.get_running_loop().time()))
+    await process.reflector.take(CursorMoved(str(version + 50)))
 
 
 async def _streaming(told: Told, process: _Process) -> None:

@@ -100,7 +100,7 @@ class DictStore:
         self.entries[key] = entry
         if held is not None and held.uid != uid:
             return [
-                Removed(key, held, entry.resource_version, False),
+                Removed(key, held, entry.resource_version),
                 Upserted(key, entry, None, value if raw else None),
             ]
         return [Upserted(key, entry, None if held is None else held.hash, value if raw else None)]
@@ -108,7 +108,7 @@ class DictStore:
     def remove(self, key: bytes) -> list[ObjectChange]:
         """`key` is gone."""
         self.version += 1
-        return [Removed(key, self.entries.pop(key), str(self.version), True)]
+        return [Removed(key, self.entries.pop(key), str(self.version))]
 
     def values(self) -> dict[bytes, bytes]:
         """What is held, unpacked."""

@@ -1,17 +1,20 @@
 """A broker's address: a running sink, batches to deliver, and what stands on a topic."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tests.support.kafkarights import PREFIX
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.patches import patch_client
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topics import TopicSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
@@ -109,3 +112,19 @@ async def keys_on(bootstrap: str, topic: str, partitions: int) -> list[list[byte
         return found
     finally:
         await stop_consumer(consumer, within_s=5.0)
+
+
+def fresh_topic() -> str:
+    return f"{PREFIX}{uuid.uuid4().hex}"
+
+
+def one(
+    name: str, *, partitions: int = 2, interval_s: float = 3600.0, replication_factor: int = 1
+) -> TopicSpec:
+    return TopicSpec(
+        name=name,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        min_insync_replicas=1,
+        snapshot_interval_s=interval_s,
+    )

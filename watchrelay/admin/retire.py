@@ -88,13 +88,8 @@ class Retired(NamedTuple):
 async def plan_retirement(
     settings: Settings, stream: str, *, force: bool, watching: Watching
 ) -> RetirementPlan:
-    """What `retire_stream` would do; changes nothing.
-
-    Args:
-        settings: the config without the stream.
-        stream: its id.
-        force: do not check whether a relay writes the stream.
-        watching: see `refuse_written`.
+    """What `retire_stream` would do; changes nothing. `force`: do not check whether a relay writes
+    the stream; `watching` as of `refuse_written`.
 
     Raises: StillWritten, NotPublished, SinkUnavailable, TopicRefused."""
     connection = kafka_connection(settings, client_id="watchrelay-retire")
@@ -229,8 +224,6 @@ async def refuse_written(
     as a whole (exit 75), and its next start would publish again what was retired.
 
     Args:
-        spec: the stream; its topic exists.
-        connection: to Kafka.
         control: has been read to its end.
         interval_s: between two heartbeats.
         watching: called with the topic and the seconds before it is watched.
@@ -310,7 +303,6 @@ class _RetirementWriter:
     remaining: list[RemainingObjects] = field(default_factory=list)
 
     async def run(self) -> int:
-        """The number of objects deleted."""
         spec = self.spec
         self.remaining = [RemainingObjects() for _ in range(spec.partitions)]
         self.epoch = await self.control.claim(

@@ -119,7 +119,6 @@ async def request_snapshots(
     """Request a snapshot of each stream, and wait until all are complete.
 
     Args:
-        settings: of the relay.
         streams: ids; none: all published streams.
         timeout_s: for all of it, also where Kafka accepts connections and does not respond.
         completed: called with each stream and its index record (record contract 7).

@@ -47,7 +47,6 @@ def type_at(path: Path) -> Any:
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a type is that of a section."""
     return isinstance(kind, type) and issubclass(kind, Section)
 
 

@@ -23,7 +23,6 @@ class Rule:
     names: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
-        """The rule as a Role has it."""
         rule: dict[str, Any] = {"apiGroups": [self.group], "resources": list(self.resources)}
         if self.names:
             rule["resourceNames"] = list(self.names)

@@ -142,10 +142,7 @@ def shared_topics(
 ) -> set[str]:
     """The topics that several resources share or may come to share; their keys begin with the
     resource. An entry counts whether or not its resource is served; a wildcard counts as several.
-
-    Args:
-        settings: of the topics.
-        found: entries with the resources they are resolved to; none: not (yet)."""
+    `found`: entries with the resources they are resolved to; none: not (yet)."""
     by_name = "{resource}" in settings.kafka.topic_template
     shared: dict[str, set[str]] = {}
     custom: set[str] = set()

@@ -275,7 +275,6 @@ class Audit:
         return self.as_of[key] if key in self.as_of else self.state.held.get(key)
 
     def held_as_of(self) -> dict[bytes, Held]:
-        """All that the log held at the frozen version."""
         held = {**self.state.held, **self.as_of}
         return {key: each for key, each in held.items() if each is not None}
 

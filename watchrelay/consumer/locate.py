@@ -222,15 +222,15 @@ class Finder:
         found = {place: await self._newest_heartbeats(place) for place in places}
         home = {stream: place.topic for place, beats in found.items() for stream in beats}
         for place, beats in found.items():
-            owed = {
+            missing = {
                 stream
                 for stream in self._streams - beats.keys()
                 if home.get(stream, place.topic) == place.topic
             }
-            if owed:
-                older = await self._newest_heartbeats(place, owed)
-                found[place] = older if owed <= older.keys() else {}
-                home |= dict.fromkeys(owed & older.keys(), place.topic)
+            if missing:
+                older = await self._newest_heartbeats(place, missing)
+                found[place] = older if missing <= older.keys() else {}
+                home |= dict.fromkeys(missing & older.keys(), place.topic)
         return {
             place: {
                 stream: origin
@@ -241,10 +241,10 @@ class Finder:
         }
 
     async def _newest_heartbeats(
-        self, place: TopicPartition, owed: Collection[str] = ()
+        self, place: TopicPartition, missing: Collection[str] = ()
     ) -> dict[str, Origin]:
-        """Look at the partition's tail, further back until there is a heartbeat of each
-        stream `owed`."""
+        """The origins that the newest heartbeats of a partition name, by stream; read further back
+        until there is a heartbeat of each of the streams `missing`."""
         begin, end = (await offset_ranges(self.consumer, [place]))[place]
         span, beats = _TAIL_RECORDS, dict[str, Origin]()
         records: list[Decoded] = []
@@ -261,7 +261,7 @@ class Finder:
             records.clear()
             await read_ranges(self.consumer, {place: (start, end)}, take)
             beats = newest_heartbeats(records)
-            if start == begin or (beats and beats.keys() >= set(owed)):
+            if start == begin or (beats and beats.keys() >= set(missing)):
                 break
             span *= _TAIL_GROWS
         return beats

@@ -42,7 +42,7 @@ class Item(NamedTuple):
 class Outbox:
     """The changes of one stream in one partition that were not given out yet.
 
-    Nothing is given before `begin` or `go_on`. A change that is proven waits as it came, in
+    Nothing is given before `begin` or `continue_from`. A change that is proven waits as it came, in
     `_queue`. Where it is not proven, or where something is folded already, it is folded: `_folded`
     has for each object what was given of it last, and what the state holds of it when it is taken
     is given then. All of `_queue` is older than `_folded`."""
@@ -66,7 +66,7 @@ class Outbox:
         self.begun = True
         self._folded = OrderedDict.fromkeys(held, (None, cause))
 
-    def go_on(self, saved: Saved) -> None:
+    def continue_from(self, saved: Saved) -> None:
         """Give out what differs from the state at `saved`, which was given out in a former life."""
         self.begun = True
         self.passed = saved
@@ -225,7 +225,7 @@ class PartitionReplicas:
         topic."""
         self.end = 0
         """Where it ended when it was found, or had to be read again; 0 once that is reached."""
-        self.gone = False
+        self.absent = False
         """It was read, and does not exist now."""
         self._only = only
         for stream, origin in origins.items():

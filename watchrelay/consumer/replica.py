@@ -72,7 +72,6 @@ class Replica:
 
     @property
     def digest(self) -> int:
-        """Sum of the hashes held, mod 2^64."""
         return self._shown.digest
 
     @property
@@ -82,7 +81,6 @@ class Replica:
 
     @property
     def rereading(self) -> bool:
-        """A second state is being filled."""
         return self._second is not None
 
     def apply(self, record: Decoded) -> Outcome:
@@ -139,10 +137,10 @@ class Replica:
 
 def _difference(old: dict[bytes, Held], new: dict[bytes, Held]) -> tuple[Changed, ...]:
     """What leads from `old` to `new`, removals first."""
-    gone = [Changed(key, held, None) for key, held in old.items() if key not in new]
+    removed = [Changed(key, held, None) for key, held in old.items() if key not in new]
     changed = [
         Changed(key, old.get(key), held)
         for key, held in new.items()
         if key not in old or old[key].value_hash != held.value_hash or old[key].uid != held.uid
     ]
-    return (*gone, *changed)
+    return (*removed, *changed)

@@ -131,7 +131,7 @@ class UnreachedPositions:
                 )
             del self._left[topic, partition, saved.stream]
 
-    def settle(self, at: int, lanes: PartitionReplicas) -> None:
+    def verify(self, at: int, lanes: PartitionReplicas) -> None:
         """At the places reached at offset `at` the state must be what it was; changes follow."""
         for saved in self._of(lanes.topic, lanes.partition):
             if at < saved.offset:
@@ -141,7 +141,7 @@ class UnreachedPositions:
             if (count, lane.replica.digest) != (saved.count, int(saved.digest, 16)):
                 found = f"{counted(count, 'object')} where there were {saved.count}, or others"
                 raise _lost(saved, f"what is left of the log leads to {found}")
-            lane.outbox.go_on(saved)
+            lane.outbox.continue_from(saved)
             del self._left[saved.topic, saved.partition, saved.stream]
 
 

@@ -103,7 +103,7 @@ class TopicReader:
         self._streams, self._topics = frozenset(streams), tuple(topics)
         self._until_end, self._waiting = until_end, waiting
         saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
-        self._owed = UnreachedPositions(saved)
+        self._unreached = UnreachedPositions(saved)
         self._entered = False
         self._consumer: Any = None
         self._problems = Problems()
@@ -191,9 +191,9 @@ class TopicReader:
     def proven(self) -> bool:
         """Every partition of every stream wanted agreed with its newest marker, and is read
         to the end that it had at first."""
-        if not self._lanes or self._behind or self._owed:
+        if not self._lanes or self._behind or self._unreached:
             return False
-        if any(lanes.gone for lanes in self._lanes.values()):
+        if any(lanes.absent for lanes in self._lanes.values()):
             return False
         expected = self._expected()
         return bool(expected) and all(
@@ -239,7 +239,7 @@ class TopicReader:
         passed = [each for lanes in self._lanes.values() for each in lanes.passed()]
         saved = {
             (each.stream, each.partition): each
-            for each in [*self._owed.all(), *self._pending.left(), *passed]
+            for each in [*self._unreached.all(), *self._pending.left(), *passed]
         }
         return [msgspec.to_builtins(saved[place]) for place in sorted(saved)]
 
@@ -341,7 +341,7 @@ class TopicReader:
         """Take what arrives, and look again when it is time; "", or what is missing."""
         # Named, for what aiokafka still has to say of a control topic that may not be read must not
         # be raised here.
-        places = [place for place, lanes in self._lanes.items() if not lanes.gone]
+        places = [place for place, lanes in self._lanes.items() if not lanes.absent]
         if self._lanes and self._control:
             places.append(self._control)
         if places:
@@ -355,8 +355,8 @@ class TopicReader:
             for place, lanes in self._lanes.items():
                 if self._position(place) >= lanes.end:
                     lanes.end = 0
-            self._settle_owed()
-            self._begin_proven()
+            self._verify_reached()
+            self._give_proven()
         else:
             await asyncio.sleep(self._look_at_s - _now_s())
         return await self._look() if _now_s() >= self._look_at_s else ""
@@ -368,22 +368,20 @@ class TopicReader:
         if not problem:
             async with asyncio.timeout(_LOOK_TIMEOUT_S if self._lanes else None):
                 await self._extend()
-                await self._shorten()
+                await self._lower_ends()
             problem = "; ".join(self._finder.missing.values())
-        # also of a partition that is gone and was not read to its end
-        if problem and self._until_end and (not self._lanes or self._lost_while_behind()):
+        # also where a partition that was not read to its end does not exist any more
+        lost = not self._lanes or any(each.absent and each.end for each in self._lanes.values())
+        if problem and self._until_end and lost:
             raise NothingPublished(problem)
         soon = problem or not self._lanes
         self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
         return "" if self._until_end else problem
 
-    def _lost_while_behind(self) -> bool:
-        return any(lanes.gone and lanes.end for lanes in self._lanes.values())
-
     def _position(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it."""
         lanes = self._lanes[place]
-        if lanes.gone or place not in self._consumer.assignment():
+        if lanes.absent or place not in self._consumer.assignment():
             return lanes.next
         return position_if_known(self._consumer, place) or 0
 
@@ -391,29 +389,29 @@ class TopicReader:
         """Take in partitions that were found, restart recreated ones, drop those that will
         not come back."""
         finder = self._finder
-        self._let_go(finder.described() or {})
+        self._drop_moved(finder.described() or {})
         found = await finder.places(frozenset(self._lanes))
-        gone = {
+        absent = {
             place
             for place in self._lanes
             if place.partition not in finder.there.get(place.topic, ())
         }
-        over = {place for place in gone if finder.is_over(place, self._lanes[place].by_stream)}
-        gone -= over
+        final = {place for place in absent if finder.is_over(place, self._lanes[place].by_stream)}
+        absent -= final
         control = finder.control if finder.control_there else None
         if (
-            not (found or over or finder.recreated)
-            and gone == {place for place, lanes in self._lanes.items() if lanes.gone}
+            not (found or final or finder.recreated)
+            and absent == {place for place, lanes in self._lanes.items() if lanes.absent}
             and control == self._control
         ):
             return
         ranges = await offset_ranges(self._consumer, sorted(found))
         # From here on without an await: a cancellation leaves all or nothing.
         for place, (_, end) in ranges.items():
-            owed = self._owed.origins(place.topic, place.partition, end)
-            found[place] = within(found[place], end) | owed
-        for place in over:
-            # the partition will never exist again: what was held of it is gone
+            unreached = self._unreached.origins(place.topic, place.partition, end)
+            found[place] = within(found[place], end) | unreached
+        for place in final:
+            # the partition will never exist again: its objects are deleted
             for lane in self._lanes.pop(place).by_stream.values():
                 self._pending.close(lane, "gone")
         # asked before: `assign` forgets it
@@ -425,38 +423,38 @@ class TopicReader:
             starts[place] = max(begin, lanes.start)
             lanes.end = end if end > starts[place] else 0
         for place, lanes in self._lanes.items():
-            if place not in gone and (lanes.gone or place.topic in finder.recreated):
+            if place not in absent and (lanes.absent or place.topic in finder.recreated):
                 self._restart(lanes)
                 starts[place] = 0
-            lanes.gone = place in gone
+            lanes.absent = place in absent
             # 0 is the start, wherever it is: what arrives from there is still of a recreated topic
             # if it is before what was applied
             lanes.next = starts[place] or lanes.next
         finder.recreated.clear()
         self._control = control
-        # the client would ask for a partition that is gone again and again
-        reads = {place: start for place, start in starts.items() if place not in gone}
+        # the client would ask for an absent partition again and again
+        reads = {place: start for place, start in starts.items() if place not in absent}
         assign(self._consumer, reads | ({control: finder.control_at} if control else {}))
-        self._settle_owed()
+        self._verify_reached()
 
     def _restart(self, lanes: PartitionReplicas) -> None:
         """The topic was recreated: what it holds now replaces the state once proven.
         Raises: PositionsLost."""
-        self._owed.restarted(lanes.topic, lanes.partition)
+        self._unreached.restarted(lanes.topic, lanes.partition)
         self._note("anew", lanes, 0, "the topic was recreated: read from its start")
         lanes.restart()
-        # up to the end that the look finds, `_shorten`
+        # up to the end that the look finds, `_lower_ends`
         lanes.end, self._look_at_s = sys.maxsize, 0.0
 
-    async def _shorten(self) -> None:
+    async def _lower_ends(self) -> None:
         """An end that will never be reached, for the log is shorter now, is not waited for."""
-        behind = [place for place, lanes in self._lanes.items() if lanes.end and not lanes.gone]
+        behind = [place for place, lanes in self._lanes.items() if lanes.end and not lanes.absent]
         for place, end in (await self._consumer.end_offsets(behind)).items() if behind else ():
             self._lanes[place].end = min(self._lanes[place].end, end)
 
-    def _let_go(self, described: Mapping[str, DescribedStream]) -> None:
+    def _drop_moved(self, described: Mapping[str, DescribedStream]) -> None:
         """Give up the streams that are on other topics now. Raises: PositionsLost."""
-        self._owed.compare(described)
+        self._unreached.compare(described)
         for lanes in self._lanes.values():
             lanes.elsewhere = {
                 stream for stream, each in described.items() if each.topic != lanes.topic
@@ -464,11 +462,11 @@ class TopicReader:
             for stream in lanes.elsewhere & lanes.by_stream.keys():
                 self._pending.close(lanes.by_stream.pop(stream), "moved")
 
-    def _begin_proven(self) -> None:
+    def _give_proven(self) -> None:
         """What was read to its end and is proven may be given out."""
         for place, lanes in self._lanes.items():
             for lane in lanes.by_stream.values() if not lanes.end else ():
-                if not lane.outbox.begun and lane.proven and lane not in self._owed:
+                if not lane.outbox.begun and lane.proven and lane not in self._unreached:
                     self._pending.begin(lane, self._position(place) - 1)
 
     def _take(
@@ -485,8 +483,8 @@ class TopicReader:
             except RecordRefused as error:
                 self._note("foreign", lanes, offset, str(error))
                 continue
-            if self._owed:
-                self._owed.settle(offset, lanes)
+            if self._unreached:
+                self._unreached.verify(offset, lanes)
             if isinstance(record, ObjectRecord) and record.value is not None:
                 found = content_hash(record.key, record.value)
                 if found != record.value_hash:
@@ -497,7 +495,7 @@ class TopicReader:
             if applied is None:
                 continue
             lane, outcome = applied
-            self._took(offset, record, lane, outcome)
+            self._apply_outcome(offset, record, lane, outcome)
             if isinstance(outcome, ReadAgain):
                 # the rest of what was fetched is void
                 self._consumer.seek(place, outcome.offset or 0)
@@ -509,7 +507,9 @@ class TopicReader:
     ) -> None:
         self._problems.add(Problem(kind, lanes.topic, lanes.partition, offset, why))
 
-    def _took(self, offset: int, record: Decoded, lane: PartitionReplica, outcome: Outcome) -> None:
+    def _apply_outcome(
+        self, offset: int, record: Decoded, lane: PartitionReplica, outcome: Outcome
+    ) -> None:
         match outcome:
             case Ignored():
                 # of a former writer, or of a recreated topic
@@ -535,22 +535,22 @@ class TopicReader:
                 self._note("digest", lane, offset, why)
         marked = isinstance(record, MarkerRecord) and record.kind != "claim"
         agreed = marked and lane.proven and not isinstance(outcome, Ignored)
-        if agreed and lane not in self._owed:
+        if agreed and lane not in self._unreached:
             self._pending.reach(lane, offset + 1)
 
-    def _settle_owed(self) -> None:
+    def _verify_reached(self) -> None:
         """Prove the saved places that were reached, and forget those not wanted. Raises:
         PositionsLost."""
-        if not self._owed or not self._lanes:
+        if not self._unreached or not self._lanes:
             return
         described = self._finder.described()
-        for place in map(TopicPartition._make, self._owed.places()):
+        for place in map(TopicPartition._make, self._unreached.places()):
             if place in self._lanes:
-                self._owed.settle(self._position(place), self._lanes[place])
+                self._unreached.verify(self._position(place), self._lanes[place])
             else:
                 named = place.topic in self._topics
                 partitions = len(self._finder.there.get(place.topic, ())) if named else 0
-                self._owed.forget(
+                self._unreached.forget(
                     place.topic,
                     place.partition,
                     described,

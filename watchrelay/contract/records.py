@@ -33,7 +33,7 @@ from watchrelay.contract.headers import (
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
-from watchrelay.core.timestamps import TimestampRenderer, rfc3339
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.model.streams import StreamSpec
 
 Trimmed = Literal["", "fields", "stub"]
@@ -114,7 +114,6 @@ class CloudEvents:
         resource = spec.plan.selection.resource
         self.spec, self.epoch = spec, epoch
         self._cut = len(spec.key_prefix)
-        self._timestamps = TimestampRenderer()
         self._time_ms, self._time = -1, b""
         stream = spec.id.encode()
         common: tuple[Header, ...] = (
@@ -193,7 +192,7 @@ class CloudEvents:
         namespace, _, name = subject.partition(b"/")
         who, at = uid.encode(), version.encode()
         if time_ms != self._time_ms:
-            self._time_ms, self._time = time_ms, self._timestamps.render(time_ms)
+            self._time_ms, self._time = time_ms, rfc3339(time_ms).encode()
         time, place = self._time, self._ids[partition] % sequence
         if (
             value is not None
@@ -234,7 +233,7 @@ class CloudEvents:
     def marker(self, partition: int, sequence: int, time_ms: int, marker: Marker) -> WireRecord:
         """One marker's record: a tombstone of a key that never existed."""
         kind = marker.kind
-        headers = [("ce_time", self._timestamps.render(time_ms))]
+        headers = [("ce_time", rfc3339(time_ms).encode())]
         if kind != "claim":
             headers += (
                 ("ce_wrrv", marker.frontier.encode()),

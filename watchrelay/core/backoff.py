@@ -32,7 +32,7 @@ class Backoff:
     ceiling_s: float = math.inf
     reset_after_s: float = 120.0
     failures: int = 0
-    last_failure_s: float = -math.inf
+    last_failure_at_s: float = -math.inf
     absences: int = 0
     absent_since_s: float = -math.inf
 
@@ -43,7 +43,7 @@ class Backoff:
         """
         failures = self._counted(now_s, healthy=healthy)
         delay_s = self._jittered(self.base_s * 2.0 ** min(failures, 60), rng)
-        return replace(self, failures=failures + 1, last_failure_s=now_s, absences=0), delay_s
+        return replace(self, failures=failures + 1, last_failure_at_s=now_s, absences=0), delay_s
 
     def after_absence(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
         """The same for an attempt that reached no server (`Unreachable`); never a longer delay."""
@@ -55,7 +55,7 @@ class Backoff:
         return replace(
             self,
             failures=failures,
-            last_failure_s=now_s,
+            last_failure_at_s=now_s,
             absences=absences + 1,
             absent_since_s=since_s,
         ), delay_s
@@ -64,11 +64,12 @@ class Backoff:
         """The same with at least one failure in the row; True when this was the first."""
         if self._counted(now_s, healthy=healthy):
             return self, False
-        return replace(self, failures=1, last_failure_s=now_s, absences=0), True
+        return replace(self, failures=1, last_failure_at_s=now_s, absences=0), True
 
     def _counted(self, now_s: float, *, healthy: bool) -> int:
-        """The failures in a row that still count."""
-        return 0 if healthy and now_s - self.last_failure_s > self.reset_after_s else self.failures
+        return (
+            0 if healthy and now_s - self.last_failure_at_s > self.reset_after_s else self.failures
+        )
 
     def _jittered(self, step_s: float, rng: Random) -> float:
         return min(self.ceiling_s, min(self.cap_s, step_s) * (1.0 + self.jitter * rng.random()))

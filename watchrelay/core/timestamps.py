@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
+@lru_cache(maxsize=64)
 def rfc3339(at_ms: int) -> str:
-    """The timestamp of `at_ms`, milliseconds since the epoch."""
-    return f"{_seconds(at_ms // 1000)}.{at_ms % 1000:03d}Z"
-
-
-class TimestampRenderer:
-    """`rfc3339` as bytes for the hot path: the newest second and timestamp are cached."""
-
-    __slots__ = ("_at_ms", "_rendered", "_second", "_stem")
-
-    def __init__(self) -> None:
-        self._second = self._at_ms = -1
-        self._stem = self._rendered = b""
-
-    def render(self, at_ms: int) -> bytes:
-        """The timestamp of `at_ms`, milliseconds since the epoch."""
-        if at_ms != self._at_ms:
-            second, millis = divmod(at_ms, 1000)
-            if second != self._second:
-                self._second = second
-                self._stem = _seconds(second).encode()
-            self._at_ms = at_ms
-            self._rendered = b"%b.%03dZ" % (self._stem, millis)
-        return self._rendered
+    """The timestamp of `at_ms`, milliseconds since the epoch. Cached: the records of one step name
+    the same few."""
+    second, millis = divmod(at_ms, 1000)
+    return f"{datetime.fromtimestamp(second, tz=UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
 
 
 def parse_timestamp(text: bytes) -> int:
@@ -42,7 +25,3 @@ def parse_timestamp(text: bytes) -> int:
         raise ValueError(f"{text.decode()} names no time zone")
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-
-
-def _seconds(second: int) -> str:
-    return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")

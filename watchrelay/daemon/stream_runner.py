@@ -567,7 +567,7 @@ class StreamRunner:
             server_version=lambda: context.server_version,
             rng=context.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
-            floor=newest,
+            published_version=newest,
             resumed=resumed,
             followed=relay.followed,
         )

@@ -80,6 +80,10 @@ class ProducerListener(AccessListener, Protocol):
         `retriable`: most likely it passes by itself."""
         ...
 
+    def gather(self) -> None:
+        """A flush begins: append what else is to leave with it."""
+        ...
+
 
 class _Partition:
     """A partition and its way to the leader; what a Link calls `Outgoing`.
@@ -273,11 +277,16 @@ class Producer:
             return
         partition.is_listed = True
         self._ready.append(partition)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Send what is appended in the next turn of the loop."""
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
+        self._listener.gather()
         self._is_flushing = False
         ready, self._ready = self._ready, []
         by_link: dict[Link, list[_Partition]] = {}

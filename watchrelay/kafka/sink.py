@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import causes, clock
@@ -44,8 +45,8 @@ _BROKERS = ("", _STALLED)
 _WATCH_EVERY_S = 1.0
 
 
-_Place = tuple[TopicPartition, str]
-"""A partition, and the stream that writes it: each has one batch on its way at most."""
+_Outstanding = tuple[TopicPartition, str]
+"""A partition and a stream that writes it: each has one batch on its way at most."""
 
 
 @dataclass(slots=True)
@@ -61,34 +62,62 @@ class _Topic:
 Answered = Callable[[Receipt | Exception], None]
 
 
+def _nobody(_answer: Receipt | Exception) -> None:
+    """The `done` of a batch that was withdrawn."""
+
+
 class Delivery:
-    """A batch on its way: `waiting` are the packs that are not acknowledged, the first of which is
-    with the producer or waits for `timer`; `offsets` those of the records before them."""
+    """A batch of one stream on its way: `offsets` are those of its acknowledged records, `at` is
+    the index of its first record in `deliveries.records`."""
+
+    __slots__ = ("at", "batch", "deliveries", "done", "offsets")
+
+    def __init__(self, batch: Batch, deliveries: _Deliveries, done: Answered) -> None:
+        self.batch, self.deliveries, self.done = batch, deliveries, done
+        self.offsets: list[int] = []
+        self.at = 0
+
+
+class _Deliveries:
+    """All deliveries to one partition. The records of `packed` are packed together, those of
+    `waiting` once these are acknowledged: many streams write one topic, and each batch costs more
+    than its records. The first of `packs` is with the producer or waits for `timer`."""
 
     __slots__ = (
-        "backoff", "batch", "done", "offsets", "partition", "pending", "place", "sent_s", "timer",
-        "topic", "waiting",
+        "backoff", "is_listed", "packed", "packs", "partition", "pending", "records", "sent_s",
+        "timer", "topic", "waiting",
     )  # fmt: skip
 
-    def __init__(self, batch: Batch, topic: _Topic, done: Answered) -> None:
-        self.batch, self.topic, self.done = batch, topic, done
-        self.partition = TopicPartition(batch.topic, batch.partition)
-        self.place: _Place = (self.partition, batch.stream)
-        self.waiting: deque[PackedBatch] = deque()
-        self.offsets: list[int] = []
+    def __init__(self, partition: TopicPartition, topic: _Topic) -> None:
+        self.partition, self.topic = partition, topic
+        self.waiting: deque[Delivery] = deque()
+        self.packed: deque[Delivery] = deque()
+        self.records: list[WireRecord] = []
+        self.packs: deque[PackedBatch] = deque()
         self.pending: PendingBatch | None = None
         self.timer: asyncio.Handle | None = None
+        self.is_listed = False
         self.backoff = _RETRY
         self.sent_s = 0.0
+
+    def unpack(self) -> list[Delivery]:
+        """The deliveries that were packed; nothing is from now on."""
+        deliveries = list(self.packed)
+        if self.timer is not None:
+            self.timer.cancel()
+        self.packed.clear()
+        self.packs.clear()
+        self.records, self.pending, self.timer = [], None, None
+        return deliveries
 
 
 class KafkaSink:
     """Implements the relay's `RecordSink`. Use: `run()` as a task that ends last, `send` or
     `deliver` from any other.
 
-    One producer serves all streams; partitions whose batches are delivered in one step of the event
-    loop leave in one request per broker. A batch that is refused is sent again after a pause, the
-    same records; that holds up nobody but its partition.
+    One producer serves all streams; what is delivered in one step of the event loop leaves in one
+    batch per partition and one request per broker. A batch that is refused is sent again after a
+    pause, the same records; that holds up nobody but its partition.
     """
 
     def __init__(
@@ -113,9 +142,12 @@ class KafkaSink:
         self._topics: dict[str, _Topic] = {}
         self._troubles: dict[str, str] = {}
         """By topic/partition, or what the producer names."""
-        self._outstanding: dict[_Place, float] = {}
+        self._deliveries: dict[TopicPartition, _Deliveries] = {}
+        self._ready: deque[_Deliveries] = deque()
+        """Those to pack with the next flush."""
+        self._outstanding: dict[_Outstanding, float] = {}
         """Since when (loop time) a batch is being delivered, however often it is sent."""
-        self._silent: dict[_Place, float] = {}
+        self._silent: dict[_Outstanding, float] = {}
         """Of these, those that are overdue, and when each is counted again."""
         self._identity = TopicIdentity()
         self._writers = TopicWriters()
@@ -139,24 +171,29 @@ class KafkaSink:
         call. Trim that record and send again from `len(acked)` on, or everything, under the same
         positions.
         """
-        topic = self._topic(batch.topic)
-        delivery = Delivery(batch, topic, done)
-        packed, too_large = self._pack(topic, batch.records, 0, len(batch.records))
-        if too_large is not None:
-            error = self._too_large(batch, too_large, [])
-            delivery.timer = asyncio.get_running_loop().call_soon(done, error)
-            return delivery
-        delivery.waiting.extend(packed)
-        self._outstanding[delivery.place] = asyncio.get_running_loop().time()
-        self._append(delivery)
+        partition = TopicPartition(batch.topic, batch.partition)
+        deliveries = self._deliveries.get(partition)
+        if deliveries is None:
+            deliveries = _Deliveries(partition, self._topic(batch.topic))
+            self._deliveries[partition] = deliveries
+        delivery = Delivery(batch, deliveries, done)
+        self._outstanding[partition, batch.stream] = asyncio.get_running_loop().time()
+        # what is of a lost topic is neither sent nor answered
+        if self._writers.counts(batch.topic, batch.stream):
+            deliveries.waiting.append(delivery)
+            self._list(deliveries)
         return delivery
 
     def withdraw(self, delivery: Delivery) -> None:
         """Nobody waits for the batch any more: `done` is not called, the outcome is unknown."""
-        if delivery.timer is not None:
-            delivery.timer.cancel()
-        if delivery.pending is not None:
-            self._producer.withdraw(delivery.partition, delivery.pending)
+        deliveries, delivery.done = delivery.deliveries, _nobody
+        if delivery in deliveries.waiting:
+            deliveries.waiting.remove(delivery)
+        elif deliveries.packed and all(each.done is _nobody for each in deliveries.packed):
+            if deliveries.pending is not None:
+                self._producer.withdraw(deliveries.partition, deliveries.pending)
+            deliveries.unpack()
+            self._list(deliveries)
         self._close(delivery)
 
     async def deliver(self, batch: Batch) -> Receipt:
@@ -188,7 +225,7 @@ class KafkaSink:
         if made:
             self._identity.forget(topic)
         if others:
-            self._producer.forget(topic)
+            self._forget(topic)
         self._identity.expect(topic)
         self._tell(topic, "it was missing and was recreated", others)
         return recreated
@@ -197,7 +234,7 @@ class KafkaSink:
         """`stream` stops writing the topic."""
         if self._writers.close(topic, stream):
             self._identity.forget(topic)
-            self._producer.forget(topic)
+            self._forget(topic)
 
     def foreign_ranges(
         self, topic: str, partition: int, start: int, stop: int
@@ -239,92 +276,146 @@ class KafkaSink:
             tasks.create_task(self._look_for_topics(), name="sink-look")
             await self._producer.run()
 
-    # ---- one batch -------------------------------------------------------------------------------
+    # ---- one partition ---------------------------------------------------------------------------
 
-    def _append(self, delivery: Delivery) -> None:
-        """Append the next pack. Nothing happens any more once the topic of the stream was lost."""
-        if self._counts(delivery):
-            delivery.sent_s = clock.now_s()
-            delivery.pending = self._producer.append(
-                delivery.partition,
-                delivery.waiting[0],
-                lambda offset, code: self._answered(delivery, offset, code),
-            )
+    def _list(self, deliveries: _Deliveries) -> None:
+        """Pack what waits with the next flush, unless something is packed."""
+        if deliveries.waiting and not deliveries.packed and not deliveries.is_listed:
+            deliveries.is_listed = True
+            self._ready.append(deliveries)
+            self._producer.flush_soon()
 
-    def _answered(self, delivery: Delivery, first: int, code: int) -> None:
-        """The first pack that waits is in the log from offset `first` on, or was refused."""
-        delivery.pending = None
+    def gather(self) -> None:
+        """As of ProducerListener."""
+        while self._ready:
+            deliveries = self._ready.popleft()
+            deliveries.is_listed = False
+            self._pack_waiting(deliveries)
+
+    def _pack_waiting(self, deliveries: _Deliveries) -> None:
+        """Pack about `batch_bytes` of what waits, and append it."""
+        waiting, packed, records = deliveries.waiting, deliveries.packed, deliveries.records
+        topic, size = deliveries.topic, 0
+        while waiting and size < topic.batch_bytes:
+            delivery = waiting.popleft()
+            left = delivery.batch.records[len(delivery.offsets) :]
+            delivery.at = len(records) - len(delivery.offsets)
+            packed.append(delivery)
+            records += left
+            if waiting:
+                size += sum(len(record.value or b"") for record in left)
+        if not packed:
+            return
+        packs, too_large = self._pack(topic, records, 0, len(records))
+        if too_large is not None:
+            self._refuse(deliveries, too_large)
+            return
+        deliveries.packs.extend(packs)
+        self._append(deliveries)
+
+    def _append(self, deliveries: _Deliveries) -> None:
+        """Append the next pack."""
+        deliveries.timer, deliveries.sent_s = None, clock.now_s()
+        deliveries.pending = self._producer.append(
+            deliveries.partition, deliveries.packs[0], partial(self._answered, deliveries)
+        )
+
+    def _answered(self, deliveries: _Deliveries, first: int, code: int) -> None:
+        """The first pack is in the log from offset `first` on, or was refused."""
+        deliveries.pending = None
         loop = asyncio.get_running_loop()
         if not code:
             # what follows from a lost topic cuts connections: not while one of them is read
-            if self._counts(delivery) and (why := self._acked(delivery, first)):
-                loop.call_soon(self._lose, delivery.batch.topic, why)
+            if why := self._acked(deliveries, first):
+                loop.call_soon(self._lose, deliveries.partition.topic, why)
         elif code == CUT:
             pass  # nobody knows whether it is in the log
         elif issubclass(for_code(code), SIZES):
-            self._split(delivery)
+            self._split(deliveries)
         else:
-            delivery.backoff, wait_s = delivery.backoff.after_failure(
+            deliveries.backoff, wait_s = deliveries.backoff.after_failure(
                 clock.now_s(), healthy=False, rng=self._rng
             )
-            delivery.timer = loop.call_later(wait_s, self._append, delivery)
+            deliveries.timer = loop.call_later(wait_s, self._append, deliveries)
 
-    def _acked(self, delivery: Delivery, first: int) -> str:
-        """Why the offset cannot be of the topic that the stream opened, "" if it can."""
-        batch, topic, pack = delivery.batch, delivery.topic, delivery.waiting.popleft()
-        stop = first + pack.record_count()
-        if why := self._writers.note(batch.topic, batch.partition, batch.stream, first, stop):
-            return why
-        topic.metrics.produce_duration_seconds.observe(clock.now_s() - delivery.sent_s)
-        topic.metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
-        self._written.note(delivery.partition, first, stop)
+    def _acked(self, deliveries: _Deliveries, first: int) -> str:
+        """Why the offset cannot be of the topic that a stream opened, "" if it can."""
+        packed, (name, index) = deliveries.packed, deliveries.partition
+        at, stop = first, first + deliveries.packs.popleft().record_count()
+        for delivery in packed:
+            start, offsets = at, delivery.offsets
+            at = min(stop, start + len(delivery.batch.records) - len(offsets))
+            if why := self._writers.note(name, index, delivery.batch.stream, start, at):
+                return why
+            offsets.extend(range(start, at))
+            if at == stop:
+                break
+        metrics = deliveries.topic.metrics
+        metrics.produce_duration_seconds.observe(clock.now_s() - deliveries.sent_s)
+        metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
+        self._written.note(deliveries.partition, first, stop)
         if self._troubles:
-            self._well(f"{batch.topic}/{batch.partition}")
-        delivery.offsets.extend(range(first, stop))
-        delivery.backoff = _RETRY
-        if delivery.waiting:
-            self._append(delivery)
+            self._well(f"{name}/{index}")
+        deliveries.backoff = _RETRY
+        whole: list[Delivery] = []
+        while packed and len(packed[0].offsets) == len(packed[0].batch.records):
+            whole.append(packed.popleft())
+        if deliveries.packs:
+            self._append(deliveries)
         else:
+            deliveries.records = []
+            self._list(deliveries)
+        for delivery in whole:
             self._finish(delivery, Receipt(delivery.offsets))
         return ""
 
-    def _split(self, delivery: Delivery) -> None:
+    def _split(self, deliveries: _Deliveries) -> None:
         """Append in two halves what was refused for its size."""
-        batch, topic, pack = delivery.batch, delivery.topic, delivery.waiting.popleft()
+        topic, pack = deliveries.topic, deliveries.packs.popleft()
         if pack.record_count() == 1:
-            self._finish(delivery, self._too_large(batch, pack.start, delivery.offsets, pack))
+            self._refuse(deliveries, pack.start, pack)
             return
         topic.batch_bytes = max(_BATCH_BYTES_LEAST, pack.raw_bytes // 2)
         middle, halves = (pack.start + pack.stop) // 2, list[PackedBatch]()
         for start, stop in ((pack.start, middle), (middle, pack.stop)):
-            more, too_large = self._pack(topic, batch.records, start, stop)
+            more, too_large = self._pack(topic, deliveries.records, start, stop)
             # the limit was lowered while the batch was on its way
             if too_large is not None:
-                self._finish(delivery, self._too_large(batch, too_large, delivery.offsets))
+                self._refuse(deliveries, too_large)
                 return
             halves += more
-        delivery.waiting.extendleft(reversed(halves))
-        self._append(delivery)
+        deliveries.packs.extendleft(reversed(halves))
+        self._append(deliveries)
+
+    def _refuse(
+        self, deliveries: _Deliveries, index: int, refused: PackedBatch | None = None
+    ) -> None:
+        """Record `index` of those packed is too large: its delivery is answered, and what else is
+        not acknowledged is packed again."""
+        packed = deliveries.unpack()
+        which = next(each for each in packed if index < each.at + len(each.batch.records))
+        packed.remove(which)
+        deliveries.waiting.extendleft(reversed(packed))
+        self._list(deliveries)
+        batch, place = which.batch, index - which.at
+        self._finish(which, self._too_large(batch, place, which.offsets, refused))
 
     def _finish(self, delivery: Delivery, answer: Receipt | RecordTooLarge) -> None:
-        self._close(delivery)
-        delivery.done(answer)
+        if delivery.done is not _nobody:
+            self._close(delivery)
+            delivery.done(answer)
 
     def _close(self, delivery: Delivery) -> None:
         """The batch is not being delivered any more."""
-        place, partition = delivery.place, delivery.partition
-        self._outstanding.pop(place, None)
-        if place in self._silent:
-            self._heard(place)
+        partition = delivery.deliveries.partition
+        outstanding = partition, delivery.batch.stream
+        self._outstanding.pop(outstanding, None)
+        if outstanding in self._silent:
+            self._heard(outstanding)
         if self._troubles and not any(other == partition for other, _ in self._outstanding):
             # it is nobody's any more who was stopped
             self._troubles.pop(f"{partition.topic}/{partition.partition}", None)
             self._show()
-
-    def _counts(self, delivery: Delivery) -> bool:
-        """Whether the topic is the one that the stream opened: what is of a lost one is neither
-        sent nor answered."""
-        return self._writers.counts(delivery.batch.topic, delivery.batch.stream)
 
     def _pack(
         self, topic: _Topic, records: list[WireRecord], start: int, stop: int
@@ -369,8 +460,16 @@ class KafkaSink:
     def _lose(self, topic: str, why: str) -> None:
         _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
         self._identity.forget(topic)
-        self._producer.forget(topic)
+        self._forget(topic)
         self._tell(topic, why, self._writers.lose(topic))
+
+    def _forget(self, topic: str) -> None:
+        """Nothing that is on its way to the topic is sent or answered any more."""
+        self._producer.forget(topic)
+        for partition in [each for each in self._deliveries if each.topic == topic]:
+            deliveries = self._deliveries.pop(partition)
+            deliveries.unpack()
+            deliveries.waiting.clear()
 
     def _tell(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
         if streams:
@@ -488,7 +587,7 @@ class KafkaSink:
                 cause = causes.TOPIC_UNUSABLE.about(partition.topic) if operator else causes.KAFKA
                 status.failed("records", refused or silence, cause=cause, operator=operator)
 
-    def _heard(self, place: _Place) -> None:
+    def _heard(self, place: _Outstanding) -> None:
         """An overdue batch is on its way no more."""
         del self._silent[place]
         stream = place[1]

@@ -140,7 +140,7 @@ class KubeClient:
 
         Raises: KubeError; nothing of a page that failed half-way is kept.
         """
-        partial = selection.metadata_only and not query.plain
+        partial = selection.metadata_only and not query.whole_objects
         request = self._select(
             "list",
             selection,
@@ -188,7 +188,7 @@ class KubeClient:
         Raises: KubeError on entering and from the iterator; a watch that raised is over.
         """
         initial = query.send_initial_events
-        partial = selection.metadata_only and not query.plain
+        partial = selection.metadata_only and not query.whole_objects
         request = self._select(
             "watch",
             selection,

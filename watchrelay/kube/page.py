@@ -243,7 +243,6 @@ class PageReader:
 
 
 def _not_a_list(body: bytes, error: Exception) -> NotAList:
-    """The error for a body that does not decode as a list."""
     try:
         items = bytes(decode_fields(body)["items"])
     except (KeyError, *BROKEN_JSON):

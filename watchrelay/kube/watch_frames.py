@@ -32,7 +32,6 @@ for each read would cost more than most reads bring."""
 
 
 def refuse(_frames: list[Frame]) -> bool:
-    """A `Take` that takes nothing."""
     return False
 
 

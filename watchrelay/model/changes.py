@@ -31,13 +31,12 @@ class Upserted(msgspec.Struct, gc=False):
 
 
 class Removed(msgspec.Struct, gc=False):
-    """The object is gone. `entry` is its last known state; `resource_version` the value of
-    ce_wrrv (record contract 3). `observed`: seen as DELETED in the watch; False: deduced."""
+    """The object was deleted. `entry` is its last known state; `resource_version` the value of
+    ce_wrrv (record contract 3)."""
 
     key: bytes
     entry: Entry
     resource_version: str
-    observed: bool
 
 
 ObjectChange = Upserted | Removed

@@ -65,7 +65,7 @@ class ListQuery:
     continue_token: str = ""
     resource_version: str = ""
     version_match: str = ""
-    plain: bool = False
+    whole_objects: bool = False
     """True: do not ask for the metadata-only representation (the server answered 406 to it)."""
 
 
@@ -79,4 +79,4 @@ class WatchQuery:
     idle_timeout_s: float
     bookmarks: bool = True
     send_initial_events: bool = False
-    plain: bool = False
+    whole_objects: bool = False

@@ -39,7 +39,6 @@ class ValueSet:
         )
 
     def without(self, value: str) -> ValueSet:
-        """This set without `value`."""
         return ValueSet(
             self.listed | {value} if self.inverted else self.listed - {value}, self.inverted
         )

@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType
-
-ResourceVersion = NewType("ResourceVersion", str)
-"""Opaque: equality anywhere, order only through `compare`, and only within one resource."""
-
-ObjectKey = NewType("ObjectKey", bytes)
-"""`<namespace>/<name>` or `/<name>`, behind the stream's key prefix on a shared topic."""
 
 
 @dataclass(frozen=True, slots=True)

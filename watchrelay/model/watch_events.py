@@ -1,7 +1,7 @@
-"""What the watch yields to the store: kube-rs's events, in batches.
+"""What the watch delivers to the store.
 
-Every list is bracketed: `ListBegun`, any number of `Listed`, then `ListDone`, or a new `ListBegun`
-that voids the unfinished list.
+Every list is bracketed: `ListBegun`, any number of `ListedObjects`, then `ListDone`, or a new
+`ListBegun` that voids the unfinished list.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from watchrelay.model.frames import ObjectFrame
 
 
 class ListBegun(msgspec.Struct, frozen=True):
-    """A list begins; what an unfinished one brought is void. `by_content`: the server went
-    back: equal uid and version do not prove equal content."""
+    """A list begins; an unfinished one is void. `by_content`: the server went back, so objects
+    with equal uid and version may differ."""
 
     by_content: bool = False
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedObjects(msgspec.Struct, frozen=True):
     """Objects of the running list, in the server's order; a streaming list may have DELETED
     ones. Of those that could not be decoded, `damaged` has namespace and name, `unreadable`
     counts the others."""
@@ -32,38 +32,41 @@ class Listed(msgspec.Struct, frozen=True):
 class ListDone(msgspec.Struct, frozen=True):
     """The list is complete and shows the state at `resource_version`.
 
-    `confirmed`: a second, quorum list, as the first was suspicious (WATCH 5.8); accepted
-    unconditionally. `since`: the cursor of the former watch, where the next one resumes from
-    it; else ""."""
+    `confirmed`: it is accepted however many objects it lacks, for it is the second list, made from
+    a quorum because the first was suspicious (docs/watch-facts.md 5.8). `since`: the cursor of the
+    former watch, where the next one continues from it; else ""."""
 
     resource_version: str
     confirmed: bool = False
     since: str = ""
 
 
-class Observed(msgspec.Struct, frozen=True):
-    """Changes seen in the watch, in order, never empty; `received_s` is monotonic."""
+class WatchedObjects(msgspec.Struct, frozen=True):
+    """Objects of the watch, in order, at least one; `received_s` is a moment of the monotonic
+    clock."""
 
     frames: list[ObjectFrame]
     received_s: float
 
 
-class Progressed(msgspec.Struct, frozen=True):
-    """The watch has everything up to `resource_version` (a bookmark, or the end of a batch)."""
+class CursorMoved(msgspec.Struct, frozen=True):
+    """All changes up to `resource_version` were delivered."""
 
     resource_version: str
 
 
-class Troubled(msgspec.Struct, frozen=True):
-    """Something failed and is tried again at `retry_at_s` (monotonic; None: at once). Never an
-    end."""
+class Retrying(msgspec.Struct, frozen=True):
+    """A request or a watch failed and is tried again at `retry_at_s` (monotonic; None: at once)."""
 
     error: KubeError
     retry_at_s: float | None
 
 
-class Gone(msgspec.Struct, frozen=True):
-    """The resource is no longer served (absent twice): every object is a removal. WATCH 8.4."""
+class ResourceRemoved(msgspec.Struct, frozen=True):
+    """The resource is no longer served, as discovery reported twice: every object is a removal
+    (docs/watch-facts.md 8.4)."""
 
 
-Watched = ListBegun | Listed | ListDone | Observed | Progressed | Troubled | Gone
+WatchEvent = (
+    ListBegun | ListedObjects | ListDone | WatchedObjects | CursorMoved | Retrying | ResourceRemoved
+)

@@ -52,10 +52,6 @@ class Live:
     def full(self) -> bool:
         return self.viewers >= VIEWERS_MAX or self._ended.is_set()
 
-    @property
-    def holds(self) -> bool:
-        return self._picture is not None
-
     def end(self) -> None:
         """Every viewer's events end now: the window closes."""
         self._ended.set()
@@ -152,5 +148,4 @@ def _news(before: _Picture, now: _Picture) -> bytes:
 
 
 def without_script(page: str, text: str) -> str:
-    """The page with what is true now for those who run no script."""
     return page.replace("<!--text-->", html.escape(text), 1)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, Final
 
 from prometheus_client import (
@@ -207,9 +206,9 @@ class Lag:
         """Count `now_s - t` for each t but 0; the longest of them. Units: seconds, monotonic."""
         slowest_s: float | None = None
         # events of one chunk were received at one moment
-        for at_s, count in Tally(received_s).items():
+        for at_s, together in groupby(received_s):
             if at_s:
-                lag_s = now_s - at_s
+                lag_s, count = now_s - at_s, len(list(together))
                 self.counts[bisect_left(LAG_BUCKETS_S, lag_s)] += count
                 self.total_s += lag_s * count
                 slowest_s = lag_s if slowest_s is None or lag_s > slowest_s else slowest_s
@@ -365,19 +364,16 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def counter(self, name: str) -> Counter:
-        """The counter family `watchrelay_<name>_total`."""
         family = self._families[name]
         assert isinstance(family, Counter), name
         return family
 
     def gauge(self, name: str) -> Gauge:
-        """The gauge family `watchrelay_<name>`."""
         family = self._families[name]
         assert isinstance(family, Gauge), name
         return family
 
     def histogram(self, name: str) -> Histogram:
-        """The histogram family `watchrelay_<name>`."""
         family = self._families[name]
         assert isinstance(family, Histogram), name
         return family

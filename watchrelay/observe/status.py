@@ -326,7 +326,6 @@ class StatusRegistry:
             status.failed("daemon", message, cause=cause, next_attempt_ms=next_ms)
 
     def recover_all(self) -> None:
-        """The daemon waits no more."""
         for status in self.streams.values():
             status.recovered("daemon")
 

@@ -92,13 +92,20 @@ class RenderedBatch(msgspec.Struct):
 
     def kinds(self) -> dict[str, int]:
         """Number of records by kind, as the metric names them."""
-        objects = [item for item in self.items if type(item) is QueuedRecord]
-        snapshots = sum(item.reason == "snapshot" and item.verb != "deleted" for item in objects)
+        snapshots = tombstones = 0
+        for item, record in zip(self.items, self.records, strict=True):
+            if record.value is None:
+                tombstones += 1
+            elif type(item) is QueuedRecord and item.reason == "snapshot":
+                snapshots += 1
         markers = len(self.markers)
-        tombstones = [record.value for record in self.records].count(None) - markers
-        events = len(objects) - tombstones - snapshots
-        counts = (events, snapshots, tombstones, markers)
-        return dict(zip(("event", "snapshot", "tombstone", "marker"), counts, strict=True))
+        events = len(self.records) - tombstones - snapshots
+        return {
+            "event": events,
+            "snapshot": snapshots,
+            "tombstone": tombstones - markers,
+            "marker": markers,
+        }
 
     def received_s(self) -> list[float]:
         """When each object's event was received, monotonic; 0 for none."""

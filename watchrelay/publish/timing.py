@@ -48,9 +48,8 @@ class FlushTimer:
         for read in reads:
             read()
         if reads:
-            # the sockets are read in the next turn of the loop, behind what is scheduled by now
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._flush)
+            # in each turn of the loop, timers that are due come after the sockets that are read
+            asyncio.get_running_loop().call_later(0, self._flush)
         else:
             self._flush()
 

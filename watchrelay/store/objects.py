@@ -100,11 +100,9 @@ class Store:
         return list(self._entries)
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry under `key`."""
         return self._entries.get(key)
 
     def key_of(self, namespace: str, name: str) -> bytes:
-        """The record key of an object."""
         return f"{self._prefix}{namespace}/{name}".encode()
 
     def unpack(self, entry: Entry) -> bytes:
@@ -208,8 +206,7 @@ class Store:
                     applied.repeated += 1
                 else:
                     del entries[key]
-                    observed = frame.uid == held.uid
-                    changes.append(Removed(key, held, frame.resource_version, observed))
+                    changes.append(Removed(key, held, frame.resource_version))
                 continue
             if held is not None and _repeats(frame, held):
                 applied.repeated += 1
@@ -223,7 +220,7 @@ class Store:
                 if held.uid == entry.uid:
                     before = held.hash
                 else:
-                    changes.append(Removed(key, held, entry.resource_version, observed=False))
+                    changes.append(Removed(key, held, entry.resource_version))
             entries[key] = entry
             changes.append(Upserted(key, entry, before, value))
         for change in changes if self._unconfirmed else ():
@@ -236,8 +233,7 @@ class Store:
         """Remove every object, as of `resource_version`; returns one removal each."""
         self._staged = None
         changes: list[ObjectChange] = [
-            Removed(key, entry, resource_version, observed=False)
-            for key, entry in self._entries.items()
+            Removed(key, entry, resource_version) for key, entry in self._entries.items()
         ]
         self._entries, self._unconfirmed = {}, {}
         return changes
@@ -246,7 +242,6 @@ class Store:
 
     @property
     def staged(self) -> int:
-        """Number of objects of the running list so far."""
         return len(self._staged) if self._staged is not None else 0
 
     def begin_list(self, *, by_content: bool = False) -> None:
@@ -314,7 +309,6 @@ class Store:
         return held >= GUARD_OBJECTS and self.staged * 2 < held
 
     def void_list(self) -> None:
-        """Discard the running list."""
         self._staged = None
 
     def replace(self, resource_version: str) -> ReplaceResult:
@@ -349,7 +343,7 @@ class Store:
                 # The version of the list that misses it, or of the object that replaced it: that
                 # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version
-                changes.append(Removed(key, entry, version, observed=False))
+                changes.append(Removed(key, entry, version))
                 replaced.missed += new is None
         for key, new in listed.items():
             old = held.get(key)

@@ -12,23 +12,20 @@ from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.model.watch_events import (
-    Gone,
+    CursorMoved,
     ListBegun,
     ListDone,
-    Listed,
-    Observed,
-    Progressed,
-    Troubled,
-    Watched,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchedObjects,
+    WatchEvent,
 )
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.store.objects import Store
 
 log = logging.getLogger(__name__)
-
-GAUGE_EVERY_MS = 250
-"""Interval of timestamp gauges: setting one costs as much as looking up an object."""
 
 
 class ChangePublisher(Protocol):
@@ -65,37 +62,34 @@ class Reflector:
         self._metrics, self._status, self._wall_ms = metrics, status, wall_ms
         self._version = version or "0"
         """The newest version of a list, a bookmark or a batch: that of removals without one."""
-        self._gone = False
+        self._resource_removed = False
         self._unconfirmed = set[bytes]()
         """Changes found by a list that the watch, which continues from before the list, has not
         shown yet."""
-        self._until: str | None = None
-        """The version at which the watch has passed that list; None: there is none."""
+        self._list_version: str | None = None
+        """The version of that list, until the watch has passed it; else None."""
         self._counted = -1
-        self._event_shown_ms = self._seen_shown_ms = 0
 
-    async def take(self, event: Watched) -> bool:
+    async def take(self, event: WatchEvent) -> bool:
         """Apply an event of the watch.
 
         Returns: False when the list that ended is suspicious: nothing was changed, and a second
             list must confirm it. See docs/watch-facts.md 5.8.
         """
         match event:
-            case Observed():
+            case WatchedObjects():
                 await self._publisher.room()
-                self.follow(event)
-            case Progressed():
-                self.follow(event)
+                self.take_now(event)
+            case CursorMoved():
+                self.take_now(event)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
-                self._status.listed = 0
-            case Listed():
+            case ListedObjects():
                 self._server_seen()
                 elsewhere = self._store.stage(
                     event.objects, unreadable=event.unreadable, damaged=event.damaged
                 )
                 self._filtered(elsewhere)
-                self._status.listed = self._store.staged
             case ListDone():
                 self._server_seen()
                 if not event.confirmed and self._store.suspicious():
@@ -111,10 +105,10 @@ class Reflector:
                     return False
                 await self._publisher.room()
                 self._done(event)
-            case Gone():
+            case ResourceRemoved():
                 await self._publisher.room()
                 self._cleared()
-            case Troubled():
+            case Retrying():
                 pass
             case _:
                 assert_never(event)
@@ -124,32 +118,29 @@ class Reflector:
         """Whether there is room for changes."""
         return self._publisher.has_room()
 
-    def follow(self, event: Observed | Progressed) -> None:
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         """Apply at once what the watch shows; changes only while there is room."""
-        if isinstance(event, Observed):
+        if isinstance(event, WatchedObjects):
             frames = event.frames
-            if self._until is not None:
-                frames = self._news(frames, self._until)
+            if self._list_version is not None:
+                frames = self._newer_than_list(frames, self._list_version)
             if frames:
-                self._observed(frames, event.received_s)
+                self._apply(frames, event.received_s)
             return
         version = event.resource_version
         self._server_seen()
-        if self._until is None or compare(version, self._until) != -1:
-            self._conclude()
+        if self._list_version is None or compare(version, self._list_version) != -1:
+            self._count_missed()
             self._version, self._resumed = version, False
             self._store.passed(version)
             self._publisher.progressed(version)
 
-    def _observed(self, frames: Sequence[ObjectFrame], received_s: float) -> None:
+    def _apply(self, frames: Sequence[ObjectFrame], received_s: float) -> None:
         applied = self._store.apply(frames)
         if applied.changes:
             self._publisher.push(applied.changes, reason="watch", received_s=received_s)
-        now_ms, metrics = self._server_seen(), self._metrics
-        self._status.last_event_ms = now_ms
-        if now_ms - self._event_shown_ms >= GAUGE_EVERY_MS:
-            self._event_shown_ms = now_ms
-            metrics.last_event_timestamp_seconds.set(now_ms / 1000)
+        self._server_seen()
+        metrics = self._metrics
         if applied.suppressed:
             metrics.events_filtered_total["suppressed"].inc(applied.suppressed)
         if applied.repeated:
@@ -174,21 +165,21 @@ class Reflector:
         if event.since:
             # Where the log was all that was known, and where an earlier such list is in unconfirmed
             # still: the watch shows it all the same.
-            self._until = event.resource_version
+            self._list_version = event.resource_version
             self._unconfirmed.update(change.key for change in replaced.changes)
         else:
-            self._conclude()
-            if replaced.missed and not (resumed or self._gone):
+            self._count_missed()
+            if replaced.missed and not (resumed or self._resource_removed):
                 self._missed(replaced.missed, logging.INFO)
         if replaced.kept:
             log.warning(
                 "list has objects that cannot be decoded: keeping their last states",
                 extra={"stream": self._status.stream, "kept": replaced.kept},
             )
-        self._gone = False
+        self._resource_removed = False
         self._count()
 
-    def _news(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
+    def _newer_than_list(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
         """The frames newer than the list; older ones are part of it, and were not missed."""
         news: list[ObjectFrame] = []
         for frame in frames:
@@ -200,15 +191,15 @@ class Reflector:
             self._server_seen()
             self._metrics.events_deduplicated_total.inc(len(frames) - len(news))
         if news:
-            self._conclude()
+            self._count_missed()
         return news
 
-    def _conclude(self) -> None:
+    def _count_missed(self) -> None:
         """Count the listed changes that the watch has not shown by now."""
         if self._unconfirmed:
             self._missed(len(self._unconfirmed), logging.WARNING)
             self._unconfirmed = set()
-        self._until = None
+        self._list_version = None
 
     def _missed(self, changes: int, level: int) -> None:
         self._metrics.missed_changes_total.inc(changes)
@@ -223,16 +214,11 @@ class Reflector:
         changes = self._store.clear(self._version)
         if changes:
             self._publisher.push(changes, reason="relist", received_s=0.0)
-        self._gone = True
+        self._resource_removed = True
         self._count()
 
-    def _server_seen(self) -> int:
-        now_ms = self._wall_ms()
-        self._publisher.server_seen(now_ms)
-        if now_ms - self._seen_shown_ms >= GAUGE_EVERY_MS:
-            self._seen_shown_ms = now_ms
-            self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
-        return now_ms
+    def _server_seen(self) -> None:
+        self._publisher.server_seen(self._wall_ms())
 
     def _filtered(self, elsewhere: int) -> None:
         if elsewhere:

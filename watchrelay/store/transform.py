@@ -59,7 +59,6 @@ _KEEP: Final = _Node("keep")
 
 
 def _grow(steps: Path, do: _Do) -> _Node:
-    """The tree of one path."""
     node = _Node(do)
     for step in reversed(steps):
         if step is Wild.ITEM:
@@ -121,7 +120,6 @@ def _protect(root: _Node) -> _Node:
 
 
 def _prune_map(values: dict[str, _Value], node: _Node) -> None:
-    """Apply `node` to `values`."""
     known, other = node.keys, node.other
     for key in [key for key in known if key in values] if other is None else list(values):
         child = known.get(key, other)

@@ -1,3 +1,3 @@
-"""Keeps one resource watched. In: pages and frames of the API server. Out: events in order, each
-delivered before the cursor moves past it. It must not know what an object contains, nor Kafka.
-"""
+"""Lists and watches one resource. In: pages and frames of the API server. Out: events in order,
+each delivered before the cursor moves past it. It knows neither what an object contains, nor
+Kafka."""

@@ -108,7 +108,6 @@ class StreamAdmission:
             raise
 
     def release_list_slot(self) -> None:
-        """Return the slot, if one is taken."""
         while self._slots:
             self._slots.pop().release()
 
@@ -154,7 +153,7 @@ class StreamAdmission:
                 "error": str(error),
                 "reason": error.reason,
                 "wait_s": None if until_s is None else round(until_s - now_s, 3),
-                "level": breaker.level,
+                "level": breaker.trips_in_row,
             }
             level = logging.WARNING if breaker.first_in_row else logging.DEBUG
             log.log(

@@ -10,8 +10,8 @@ import msgspec
 from watchrelay.core.backoff import Backoff, clamp_retry_after
 
 SPREAD_PER_STREAM_S = 0.02
-"""50 watches a second: each is a TLS handshake and one seat of a server that has just come back.
-Source: `make bench ARGS=returning`."""
+"""50 watches a second: each costs a TLS handshake, and a seat of the server's API priority and
+fairness. Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
 OPEN_RETRY_AFTER_MAX_S = 32.0
 """How much of a Retry-After delays all streams; the stream that received it obeys all of it. More
@@ -87,8 +87,8 @@ class CircuitBreaker:
         """The newest trip is the first of a row."""
 
     @property
-    def level(self) -> int:
-        """Trips in a row."""
+    def trips_in_row(self) -> int:
+        """How many trips came in a row, without a healthy server in between."""
         return self._backoff.failures + self._backoff.absences
 
     @property
@@ -178,7 +178,7 @@ class CircuitBreaker:
         self._keep_waiting(now_s)
         after = self._backoff.after_failure if reached else self._backoff.after_absence
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
-        self.first_in_row = self.level == 1 + self._watch_broke
+        self.first_in_row = self.trips_in_row == 1 + self._watch_broke
         self._answered = self._watch_broke = False
         self.trips += 1
         self._failing = dict.fromkeys(self._failing, False)
@@ -196,9 +196,9 @@ class CircuitBreaker:
         return True
 
     def watch_broke(self, now_s: float) -> None:
-        """A watch that had been opened has broken, by the end of the server or by the idle timeout
-        of a proxy: the circuit is half-open. It counts as a failure of the row but adds no delay,
-        so that streams whose watches a proxy closes one by one do not delay each other."""
+        """An open watch broke: the server may have stopped, or a proxy's idle timeout ended it. The
+        circuit becomes half-open. This counts as a failure in the row but adds no delay, so that
+        streams whose watches a proxy closes one by one do not delay each other."""
         if not isinstance(self.state, Closed):
             return
         self._keep_waiting(now_s)
@@ -211,7 +211,7 @@ class CircuitBreaker:
         """Streams that wait for their turn after the last trip wait for the end of the next."""
         if isinstance(self.state, Closed):
             turns = self.state.turns.items()
-            self._waiting.update(each for each, turn_s in turns if turn_s > now_s)
+            self._waiting.update(each for each, turn_at_s in turns if turn_at_s > now_s)
 
     def remove(self, stream: int, now_s: float) -> bool:
         """`stream` has stopped, or gave up its request. True when that lets another stream

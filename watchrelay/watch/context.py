@@ -22,7 +22,7 @@ from watchrelay.core.errors import (
 from watchrelay.model.streams import WatchPlan
 
 TIMEOUT_SLACK_S = 15.0
-DEADLINE_JITTER_S = 3.0
+BOOKMARK_TIMEOUT_JITTER_S = 3.0
 STREAMING_SINCE = (1, 34)
 """The first Kubernetes version that has WatchList, and lists from cache snapshots, enabled by
 default for good. Source: KEP-3157, KEP-4988."""
@@ -53,7 +53,7 @@ class WatchRules(msgspec.Struct, frozen=True):
     rng: Random
     server_version: tuple[int, int] | None = None
 
-    def relist_due_s(self, now_s: float) -> float:
+    def relist_at_s(self, now_s: float) -> float:
         """When the state is next compared with a list, to find what the watch may have missed;
         infinity for never."""
         interval_s = self.plan.relist_interval_s
@@ -61,67 +61,68 @@ class WatchRules(msgspec.Struct, frozen=True):
 
 
 class StreamContext(msgspec.Struct, frozen=True):
-    """What outlives a state. `*_s` are moments of the monotonic clock, but for `deadline_s` and
-    `grace_s`."""
+    """What outlives a state."""
 
     cursor: str = ""
     """The resourceVersion from which the next watch starts. It is set only by a state whose events
     were all delivered."""
-    floor: str = ""
-    """A resourceVersion that was published already, so no list may show less; "" for none."""
-    complete: bool = False
-    """A list was completed, or a cursor was given: relists may ask for "not older than"."""
-    watched: bool = False
+    published_version: str = ""
+    """The newest resourceVersion of the log that was read back, so no list may show less; "" for
+    none, or once a list is complete."""
+    has_state: bool = False
+    """The store holds a complete state: relists may ask for "not older than"."""
+    watch_accepted: bool = False
     """The server accepted a watch before, of this process or of the one that wrote the log."""
-    gone: bool = False
-    """The removal of the resource was delivered."""
-    absent_s: float | None = None
+    removal_delivered: bool = False
+    """`ResourceRemoved` was delivered, and the resource has not been listed since."""
+    absent_since_s: float | None = None
     """When discovery first reported the resource as not served."""
-    relist_due_s: float = math.inf
+    relist_at_s: float = math.inf
 
     backoff: Backoff = _FRESH
-    slow: Backoff = _FRESH
-    """The delays of an error that only an operator or the cluster can cure; `slow_reason` is which
-    error."""
+    slow_backoff: Backoff = _FRESH
+    """The delays of errors with the reason `slow_reason`, which retries alone do not cure."""
     slow_reason: str = ""
-    grace_s: float = 0.0
-    """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` since the last request that was
-    allowed, of which this time remains; 0 where none ever was."""
-    setback_s: float = -math.inf
-    """While `setback_listed`: when the history was last lost; then: when the list that repaired it
-    was complete."""
-    setback_listed: bool = False
-    """The list that repairs a lost history is not complete yet."""
+    forbidden_grace_s: float = 0.0
+    """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` after every request that
+    succeeded, 0 before the first."""
+    history_lost: bool = False
+    """The server no longer had the history of the cursor, and no list has been complete since."""
+    history_lost_at_s: float = -math.inf
+    """When that was noticed; once a list is complete, when it was."""
     undecodable: int = 0
     """Undecodable objects in a row: first reconnect, then relist, then skip them
     (docs/watch-facts.md 6.4, class L)."""
-    undecodable_s: float = -math.inf
-    plain: bool = False
+    undecodable_at_s: float = -math.inf
+    whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
 
-    stream_misses: int = 0
+    streaming_failures: int = 0
     """Streaming lists in a row that did not reach their initial-events-end bookmark."""
     paged_until_s: float = -math.inf
     """Until when lists are paged; for another server version than `paged_version` no longer."""
     paged_version: tuple[int, int] | None = None
 
-    bookmarked: bool = False
+    sends_bookmarks: bool = False
     """The server has sent bookmarks."""
-    late: bool = False
+    check_early: bool = False
     """Check liveness early, after `LIVENESS_EARLY_S`: the first bookmark of a watch was late
     before, or may be."""
-    deadline_s: float = 70.0
-    """How long a watch with bookmarks may be silent."""
+    bookmark_timeout_s: float = 70.0
+    """How long a watch with bookmarks may be silent, but for jitter."""
     quiet_stalls: int = 0
     """Stalled watches in a row that brought no object."""
-    contact_s: float = -math.inf
+    contact_at_s: float = -math.inf
     """When the server last showed its current state."""
 
-    def recovered(self, *, watched: bool = False) -> StreamContext:
-        """After a request succeeded, which was a watch if `watched`."""
-        watched = self.watched or watched
+    def after_success(self, *, watch_accepted: bool = False) -> StreamContext:
+        """The context after a successful request; `watch_accepted`: it was that of a watch."""
         return replace(
-            self, slow_reason="", absent_s=None, watched=watched, grace_s=FORBIDDEN_GRACE_S
+            self,
+            slow_reason="",
+            absent_since_s=None,
+            watch_accepted=self.watch_accepted or watch_accepted,
+            forbidden_grace_s=FORBIDDEN_GRACE_S,
         )
 
     def retry(
@@ -140,19 +141,19 @@ class StreamContext(msgspec.Struct, frozen=True):
         """The delay of an error that a retry does not cure; a different error starts again at its
         first delay."""
         first = next(delays for kind, delays in SLOW_DELAYS if isinstance(error, kind))
-        slow = self.slow if self.slow_reason == error.reason else first
+        slow = self.slow_backoff if self.slow_reason == error.reason else first
         slow, delay_s = slow.after_failure(now_s, healthy=False, rng=rules.rng)
-        return replace(self, slow=slow, slow_reason=error.reason), delay_s
+        return replace(self, slow_backoff=slow, slow_reason=error.reason), delay_s
 
     def with_undecodable(self, now_s: float) -> StreamContext:
         """Count one undecodable object; the count restarts after ten minutes without one."""
-        fresh = now_s - self.undecodable_s > UNDECODABLE_WINDOW_S
+        fresh = now_s - self.undecodable_at_s > UNDECODABLE_WINDOW_S
         count = 1 if fresh else min(3, self.undecodable + 1)
-        return replace(self, undecodable=count, undecodable_s=now_s)
+        return replace(self, undecodable=count, undecodable_at_s=now_s)
 
     def skips_undecodable(self, now_s: float) -> bool:
         """True when a reconnect and a relist did not help."""
-        return self.undecodable >= 2 and now_s - self.undecodable_s <= UNDECODABLE_WINDOW_S
+        return self.undecodable >= 2 and now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
 
     def streams_lists(self, rules: WatchRules, now_s: float) -> bool:
         """Whether lists are requested as a stream."""
@@ -165,16 +166,17 @@ class StreamContext(msgspec.Struct, frozen=True):
             rules.server_version is not None and rules.server_version >= STREAMING_SINCE
         )
 
-    def paging(self, rules: WatchRules, now_s: float) -> StreamContext:
+    def with_paged_lists(self, rules: WatchRules, now_s: float) -> StreamContext:
         """Page lists for six hours, or until the server's version changes. Source:
         docs/watch-facts.md 3.6."""
         until_s, version = now_s + NO_STREAMING_LISTS_S, rules.server_version
-        return replace(self, stream_misses=0, paged_until_s=until_s, paged_version=version)
+        return replace(self, streaming_failures=0, paged_until_s=until_s, paged_version=version)
 
-    def idle_s(self, rules: WatchRules, timeout_s: int, *, bookmarked: bool) -> float:
+    def idle_timeout_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:
         """How long a watch may be silent before it counts as dead: little more than the server's
         bookmark interval where it sends bookmarks."""
         longest_s = timeout_s + TIMEOUT_SLACK_S
-        if not (rules.plan.bookmarks and bookmarked):
+        if not (rules.plan.bookmarks and bookmarks):
             return longest_s
-        return min(longest_s, self.deadline_s + rules.rng.random() * DEADLINE_JITTER_S)
+        jitter_s = rules.rng.random() * BOOKMARK_TIMEOUT_JITTER_S
+        return min(longest_s, self.bookmark_timeout_s + jitter_s)

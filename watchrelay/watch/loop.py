@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Protocol, assert_never
 
@@ -16,7 +17,7 @@ from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Observed, Progressed, Watched
+from watchrelay.model.watch_events import CursorMoved, WatchedObjects, WatchEvent
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine
@@ -26,8 +27,8 @@ from watchrelay.watch.reporting import WatchReporter
 
 
 class Source(Protocol):
-    """Where pages and frames come from: kube/client.py. Both raise KubeError; that of an open watch
-    without bytes for `idle_timeout_s` has the `reason` "inactive"."""
+    """Where pages and frames come from: kube/client.py. Both methods raise KubeError, with the
+    `reason` "inactive" when an open watch was silent for `idle_timeout_s`."""
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page: ...
 
@@ -44,7 +45,7 @@ class Source(Protocol):
 class Outlet(Protocol):
     """Where events go: store/reflector.py."""
 
-    async def take(self, event: Watched) -> bool:
+    async def take(self, event: WatchEvent) -> bool:
         """Take one event. False is returned only for an unconfirmed `ListDone` that is suspicious:
         repeat it as a quorum list."""
         ...
@@ -53,8 +54,8 @@ class Outlet(Protocol):
         """Whether `take` would not wait before it takes changes."""
         ...
 
-    def follow(self, event: Observed | Progressed) -> None:
-        """Take what the watch shows, at once. Legal while `ready`."""
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
+        """Take an event of the watch without waiting. Legal while `ready`."""
         ...
 
 
@@ -64,22 +65,12 @@ unavailable server)."""
 
 
 class Watcher:
-    """One stream's watch. `run` it as a task; cancel it to stop.
+    """The watch of the stream with the id `stream`. `run` it as a task; cancel it to stop.
 
     Args:
-        stream: Its id.
-        plan: What to watch, and how.
-        source: Where pages and frames come from.
-        outlet: Where events go.
-        admission: Shared by all streams of the API server.
-        metrics: Of this stream.
-        status: Of this stream.
-        served: Asks discovery whether the resource is served.
         server_version: Returns (major, minor), None while unknown.
-        rng: Source of jitter.
-        cursor: A version whose state the outlet has already.
-        floor: As in `machine.start`.
-        resumed: As in `machine.start`.
+        cursor: A version whose state the outlet has already; this, `published_version` and
+            `resumed` as in `machine.start`.
         followed: Called whenever the server accepts a watch that continues from the cursor.
     """
 
@@ -97,7 +88,7 @@ class Watcher:
         server_version: Callable[[], tuple[int, int] | None] = lambda: None,
         rng: Random | None = None,
         cursor: str = "",
-        floor: str = "",
+        published_version: str = "",
         resumed: bool = False,
         followed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -109,7 +100,10 @@ class Watcher:
         self._server_version = server_version
         self._rules = WatchRules(plan, rng or Random(), server_version())
         self._start_cursor = cursor
-        self._floor, self._resumed, self._followed = floor, resumed, followed
+        self._start = partial(
+            machine.start, cursor=cursor, published_version=published_version, resumed=resumed
+        )
+        self._followed = followed
         self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
         self._open = AsyncExitStack()
@@ -125,7 +119,7 @@ class Watcher:
         return state.cursor if isinstance(state, machine.Watching) else state.context.cursor
 
     def recheck(self) -> None:
-        """Retry now what waits for a resource or a permission."""
+        """Retry now, if the watch waits for a resource or a permission."""
         self._recheck.set()
 
     async def run(self) -> None:
@@ -134,13 +128,8 @@ class Watcher:
         loop = asyncio.get_running_loop()
         with self._admission.register() as admission:
             try:
-                state, commands = machine.start(
-                    self._rules,
-                    cursor=self._start_cursor,
-                    floor=self._floor,
-                    resumed=self._resumed,
-                    now_s=loop.time(),
-                    first_wait_s=admission.first_wait_s,
+                state, commands = self._start(
+                    self._rules, now_s=loop.time(), first_wait_s=admission.first_wait_s
                 )
                 self._reporter.began(state)
                 while True:
@@ -170,7 +159,7 @@ class Watcher:
         if len(commands) == 1:
             return 0.0
         now_s = asyncio.get_running_loop().time
-        began_s = now_s()
+        began_at_s = now_s()
         for command in commands[:-1]:
             match command:
                 case machine.Deliver(event=event):
@@ -180,7 +169,7 @@ class Watcher:
                     self._reporter.skipped(errors)
                 case _:
                     raise AssertionError(f"{type(command).__name__} is not the last command")
-        return now_s() - began_s
+        return now_s() - began_at_s
 
     async def _act(
         self, action: machine.Command, admission: StreamAdmission, blocked_s: float
@@ -190,8 +179,8 @@ class Watcher:
                 return await self._read(until_s + blocked_s, admission)
             case machine.CheckLiveness(query=query, until_s=until_s):
                 return machine.LivenessChecked(await self._current_version(query, until_s))
-            case machine.CommitList(event=done):
-                return machine.CommitResult(await self._outlet.take(done))
+            case machine.FinishList(event=done):
+                return machine.ListFinished(await self._outlet.take(done))
             case machine.FetchPage(query=query) | machine.OpenWatch(query=query):
                 return await self._request(query, admission)
             case machine.Sleep(until_s=until_s, wakeable=wakeable):
@@ -218,10 +207,10 @@ class Watcher:
                 return machine.WatchEnded()
             except TimeoutError:
                 # frames that were taken meanwhile moved the deadline
-                due_s = self.state.due_s if type(self.state) is machine.Watching else until_s
-                if due_s <= until_s:
+                state = self.state
+                if type(state) is not machine.Watching or state.read_until_s <= until_s:
                     return machine.DeadlineReached()
-                until_s = due_s
+                until_s = state.read_until_s
             except KubeError as error:
                 admission.watch_broke(error)
                 return machine.RequestFailed(error)
@@ -243,8 +232,8 @@ class Watcher:
         self._reporter.received(frames)
         for command in commands[:-1]:
             assert isinstance(command, machine.Deliver)
-            assert isinstance(command.event, Observed | Progressed)
-            self._outlet.follow(command.event)
+            assert isinstance(command.event, WatchedObjects | CursorMoved)
+            self._outlet.take_now(command.event)
         self.state = state
         return True
 
@@ -259,7 +248,6 @@ class Watcher:
             large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
             await admission.acquire_list_slot(large=large)
         await admission.enter(self._reporter.paused)
-        self._reporter.admitted()
         self._reporter.requesting(streaming=streaming, listing=listing)
         selection = self._rules.plan.selection
         event: machine.Event = machine.WatchOpened()
@@ -304,7 +292,6 @@ class Watcher:
         return True
 
     async def _close(self) -> None:
-        """Close the open watch, if any."""
         if self._frames is not None:
             self._frames = None
             self._reporter.closed()

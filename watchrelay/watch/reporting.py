@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
 
 from watchrelay.core import clock
 from watchrelay.core.errors import (
@@ -21,13 +20,11 @@ from watchrelay.core.errors import (
 from watchrelay.core.text import short
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.watch_events import (
-    Gone,
     ListBegun,
-    Listed,
-    Observed,
-    Progressed,
-    Troubled,
-    Watched,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchEvent,
 )
 from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import StreamMetrics
@@ -36,12 +33,13 @@ from watchrelay.watch import machine
 
 log = logging.getLogger(__name__)
 
-STAMP_EVERY_MS = 50
-"""The two gauges of time are set at most this often: setting a gauge costs more than counting a
+GAUGE_INTERVAL_MS = 50
+"""The two timestamp gauges are set at most this often: setting a gauge costs more than counting a
 batch."""
 
-_WAITING_FOR = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
-"""State `waiting`: the resource, the permission for it, or an entry of the config is missing."""
+_SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
+"""Errors shown as the state `waiting`: the resource, the permission for it, or a valid entry of the
+config is missing."""
 
 _RETRYING = ("backoff", "waiting")
 
@@ -54,40 +52,41 @@ class WatchReporter:
         self._metrics = metrics
         self._status = status
         self._last_reason: str | None = None
-        self._troubled = False
-        self._list_began_s: float | None = None
+        self._failing = False
+        self._list_began_at_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
-        self._stamped_ms = 0
+        self._gauges_at_ms = 0
         self._skipped = LogLimit()
         self.objects_listed = 0
 
     # ---- steps -----------------------------------------------------------------------------------
 
     def began(self, state: machine.State) -> None:
-        """The watcher starts."""
         self._state, self._status.list_due = state, _wants_list(state)
-        self._show(self._public(state))
+        self._set_state(self._status_state(state))
 
     def stepped(
         self, before: machine.State, event: machine.Event, after: machine.State, now_s: float
     ) -> None:
-        """A step that was not merely frames of a watch."""
+        """A step other than frames of an open watch."""
         self._state, self._status.list_due = after, _wants_list(after)
         expired = _has_expired(event)
         if machine.needs_list_slot(before) and not _continues_list(event, after):
             self._metrics.list_total["expired" if expired else "error"].inc()
-            self._list_began_s = None
-        if isinstance(before, machine.Watching | machine.StreamingList) and _left(after):
+            self._list_began_at_s = None
+        if isinstance(before, machine.Watching | machine.StreamingList) and _watch_is_over(after):
             self._watch_ended(before, event, now_s, expired=expired)
-        if isinstance(event, machine.CommitResult) and event.accepted:
+        if isinstance(event, machine.ListFinished) and event.accepted:
             self._listed(now_s)
         answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
+        if isinstance(event, machine.PageReceived):
+            self._server_sent(clock.wall_ms())
         if isinstance(event, answered) and not isinstance(
             after, machine.Waiting | machine.NotServed
         ):
-            self._progressed(data=not isinstance(event, machine.WatchOpened))
-        self._show(self._public(after))
+            self._request_succeeded(data=not isinstance(event, machine.WatchOpened))
+        self._set_state(self._status_state(after))
 
     def _watch_ended(
         self,
@@ -97,10 +96,10 @@ class WatchReporter:
         *,
         expired: bool,
     ) -> None:
-        lived_s, watching = now_s - before.opened_s, isinstance(before, machine.Watching)
+        lived_s, watching = now_s - before.opened_at_s, isinstance(before, machine.Watching)
         reason = "gone" if expired else "error"
         if isinstance(event, machine.WatchEnded):
-            reason = "timeout" if watching and lived_s >= before.timeout_s - 1 else "eof"
+            reason = "timeout" if watching and lived_s >= before.query.timeout_s - 1 else "eof"
         elif isinstance(event, machine.DeadlineReached) and watching:
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
@@ -111,27 +110,27 @@ class WatchReporter:
         self.objects_listed = self._status.listed
         self._metrics.list_total["success"].inc()
         self._metrics.list_objects.set(self._status.listed)
-        if self._list_began_s is not None:
-            self._metrics.list_duration_seconds.observe(now_s - self._list_began_s)
-            self._list_began_s = None
+        if self._list_began_at_s is not None:
+            self._metrics.list_duration_seconds.observe(now_s - self._list_began_at_s)
+            self._list_began_at_s = None
 
-    def _public(self, state: machine.State) -> State:
+    def _status_state(self, state: machine.State) -> State:
         match state:
             case machine.OpeningWatch() if self._status.state in _RETRYING:
                 return self._status.state  # this attempt may fail like those before it
             case machine.Watching():
                 self._started = True
                 return "watching"
-            case machine.OpeningWatch() | machine.Waiting(error=None, then=None):
+            case machine.OpeningWatch() | machine.Waiting(error=None, goal=None):
                 return "watching" if self._started else "resuming"
             case machine.Waiting(error=error) if error is not None:
-                return "waiting" if isinstance(error, _WAITING_FOR) else "backoff"
+                return "waiting" if isinstance(error, _SHOWN_AS_WAITING) else "backoff"
             case machine.NotServed():
                 return "waiting"
             case _:
                 return "listing"
 
-    def _show(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         status = self._status
         if status.state == state:
             return
@@ -145,70 +144,64 @@ class WatchReporter:
         log.info("stream changed state", extra=extra)
 
     def stopped(self) -> None:
-        """The watcher ends."""
         self._metrics.watch_active.set(0)
-        self._show("stopped")
+        self._set_state("stopped")
 
     # ---- requests --------------------------------------------------------------------------------
 
     def requesting(self, *, streaming: bool, listing: bool) -> None:
-        """A request is about to be sent."""
-        if listing and self._list_began_s is None:
-            self._list_began_s = asyncio.get_running_loop().time()
+        """A request is about to be sent: the circuit breaker has admitted it."""
+        if self._state is not None and self._status.state == "backoff":
+            self._set_state(self._status_state(self._state))
+        if listing and self._list_began_at_s is None:
+            self._list_began_at_s = asyncio.get_running_loop().time()
         if not listing or streaming:
             log.debug("opening watch", extra={"stream": self._stream, "streaming": streaming})
 
     def opened(self, *, streaming: bool) -> None:
-        """The server accepted a watch."""
         self._metrics.watch_starts_total["watchlist" if streaming else "watch"].inc()
         self._metrics.watch_active.set(1)
 
     def closed(self) -> None:
-        """The open watch was closed."""
         self._metrics.watch_active.set(0)
 
     def paused(self, until_s: float) -> None:
-        """The circuit breaker does not admit the request before `until_s`."""
+        """The circuit breaker does not admit the request before `until_s` (infinity: unknown)."""
         self._status.next_attempt_ms = None if until_s == math.inf else _wall_ms(until_s)
-        self._show("backoff")
-
-    def admitted(self) -> None:
-        """The circuit breaker admitted the request."""
-        if self._state is not None and self._status.state == "backoff":
-            self._show(self._public(self._state))
+        self._set_state("backoff")
 
     # ---- frames and events -----------------------------------------------------------------------
 
     def received(self, frames: list[Frame]) -> None:
         """Count one chunk's frames."""
-        counts = Counter(map(_kind, frames))
-        for kind, count in counts.items():
-            self._metrics.events_received_total[kind].inc(count)
-        now_ms = clock.wall_ms()
-        if "BOOKMARK" in counts:
+        kinds = [_kind(frame) for frame in frames]
+        for kind in set(kinds):
+            self._metrics.events_received_total[kind].inc(kinds.count(kind))
+        now_ms, bookmarks = clock.wall_ms(), kinds.count("BOOKMARK")
+        if bookmarks:
             self._status.last_bookmark_ms = now_ms
-        if len(counts) > 1 or "BOOKMARK" not in counts:
+        if bookmarks < len(kinds):
             self._status.last_event_ms = now_ms
-            objects = len(frames) - counts["BOOKMARK"] - counts["ERROR"]
+            objects = len(kinds) - bookmarks - kinds.count("ERROR")
             self._status.event_rate.count(now_ms, objects)
-        if now_ms - self._stamped_ms >= STAMP_EVERY_MS:
-            self._stamped_ms = now_ms
+        self._server_sent(now_ms)
+
+    def _server_sent(self, now_ms: int) -> None:
+        if now_ms - self._gauges_at_ms >= GAUGE_INTERVAL_MS:
+            self._gauges_at_ms = now_ms
             self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
             if self._status.last_event_ms is not None:
                 self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
 
-    def delivering(self, event: Watched) -> None:
-        """An event is about to be delivered."""
+    def delivering(self, event: WatchEvent) -> None:
         match event:
-            case Observed() | Progressed():
-                return
             case ListBegun():
                 self._status.listed = 0
-            case Listed(objects=objects):
+            case ListedObjects(objects=objects):
                 self._status.listed += len(objects)
-            case Troubled():
-                self._trouble(event)
-            case Gone():
+            case Retrying():
+                self._retrying(event)
+            case ResourceRemoved():
                 extra = {"stream": self._stream}
                 log.warning("resource is no longer served; removing its objects", extra=extra)
 
@@ -228,7 +221,7 @@ class WatchReporter:
                 }
                 log.error("undecodable object skipped", extra=extra)
 
-    def _trouble(self, event: Troubled) -> None:
+    def _retrying(self, event: Retrying) -> None:
         error, status, at_s = event.error, self._status, event.retry_at_s
         if at_s is None and isinstance(error, Expired):
             log.info(
@@ -240,10 +233,10 @@ class WatchReporter:
             "watch",
             str(error),
             cause=error.cause,
-            operator=isinstance(error, _WAITING_FOR) and at_s is not None,
+            operator=isinstance(error, _SHOWN_AS_WAITING) and at_s is not None,
             next_attempt_ms=None if at_s is None else _wall_ms(at_s),
         )
-        self._troubled = True
+        self._failing = True
         retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()
         extra = {
             "stream": self._stream,
@@ -259,28 +252,28 @@ class WatchReporter:
             log.warning("stream error; retrying", extra=extra)
         self._last_reason = error.reason
 
-    def _progressed(self, *, data: bool) -> None:
+    def _request_succeeded(self, *, data: bool) -> None:
         """A request succeeded. `data`: it brought data, so the same error later is logged again."""
         if data:
             self._last_reason = None
-        if self._troubled:
-            self._troubled = False
+        if self._failing:
+            self._failing = False
             self._status.recovered("watch")
 
 
 def _continues_list(event: machine.Event, after: machine.State) -> bool:
     """True when `event` continued a list, or completed it."""
     if isinstance(event, machine.PageReceived):
-        return isinstance(after, machine.AwaitingCommit | machine.ListingPages)
+        return isinstance(after, machine.FinishingList | machine.ListingPages)
     return isinstance(event, machine.WatchOpened | machine.FramesReceived) and isinstance(
-        after, machine.AwaitingCommit | machine.StreamingList
+        after, machine.FinishingList | machine.StreamingList
     )
 
 
 def _wants_list(state: machine.State) -> bool:
     """True until a list is complete, however often it fails."""
     if isinstance(state, machine.Waiting | machine.NotServed):
-        return state.then is not None
+        return state.goal is not None
     return not isinstance(state, machine.Watching | machine.OpeningWatch)
 
 
@@ -290,9 +283,9 @@ def _kind(frame: Frame) -> str:
     return "BOOKMARK" if type(frame) is Bookmark else "ERROR"
 
 
-def _left(after: machine.State) -> bool:
+def _watch_is_over(after: machine.State) -> bool:
     """True when the watch that was open before is not open in `after`."""
-    return not isinstance(after, machine.Watching | machine.StreamingList | machine.AwaitingCommit)
+    return not isinstance(after, machine.Watching | machine.StreamingList | machine.FinishingList)
 
 
 def _has_expired(event: machine.Event) -> bool:

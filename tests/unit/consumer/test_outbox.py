@@ -42,7 +42,7 @@ class Partition:
         self.offset = 0
         if begun is not None:
             self.held = {key: held(value) for key, value in begun}
-            self.outbox.go_on(place(0))
+            self.outbox.continue_from(place(0))
 
     def begin(self) -> None:
         self.outbox.begin(self.held, cause(self.offset, "initial"))

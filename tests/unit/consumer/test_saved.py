@@ -102,8 +102,8 @@ def test_what_positions_gives_is_taken_back() -> None:
 
 
 def test_a_place_in_a_partition_that_the_stream_has_no_more_is_lost() -> None:
-    owed = UnreachedPositions(saved_from([{**PLACE, "partition": 99}]))
-    owed.compare(
+    unreached = UnreachedPositions(saved_from([{**PLACE, "partition": 99}]))
+    unreached.compare(
         {
             "nodes": DescribedStream("k8s.t.core.nodes", 1),
             "pods": DescribedStream("k8s.t.core.pods", 100),
@@ -114,38 +114,38 @@ def test_a_place_in_a_partition_that_the_stream_has_no_more_is_lost() -> None:
         match=r"k8s.t.core.pods/99, offset 40, cannot .*: the stream has 3 partitions now; start "
         r"without",
     ):
-        owed.compare({"pods": DescribedStream("k8s.t.core.pods", 3)})
+        unreached.compare({"pods": DescribedStream("k8s.t.core.pods", 3)})
 
 
 def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes_streams() -> None:
-    owed = UnreachedPositions(
+    unreached = UnreachedPositions(
         saved_from([{**PLACE, "partition": 99}, {**PLACE, "topic": "k8s.t.core.others"}])
     )
-    owed.forget("k8s.t.core.others", 0, None, 0, wanted=False)
-    assert [each.topic for each in owed.all()] == ["k8s.t.core.pods"], (
+    unreached.forget("k8s.t.core.others", 0, None, 0, wanted=False)
+    assert [each.topic for each in unreached.all()] == ["k8s.t.core.pods"], (
         "what is not read any more is forgotten"
     )
     with pytest.raises(PositionsLost, match="the topic has 1 partition now"):
-        owed.forget("k8s.t.core.pods", 99, None, 1, wanted=True)
+        unreached.forget("k8s.t.core.pods", 99, None, 1, wanted=True)
 
 
 def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
-    owed = UnreachedPositions(saved_from([PLACE]))
-    owed.forget(
+    unreached = UnreachedPositions(saved_from([PLACE]))
+    unreached.forget(
         "k8s.t.core.pods", 0, {"pods": DescribedStream("k8s.t.core.pods", 1)}, 0, wanted=True
     )
-    assert owed.places() == {("k8s.t.core.pods", 0)}
+    assert unreached.places() == {("k8s.t.core.pods", 0)}
 
 
 def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (
     None
 ):
-    owed = UnreachedPositions(saved_from([PLACE]))
+    unreached = UnreachedPositions(saved_from([PLACE]))
     with pytest.raises(
         PositionsLost,
         match="the control topic describes no such stream any more, so it was retired; start "
         "without",
     ):
-        owed.forget("k8s.t.core.pods", 0, {}, 0, wanted=True)
-    owed.forget("k8s.t.core.pods", 0, {}, 0, wanted=False)
-    assert not owed
+        unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=True)
+    unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=False)
+    assert not unreached

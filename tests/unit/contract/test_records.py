@@ -22,7 +22,7 @@ from watchrelay.contract.records import (
 )
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core.errors import RecordRefused
-from watchrelay.core.timestamps import TimestampRenderer, parse_timestamp
+from watchrelay.core.timestamps import parse_timestamp, rfc3339
 from watchrelay.model.resources import Resource
 
 AT_MS = 1_767_323_045_006
@@ -305,11 +305,9 @@ def test_the_hash_is_the_one_of_the_contract() -> None:
     assert f"{records.content_hash(b'a/b', b'{}'):016x}" == "021faf9a049ce132"
 
 
-@given(st.lists(st.integers(0, 4_102_444_800_000), min_size=1, max_size=5))
-def test_an_instant_reads_back_as_the_millisecond_it_was(moments: list[int]) -> None:
-    renderer = TimestampRenderer()
-    for moment in moments:
-        assert parse_timestamp(renderer.render(moment)) == moment
+@given(st.integers(0, 4_102_444_800_000))
+def test_an_instant_reads_back_as_the_millisecond_it_was(moment: int) -> None:
+    assert parse_timestamp(rfc3339(moment).encode()) == moment
 
 
 def test_an_index_record_gives_the_starting_point_of_the_next_claim() -> None:

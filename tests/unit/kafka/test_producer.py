@@ -568,6 +568,91 @@ async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_rec
         assert (error.index, error.acked) == (2, ())
 
 
+# ---- one batch of several streams ----------------------------------------------------------------
+
+
+def several(*values: bytes, stream: str) -> Batch:
+    return Batch("t", 0, [WireRecord(b"a", value, []) for value in values], stream)
+
+
+def deliver(stage: Stage, tasks: asyncio.TaskGroup, batch: Batch) -> asyncio.Task[Receipt]:
+    return tasks.create_task(stage.sink.deliver(batch), name="delivery")
+
+
+@virtual
+async def test_what_streams_deliver_to_a_partition_while_a_batch_is_on_its_way_is_one_batch() -> (
+    None
+):
+    async with staged() as (stage, tasks):
+        first = deliver(stage, tasks, several(b"1", stream="first"))
+        await asyncio.sleep(0.1)
+        later = [
+            deliver(stage, tasks, several(b"1", b"2", stream=stream)) for stream in ("x", "y", "z")
+        ]
+        await asyncio.sleep(0.1)
+        stage.answer(offset=7)
+        await asyncio.sleep(0.1)
+        assert await first == Receipt([7])
+        ((_, data),) = stage.sent()[-1][1]
+        assert (len(stage.sent()), batch_head(data)[3]) == (2, 6)
+        stage.answer(offset=20)
+        assert [(await each).offsets for each in later] == [[20, 21], [22, 23], [24, 25]]
+
+
+@virtual
+async def test_a_record_that_is_too_large_holds_up_its_own_stream_alone() -> None:
+    noise = random.Random(0).randbytes(500)
+    async with staged() as (stage, _):
+        stage.sink.limit("t", 300)
+        answers = list[Receipt | Exception]()
+        stage.sink.send(several(b"1", stream="before"), answers.append)
+        stage.sink.send(several(b"1", noise, stream="large"), answers.append)
+        stage.sink.send(several(b"1", stream="behind"), answers.append)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=3)
+        error, *others = answers
+        assert isinstance(error, RecordTooLarge)
+        assert (error.index, error.acked) == (1, ())
+        assert others == [Receipt([3]), Receipt([4])]
+
+
+@virtual
+async def test_where_kafka_finds_a_record_too_large_each_stream_gets_the_offsets_of_its_own() -> (
+    None
+):
+    async with staged() as (stage, _):
+        answers = list[Receipt | Exception]()
+        stage.sink.send(several(b"1", b"2", stream="x"), answers.append)
+        stage.sink.send(several(b"3", b"4", stream="y"), answers.append)
+        stage.sink.send(several(b"5", stream="z"), answers.append)
+        await asyncio.sleep(0.1)
+        # five records; the halves are two, and three: of these one, and two
+        for code, offset in ((TOO_LARGE, -1), (0, 0), (TOO_LARGE, -1), (TOO_LARGE, -1)):
+            stage.answer(code, offset)
+            await asyncio.sleep(0.1)
+        stage.answer(0, 2)
+        await asyncio.sleep(0.1)
+        first, error, last = answers
+        assert (first, last) == (Receipt([0, 1]), Receipt([2]))
+        assert isinstance(error, RecordTooLarge)
+        assert (error.index, error.acked) == (0, ())
+
+
+@virtual
+async def test_a_stream_that_withdraws_its_batch_takes_that_of_no_other_with_it() -> None:
+    async with staged() as (stage, _):
+        answers = list[Receipt | Exception]()
+        packed = stage.sink.send(several(b"1", stream="x"), answers.append)
+        stage.sink.send(several(b"2", stream="y"), answers.append)
+        await asyncio.sleep(0.1)
+        waiting = stage.sink.send(several(b"3", stream="z"), answers.append)
+        stage.sink.withdraw(packed)
+        stage.sink.withdraw(waiting)
+        stage.answer(offset=4)
+        await asyncio.sleep(0.1)
+        assert (answers, len(stage.sent())) == ([Receipt([5])], 1)
+
+
 # ---- secrets that are replaced -------------------------------------------------------------------
 
 

@@ -411,7 +411,7 @@ async def test_T84_metadata_is_asked_for_in_the_list_form_and_plainly_when_told(
     async with ScriptedServer(handler) as server:
         with pytest.raises(NotAcceptable):
             await list_from(server, ListQuery(), partial)
-        page = await list_from(server, ListQuery(plain=True), partial)
+        page = await list_from(server, ListQuery(whole_objects=True), partial)
         accepted = [request.headers["accept"] for request in server.requests]
     assert list(page.objects[0].fields) == ["apiVersion", "kind", "metadata"]
     assert accepted == [

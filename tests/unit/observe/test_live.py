@@ -82,10 +82,11 @@ async def test_nothing_is_held_when_nobody_looks() -> None:
     async with aclosing(picture.events()) as events:
         await anext(events)
         await anext(events)
-        held = [picture.holds]
-    held.append(picture.holds)
-    assert json.loads(picture.whole())["rows"]
-    assert [*held, picture.holds] == [True, False, False]
+        live(statuses, "nodes")
+        assert len(json.loads(picture.whole())["rows"]) == 1, "the picture that the viewer has"
+    assert len(json.loads(picture.whole())["rows"]) == 2
+    live(statuses, "jobs")
+    assert len(json.loads(picture.whole())["rows"]) == 3
     assert [
         task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()
     ] == []

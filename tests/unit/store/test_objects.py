@@ -25,7 +25,7 @@ def told(changes: list[ObjectChange]) -> list[tuple[str, ...]]:
         if isinstance(change, Removed):
             short.append(
                 (
-                    "observed" if change.observed else "inferred",
+                    "removed",
                     change.key.decode(),
                     change.resource_version,
                 )
@@ -85,15 +85,15 @@ def test_T48_a_late_deletion_of_another_incarnation_is_ignored_unless_newer() ->
     )
     assert (late.changes, late.repeated) == ([], 2)
     assert told(store.apply([frame("a", 9, "DELETED", uid="newest")]).changes) == [
-        ("inferred", "n/a", "9")
+        ("removed", "n/a", "9")
     ]
 
 
 def test_a_deletion_carries_its_own_version_even_when_that_is_the_held_one() -> None:
     store = listing(widgets(), [frame("a", 5), frame("b", 6)])
     assert told(store.apply([frame("a", 9, "DELETED"), frame("b", 6, "DELETED")]).changes) == [
-        ("observed", "n/a", "9"),
-        ("observed", "n/b", "6"),
+        ("removed", "n/a", "9"),
+        ("removed", "n/b", "6"),
     ]
 
 
@@ -111,7 +111,7 @@ def test_a_replayed_deletion_older_than_what_is_held_does_not_remove_it() -> Non
 def test_a_new_uid_is_a_removal_dated_by_its_event_and_an_addition() -> None:
     store = listing(widgets(), [frame("a", 5)])
     assert told(store.apply([frame("a", 8, "MODIFIED", uid="other")]).changes) == [
-        ("inferred", "n/a", "8"),
+        ("removed", "n/a", "8"),
         ("added", "n/a", "8"),
     ]
 
@@ -119,13 +119,13 @@ def test_a_new_uid_is_a_removal_dated_by_its_event_and_an_addition() -> None:
 def test_a_recreation_with_the_same_content_is_still_announced() -> None:
     store = listing(widgets(), [frame("a", 5)])
     again = frame("a", 5, uid="other")
-    assert told(store.apply([again]).changes) == [("inferred", "n/a", "5"), ("added", "n/a", "5")]
+    assert told(store.apply([again]).changes) == [("removed", "n/a", "5"), ("added", "n/a", "5")]
 
 
 def test_T46_an_object_that_leaves_the_selector_and_returns_keeps_its_uid() -> None:
     store = listing(widgets(), [frame("a", 5)])
     events = [frame("a", 6, "DELETED"), frame("a", 7, "ADDED", body=1)]
-    assert told(store.apply(events).changes) == [("observed", "n/a", "6"), ("added", "n/a", "7")]
+    assert told(store.apply(events).changes) == [("removed", "n/a", "6"), ("added", "n/a", "7")]
     assert state(store)["n/a"] == ("uid-a", "7", 1)
 
 
@@ -210,9 +210,9 @@ def test_T40_a_relist_says_removals_first_then_upserts_in_list_order() -> None:
     store.stage([frame("same", 2), frame("new-uid", 7, uid="other")])
     replaced = store.replace("50")
     assert told(replaced.changes) == [
-        ("inferred", "n/gone", "50"),
-        ("inferred", "n/new-uid", "7"),
-        ("inferred", "n/gone-too", "50"),
+        ("removed", "n/gone", "50"),
+        ("removed", "n/new-uid", "7"),
+        ("removed", "n/gone-too", "50"),
         ("added", "n/fresh", "9"),
         ("modified", "n/changed", "8"),
         ("added", "n/new-uid", "7"),
@@ -308,7 +308,7 @@ def test_keys_carry_the_prefix_of_a_shared_topic_and_an_empty_namespace() -> Non
 
 def test_clearing_removes_every_object_as_of_the_version_given() -> None:
     store = listing(widgets(), [frame("a", 1), frame("b", 2)])
-    assert told(store.clear("9")) == [("inferred", "n/a", "9"), ("inferred", "n/b", "9")]
+    assert told(store.clear("9")) == [("removed", "n/a", "9"), ("removed", "n/b", "9")]
     assert len(store) == 0
 
 
@@ -363,7 +363,7 @@ def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_wh
     assert told(replaced.changes) == [("modified", "n/a", "3")]
     assert (replaced.kept, replaced.missed) == (1, 1)
     assert set(state(store)) == {"n/a", "n/b"}
-    assert told(listing_changes(store, [frame("a", 3, body=1)])) == [("inferred", "n/b", "77")]
+    assert told(listing_changes(store, [frame("a", 3, body=1)])) == [("removed", "n/b", "77")]
 
 
 def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> ReplaceResult:
@@ -380,7 +380,7 @@ def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_other
         replaced = relisted(store, [frame("a", 1)], damaged=[("n", "b")])
         assert set(state(store)) == {"n/a", "n/b"}
         assert replaced.kept == 1
-    assert told(relisted(store, [frame("a", 1)]).changes) == [("inferred", "n/b", "77")]
+    assert told(relisted(store, [frame("a", 1)]).changes) == [("removed", "n/b", "77")]
 
 
 def test_of_unconfirmed_objects_nothing_is_kept_once_the_watch_shows_what_became_of_them() -> None:
@@ -399,11 +399,11 @@ def test_what_two_lists_with_unreadable_objects_do_not_show_is_removed_by_the_se
     assert relisted(store, [frame("a", 1)], unreadable=1).changes == []
     store.apply([frame("c", 4, body=1)])
     replaced = relisted(store, [frame("a", 1)], unreadable=1)
-    assert told(replaced.changes) == [("inferred", "n/b", "77")], (
+    assert told(replaced.changes) == [("removed", "n/b", "77")], (
         "c was seen in between: one list alone does not show it"
     )
     assert told(relisted(store, [frame("a", 1)], unreadable=1).changes) == [
-        ("inferred", "n/c", "77")
+        ("removed", "n/c", "77")
     ]
 
 

@@ -11,13 +11,13 @@ from watchrelay.core.errors import Interrupted
 from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.watch_events import (
-    Gone,
+    CursorMoved,
     ListBegun,
     ListDone,
-    Listed,
-    Observed,
-    Progressed,
-    Troubled,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchedObjects,
 )
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
@@ -77,7 +77,7 @@ class Stream:
         self, frames: list[ObjectFrame], version: str, *, confirmed: bool = False, since: str = ""
     ) -> bool:
         assert await self.reflector.take(ListBegun())
-        assert await self.reflector.take(Listed(frames))
+        assert await self.reflector.take(ListedObjects(frames))
         return await self.reflector.take(ListDone(version, confirmed=confirmed, since=since))
 
     def count(self, name: str, **labels: str) -> float:
@@ -101,7 +101,7 @@ def stream() -> Stream:
 async def test_the_first_list_is_announced_as_synced_and_pushes_nothing(stream: Stream) -> None:
     assert await stream.relist([frame("a", 1), frame("b", 2)], "9")
     assert [told for told in stream.outbox.told if told[0] != "room"] == [("synced", "9", 2)]
-    assert (stream.status.objects, stream.status.listed) == (2, 2)
+    assert stream.status.objects == 2
     assert stream.count("store_objects") == 2
     assert stream.count("missed_changes_total") == 0
 
@@ -112,7 +112,7 @@ async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_h
     await stream.relist([], "1")
     stream.outbox.told.clear()
     assert await stream.reflector.take(
-        Observed([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5)
+        WatchedObjects([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5)
     )
     assert stream.outbox.told == [
         ("room", 0),
@@ -124,14 +124,13 @@ async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_h
             1,
         ),
     ]
-    assert stream.status.last_event_ms is not None
     assert stream.status.objects == 1
 
 
 async def test_a_batch_that_changes_nothing_pushes_nothing_but_is_counted(stream: Stream) -> None:
     await stream.relist([frame("a", 1)], "1")
     await stream.reflector.take(
-        Observed([frame("a", 1), frame("a", 2, noise=[1]), frame("x", 3, "DELETED")], 1.0)
+        WatchedObjects([frame("a", 1), frame("a", 2, noise=[1]), frame("x", 3, "DELETED")], 1.0)
     )
     assert stream.pushed() == []
     assert stream.count("events_deduplicated_total") == 2
@@ -141,7 +140,7 @@ async def test_a_batch_that_changes_nothing_pushes_nothing_but_is_counted(stream
 async def test_other_namespaces_are_counted_as_filtered_on_both_paths() -> None:
     stream = Stream(namespaces=frozenset({"n"}))
     await stream.relist([frame("a", 1), frame("b", 2, namespace="m")], "2")
-    await stream.reflector.take(Observed([frame("c", 3, namespace="m")], 1.0))
+    await stream.reflector.take(WatchedObjects([frame("c", 3, namespace="m")], 1.0))
     assert stream.count("events_filtered_total", reason="namespace") == 2
     assert list(state(stream.store)) == ["n/a"]
 
@@ -179,9 +178,9 @@ async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it
 async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> None:
     await stream.relist([], "1")
     heard = len(stream.outbox.heard_ms)
-    await stream.reflector.take(Progressed("44"))
-    await stream.reflector.take(Observed([frame("a", 45)], 1.0))
-    await stream.reflector.take(Troubled(Interrupted("cut"), None))
+    await stream.reflector.take(CursorMoved("44"))
+    await stream.reflector.take(WatchedObjects([frame("a", 45)], 1.0))
+    await stream.reflector.take(Retrying(Interrupted("cut"), None))
     assert ("progressed", "44") in stream.outbox.told
     assert len(stream.outbox.heard_ms) == heard + 2
     assert stream.outbox.heard_ms == sorted(stream.outbox.heard_ms)
@@ -191,8 +190,8 @@ async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return
     stream: Stream,
 ) -> None:
     await stream.relist([frame("a", 1), frame("b", 2)], "2")
-    await stream.reflector.take(Progressed("8"))
-    await stream.reflector.take(Gone())
+    await stream.reflector.take(CursorMoved("8"))
+    await stream.reflector.take(ResourceRemoved())
     assert stream.pushed() == [
         ("push", "relist", 0.0, [("Removed", b"n/a"), ("Removed", b"n/b")], 0)
     ]
@@ -228,11 +227,11 @@ async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_sa
         frame("b", 15, body=1),
         frame("c", 16, "DELETED"),
     ]
-    await stream.reflector.take(Observed(replayed, 1.0))
-    await stream.reflector.take(Progressed("16"))
+    await stream.reflector.take(WatchedObjects(replayed, 1.0))
+    await stream.reflector.take(CursorMoved("16"))
     assert stream.outbox.told[-1][0] != "progressed", "the list said more already"
-    await stream.reflector.take(Observed([frame("a", 21, body=1)], 2.0))
-    await stream.reflector.take(Progressed("21"))
+    await stream.reflector.take(WatchedObjects([frame("a", 21, body=1)], 2.0))
+    await stream.reflector.take(CursorMoved("21"))
     assert stream.pushed() == [found, ("push", "watch", 2.0, [("Upserted", b"n/a")], 3)]
     assert stream.outbox.told[-1] == ("progressed", "21")
     assert stream.count("missed_changes_total") == 0
@@ -244,25 +243,25 @@ async def test_what_the_watch_does_not_show_until_it_has_passed_the_list_was_mis
     stream: Stream, passed: str
 ) -> None:
     await compared(stream)
-    await stream.reflector.take(Observed([frame("d", 12)], 1.0))
-    await stream.reflector.take(Progressed("12"))
+    await stream.reflector.take(WatchedObjects([frame("d", 12)], 1.0))
+    await stream.reflector.take(CursorMoved("12"))
     assert stream.count("missed_changes_total") == 0
     match passed:
         case "bookmark":
-            await stream.reflector.take(Progressed("20"))
+            await stream.reflector.take(CursorMoved("20"))
         case "event":
-            await stream.reflector.take(Observed([frame("b", 30)], 2.0))
+            await stream.reflector.take(WatchedObjects([frame("b", 30)], 2.0))
         case _:
             await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "25")
     assert stream.count("missed_changes_total") == 2
-    await stream.reflector.take(Progressed("31"))
+    await stream.reflector.take(CursorMoved("31"))
     assert stream.count("missed_changes_total") == 2
 
 
 async def test_a_comparing_list_that_finds_nothing_counts_nothing(stream: Stream) -> None:
     await stream.relist([frame("a", 1)], "10")
     await stream.relist([frame("a", 1)], "20", since="10")
-    await stream.reflector.take(Progressed("25"))
+    await stream.reflector.take(CursorMoved("25"))
     assert (stream.pushed(), stream.count("missed_changes_total")) == ([], 0)
 
 
@@ -273,12 +272,12 @@ async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_sai
     await stream.reflector.take(ListBegun())
     assert stream.count("missed_changes_total") == 0
     await stream.reflector.take(
-        Observed([frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1)], 1.0)
+        WatchedObjects([frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1)], 1.0)
     )
-    await stream.reflector.take(Progressed("15"))
+    await stream.reflector.take(CursorMoved("15"))
     assert len(stream.pushed()) == 1
-    await stream.reflector.take(Observed([frame("c", 16, "DELETED")], 2.0))
-    await stream.reflector.take(Progressed("21"))
+    await stream.reflector.take(WatchedObjects([frame("c", 16, "DELETED")], 2.0))
+    await stream.reflector.take(CursorMoved("21"))
     assert (len(stream.pushed()), stream.count("missed_changes_total")) == (1, 0)
 
 
@@ -288,11 +287,11 @@ async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: St
         [frame("a", 1), frame("b", 15, body=1), frame("d", 12), frame("e", 25)], "30", since="10"
     )
     await stream.reflector.take(
-        Observed(
+        WatchedObjects(
             [frame("d", 12), frame("b", 15, body=1), frame("c", 16, "DELETED"), frame("e", 25)], 1.0
         )
     )
-    await stream.reflector.take(Progressed("30"))
+    await stream.reflector.take(CursorMoved("30"))
     assert (len(stream.pushed()), stream.count("missed_changes_total")) == (2, 0)
 
 
@@ -303,9 +302,9 @@ async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_
     stream.store.resume([], skip={}, newest="10")
     await stream.relist([frame("b", 18)], "20", since="10")
     await stream.reflector.take(
-        Observed([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0)
+        WatchedObjects([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0)
     )
-    await stream.reflector.take(Progressed("20"))
+    await stream.reflector.take(CursorMoved("20"))
     assert stream.pushed() == [("push", "resume", 0.0, [("Upserted", b"n/b")], 1)]
     assert (stream.outbox.told[-1], stream.count("missed_changes_total")) == (
         ("progressed", "20"),
@@ -318,7 +317,7 @@ async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_ob
 ) -> None:
     await stream.relist([frame("a", 5), frame("b", 6), frame("c", 7)], "10")
     await stream.reflector.take(ListBegun(by_content=True))
-    await stream.reflector.take(Listed([frame("a", 5, body="other")], damaged=(("n", "b"),)))
+    await stream.reflector.take(ListedObjects([frame("a", 5, body="other")], damaged=(("n", "b"),)))
     await stream.reflector.take(ListDone("9"))
     assert state(stream.store) == {"n/a": ("uid-a", "5", "other"), "n/b": ("uid-b", "6", 0)}
     pushed = [told[3] for told in stream.outbox.told if told[0] == "push"]

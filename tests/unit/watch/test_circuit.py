@@ -39,7 +39,7 @@ def test_many_streams_that_see_one_failure_raise_the_level_once() -> None:
     for stream, permit in passes.items():
         assert isinstance(permit, Permit)
         assert breaker.failed(stream, permit, 0.1) == (stream == 0)
-    assert breaker.level == 1
+    assert breaker.trips_in_row == 1
 
 
 def test_an_open_circuit_denies_until_its_time_and_then_admits_one_probe() -> None:
@@ -70,7 +70,7 @@ def test_a_failed_probe_opens_the_circuit_for_longer() -> None:
     probe = breaker.admit(1, 7.0)
     assert isinstance(probe, Permit)
     assert breaker.failed(1, probe, 8.0)
-    assert breaker.level == 2
+    assert breaker.trips_in_row == 2
     assert isinstance(breaker.state, Open)
     assert 8 + 1.6 <= breaker.state.until_s < 8 + 3.2
 
@@ -84,11 +84,11 @@ def test_a_probe_that_cannot_connect_is_retried_soon_and_does_not_raise_later_de
         assert isinstance(breaker.state, Open)
         assert 1.0 <= breaker.state.until_s - now_s <= 4.0
         now_s = breaker.state.until_s
-    assert breaker.level == 20
+    assert breaker.trips_in_row == 20
     permit = breaker.admit(1, now_s)
     assert isinstance(permit, Permit)
     breaker.failed(1, permit, now_s)
-    assert breaker.level == 1
+    assert breaker.trips_in_row == 1
     assert isinstance(breaker.state, Open)
     assert breaker.state.until_s - now_s < 1.6
 
@@ -107,7 +107,7 @@ def test_a_probe_that_was_not_sent_leaves_the_circuit_open_until_the_next_probe(
     assert breaker.not_sent(1, 8.0)
     assert isinstance(breaker.state, Open)
     assert 9.0 <= breaker.state.until_s <= 12.0
-    assert breaker.level == 1
+    assert breaker.trips_in_row == 1
     until_s = breaker.state.until_s
     assert breaker.admit(2, until_s - 0.1) == breaker.admit(1, until_s - 0.1) == Denied(until_s)
     assert isinstance(breaker.admit(2, until_s), Permit)
@@ -181,7 +181,7 @@ def test_an_answer_to_a_request_from_before_the_trip_closes_nothing() -> None:
     assert breaker.failed(2, other, 3.0, retry_after_s=25), (
         "a longer Retry-After counts from whomever it comes"
     )
-    assert (breaker.level, breaker.open_until_s) == (1, 28.0)
+    assert (breaker.trips_in_row, breaker.open_until_s) == (1, 28.0)
 
 
 def test_a_stream_that_fails_while_others_are_answered_trips_the_circuit_once() -> None:
@@ -239,7 +239,7 @@ def test_two_healthy_minutes_reset_the_level() -> None:
     permit = breaker.admit(1, 130.0)
     assert isinstance(permit, Permit)
     breaker.failed(1, permit, 130.0)
-    assert breaker.level == 1
+    assert breaker.trips_in_row == 1
 
 
 def test_a_broken_watch_delays_no_stream_but_makes_the_next_request_a_probe() -> None:
@@ -252,7 +252,7 @@ def test_a_broken_watch_delays_no_stream_but_makes_the_next_request_a_probe() ->
         assert breaker.admit(99, now_s) == Denied(math.inf), "while the probe is out"
         assert breaker.answered(stream, now_s + 0.1)
         assert isinstance(breaker.admit(99, now_s + 0.2), Permit)
-    assert breaker.level == 1
+    assert breaker.trips_in_row == 1
 
 
 def test_a_failed_probe_after_a_broken_watch_is_the_second_failure_of_its_row() -> None:

@@ -20,7 +20,7 @@ from watchrelay.model.frames import (
 )
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Observed, Progressed, Watched
+from watchrelay.model.watch_events import CursorMoved, WatchedObjects, WatchEvent
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import loop
@@ -88,9 +88,9 @@ class Outlet:
         self.broken = broken
         self.newest = ""
 
-    async def take(self, event: Watched) -> bool:
+    async def take(self, event: WatchEvent) -> bool:
         await self.countdown.tick()
-        if isinstance(event, Observed):
+        if isinstance(event, WatchedObjects):
             if self.broken:
                 raise RuntimeError("the store broke")
             self.newest = event.frames[-1].resource_version
@@ -99,7 +99,7 @@ class Outlet:
     def ready(self) -> bool:
         return False
 
-    def follow(self, event: Observed | Progressed) -> None:
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         raise AssertionError("never ready")
 
 
@@ -267,7 +267,7 @@ class Following(Outlet):
     def ready(self) -> bool:
         return not self.full
 
-    def follow(self, event: Observed | Progressed) -> None:
+    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         if self.broken:
             raise RuntimeError("the store broke")
         self.followed.append(type(event).__name__)
@@ -280,7 +280,10 @@ def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())
             await asyncio.sleep(2.5)
-            assert (stream.cursor, outlet.followed) == ("198", ["Observed", "Progressed"] * 2)
+            assert (stream.cursor, outlet.followed) == (
+                "198",
+                ["WatchedObjects", "CursorMoved"] * 2,
+            )
             outlet.full = True
             await asyncio.sleep(1)
             assert (stream.cursor, source.refused, outlet.newest) == ("199", 1, "199")

@@ -16,18 +16,25 @@ from watchrelay.core.errors import (
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Gone, ListBegun, Listed, Observed, Progressed, Troubled
+from watchrelay.model.watch_events import (
+    CursorMoved,
+    ListBegun,
+    ListedObjects,
+    ResourceRemoved,
+    Retrying,
+    WatchedObjects,
+)
 from watchrelay.watch.context import StreamContext, WatchRules
 from watchrelay.watch.machine import (
     CheckDiscovery,
     CheckLiveness,
-    CommitList,
-    CommitResult,
     DeadlineReached,
     Deliver,
     DiscoveryChecked,
     FetchPage,
+    FinishList,
     FramesReceived,
+    ListFinished,
     ListingPages,
     LivenessChecked,
     NotServed,
@@ -61,7 +68,7 @@ def frame(name: str, version: str, kind: str = "MODIFIED") -> ObjectFrame:
 
 def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:
     state, _ = begin_watch(
-        by, StreamContext(cursor=cursor, complete=True, contact_s=0.0, **context)
+        by, StreamContext(cursor=cursor, has_state=True, contact_at_s=0.0, **context)
     )
     opened, _ = step(by, state, WatchOpened(), 0.0)
     assert isinstance(opened, Watching)
@@ -96,11 +103,11 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
-    state, commands = start(rules(), resumed=True, floor="900", now_s=0.0)
+    state, commands = start(rules(), resumed=True, published_version="900", now_s=0.0)
     assert isinstance(state, ListingPages)
     assert (state.goal.cause, state.goal.quorum) == ("resumed", True)
     by = rules()
-    state, _ = start(by, cursor="7", floor="900", resumed=True, now_s=0.0)
+    state, _ = start(by, cursor="7", published_version="900", resumed=True, now_s=0.0)
     state, _ = step(by, state, WatchOpened(), 1.0)
     state, commands = step(by, state, FramesReceived([Failure(Expired("too old"))], 1.1), 1.1)
     assert commands[-1] == FetchPage(
@@ -121,8 +128,8 @@ def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
     frames = [frame("a", "101"), frame("b", "102"), frame("a", "103")]
     state, commands = step(by, watching(by), FramesReceived(list(frames), 3.0), 3.0)
     assert commands == (
-        Deliver(Observed(list(frames), 3.0)),
-        Deliver(Progressed("103")),
+        Deliver(WatchedObjects(list(frames), 3.0)),
+        Deliver(CursorMoved("103")),
         ReadWatch(float("inf")),
     )
     assert isinstance(state, Watching)
@@ -139,12 +146,12 @@ def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
         3.0,
     )
     assert [type(c.event) for c in commands if isinstance(c, Deliver)] == [
-        Observed,
-        Progressed,
-        Troubled,
+        WatchedObjects,
+        CursorMoved,
+        Retrying,
     ]
     assert isinstance(state, Waiting)
-    assert (state.context.cursor, state.then) == ("105", None)
+    assert (state.context.cursor, state.goal) == ("105", None)
 
 
 def test_a_bookmark_of_the_same_version_is_no_event() -> None:
@@ -170,8 +177,8 @@ def test_the_first_bookmark_shortens_the_idle_deadline_at_once() -> None:
 def silent_from_its_start(by: WatchRules, *, late: bool = False) -> tuple[State, ReadWatch]:
     """A watch that was opened at 100, at second 0, after others had brought bookmarks; and its
     first read."""
-    state = watching(by, bookmarked=True, late=late)
-    return state, ReadWatch(state.due_s)
+    state = watching(by, sends_bookmarks=True, check_early=late)
+    return state, ReadWatch(state.read_until_s)
 
 
 def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing_changes() -> None:
@@ -230,7 +237,7 @@ def test_a_server_behind_a_silent_watch_was_restored_and_is_relisted() -> None:
 
 def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() -> None:
     by = rules()
-    deadline_s, state = 70.0, watching(by, bookmarked=True)
+    bookmark_timeout_s, state = 70.0, watching(by, sends_bookmarks=True)
     now_s = 0.0
     for _ in range(12):
         now_s += 100.0
@@ -239,9 +246,9 @@ def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() ->
         after, _ = step(by, after, WatchOpened(), now_s)
         assert isinstance(after, Watching)
         state = after
-        assert deadline_s <= state.context.deadline_s <= 614
-        deadline_s = state.context.deadline_s
-    assert deadline_s > 300
+        assert bookmark_timeout_s <= state.context.bookmark_timeout_s <= 614
+        bookmark_timeout_s = state.context.bookmark_timeout_s
+    assert bookmark_timeout_s > 300
 
 
 def silent() -> Interrupted:
@@ -293,13 +300,17 @@ def test_after_a_reconnect_and_a_relist_only_undecodable_objects_are_skipped() -
     bad = Undecodable("?")
     state, commands = step(
         by,
-        watching(by, undecodable=2, undecodable_s=0.0),
+        watching(by, undecodable=2, undecodable_at_s=0.0),
         FramesReceived([Failure(bad), frame("a", "101")], 3.0),
         3.0,
     )
     assert commands[0] == ReportSkipped((bad,))
     assert isinstance(state, Watching)
-    assert (state.cursor, state.context.undecodable, state.context.undecodable_s) == ("101", 3, 3.0)
+    assert (state.cursor, state.context.undecodable, state.context.undecodable_at_s) == (
+        "101",
+        3,
+        3.0,
+    )
     state, commands = step(by, state, FramesReceived([Failure(bad)], 700.0), 700.0)
     assert isinstance(commands[-1], Sleep), "ten clean minutes later it counts from one again"
 
@@ -312,7 +323,7 @@ def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart
     gone, now_s = 0, 10.0
     for _ in range(40):
         state, commands = step(by, state, DiscoveryChecked(served=False), now_s)
-        gone += Deliver(Gone()) in commands
+        gone += Deliver(ResourceRemoved()) in commands
         assert gone == 0 or now_s >= 40.0
         sleep = commands[-1]
         assert isinstance(sleep, Sleep)
@@ -328,12 +339,12 @@ def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None
     by = rules()
     state, _ = start(by, now_s=0.0)
     state, _ = step(by, state, PageReceived(Page("5", None, [])), 0.0)
-    state, commands = step(by, state, CommitResult(accepted=False), 0.0)
+    state, commands = step(by, state, ListFinished(accepted=False), 0.0)
     assert isinstance(commands[-1], FetchPage)
     state, commands = step(by, state, RequestFailed(Interrupted("broken")), 1.0)
     state, commands = step(by, state, SleepEnded(), 5.0)
     state, commands = step(by, state, PageReceived(Page("5", None, [])), 6.0)
-    assert isinstance(commands[-1], CommitList)
+    assert isinstance(commands[-1], FinishList)
     assert commands[-1].event.confirmed
 
 
@@ -357,7 +368,7 @@ def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
         assert isinstance(state, Watching)
         assert state.cursor == "100"
         assert not any(
-            isinstance(each, Deliver) and isinstance(each.event, Progressed) for each in commands
+            isinstance(each, Deliver) and isinstance(each.event, CursorMoved) for each in commands
         )
     moving: list[list[Frame]] = [
         [frame("a", "105"), frame("b", odd)],
@@ -366,7 +377,7 @@ def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
     ]
     for frames in moving:
         state, commands = step(by, watching(by), FramesReceived(frames, 1.0), 1.0)
-        assert Deliver(Progressed("105")) in commands
+        assert Deliver(CursorMoved("105")) in commands
     state, commands = step(by, state, WatchEnded(), 60.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "105"
@@ -377,7 +388,7 @@ def test_versions_that_are_no_numbers_move_the_cursor_where_none_is_one() -> Non
     _, commands = step(
         by, watching(by, "v7"), FramesReceived([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0
     )
-    assert Deliver(Progressed("v1")) in commands
+    assert Deliver(CursorMoved("v1")) in commands
 
 
 def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the_cursor() -> None:
@@ -405,17 +416,17 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
 ):
     """Made again, it would count as missed what changed while the watch was closed."""
     by = rules(relist_interval_s=3600.0)
-    state, commands = step(by, watching(by, relist_due_s=5.0), DeadlineReached(), 5.0)
+    state, commands = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
     assert isinstance(commands[-1], FetchPage)
     bad = Undecodable("?", about=("shop", "bad"))
     state, commands = step(
         by, state, PageReceived(Page("200", None, [], (bad, Undecodable("?")))), 6.0
     )
     assert isinstance(commands[0], ReportSkipped)
-    assert commands[1] == Deliver(Listed([], unreadable=1, damaged=(("shop", "bad"),)))
-    assert isinstance(commands[-1], CommitList)
+    assert commands[1] == Deliver(ListedObjects([], unreadable=1, damaged=(("shop", "bad"),)))
+    assert isinstance(commands[-1], FinishList)
     assert commands[-1].event.since == "100"
-    state, commands = step(by, state, CommitResult(accepted=True), 6.0)
+    state, commands = step(by, state, ListFinished(accepted=True), 6.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"
 
@@ -429,14 +440,14 @@ def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complet
     state, commands = step(by, state, SleepEnded(), 10.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
     state, _ = step(by, state, PageReceived(Page("50", None, [])), 11.0)
-    state, commands = step(by, state, CommitResult(accepted=False), 11.0)
+    state, commands = step(by, state, ListFinished(accepted=False), 11.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
 
 
 def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
     by = rules(relist_interval_s=3600.0)
-    state, _ = step(by, watching(by, relist_due_s=5.0), DeadlineReached(), 5.0)
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
     state, commands = step(by, state, PageReceived(Page("90", None, [])), 6.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
     state, commands = step(by, state, PageReceived(Page("91", None, [])), 7.0)
-    assert isinstance(commands[-1], CommitList)
+    assert isinstance(commands[-1], FinishList)

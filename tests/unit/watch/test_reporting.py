@@ -1,4 +1,4 @@
-"""The log lines for skipped objects, however often they change."""
+"""What the reporter of a watch logs and shows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.virtualtime import run
 from watchrelay.core.errors import Undecodable
+from watchrelay.model.frames import Bookmark, ObjectFrame
 from watchrelay.model.resources import Resource
 from watchrelay.observe.loglimit import SUBJECTS_MAX
 from watchrelay.observe.metrics import Metrics
@@ -58,3 +59,14 @@ def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
         run(scene())
     assert 1 < len(caplog.records) <= SUBJECTS_MAX + 1
     assert all(len(record.__dict__["object"]) <= 300 for record in caplog.records)
+
+
+def test_objects_and_bookmarks_of_the_watch_have_their_newest_times() -> None:
+    status = StreamStatus("pods")
+    metrics = Metrics()
+    reporter = WatchReporter("pods", metrics.stream("pods", PODS), status)
+    reporter.received([Bookmark("7")])
+    assert status.last_bookmark_ms is not None
+    assert status.last_event_ms is None, "a bookmark is no event"
+    reporter.received([ObjectFrame("ADDED", "shop", "a", "u", "8", {}, {}, 2)])
+    assert status.last_event_ms is not None

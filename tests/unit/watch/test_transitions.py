@@ -32,14 +32,14 @@ from watchrelay.watch.machine import (
     CheckDiscovery,
     CheckLiveness,
     Command,
-    CommitList,
-    CommitResult,
     DeadlineReached,
     Deliver,
     DiscoveryChecked,
     Event,
     FetchPage,
+    FinishList,
     FramesReceived,
+    ListFinished,
     LivenessChecked,
     OpenWatch,
     PageReceived,
@@ -97,7 +97,7 @@ class Walk:
         self.rules = WatchRules(plan, Random(seed), rng.choice(VERSIONS))
         self.first: dict[str, Any] = {
             "cursor": rng.choice(["", "100"]),
-            "floor": rng.choice(["", "90", "110"]),
+            "published_version": rng.choice(["", "90", "110"]),
             "resumed": rng.random() < 0.5,
             "first_wait_s": rng.choice([0.0, 0.0, 1.0]),
         }
@@ -139,8 +139,8 @@ class Walk:
             case CheckLiveness():
                 cursor = state.cursor if isinstance(state, Watching) else ""
                 return LivenessChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
-            case CommitList(event=done):
-                return CommitResult(done.confirmed or rng.random() < 0.8)
+            case FinishList(event=done):
+                return ListFinished(done.confirmed or rng.random() < 0.8)
             case Sleep(until_s=until_s, wakeable=wakeable):
                 early = wakeable and rng.random() < 0.1
                 self.now_s = self.now_s if early else until_s

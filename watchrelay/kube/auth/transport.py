@@ -116,7 +116,6 @@ def _socks_connector() -> Any:
 def open_socket(
     info: tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[Any, ...]],
 ) -> socket.socket:
-    """A socket for one connection, with keepalive on."""
     family, kind, protocol, _, _ = info
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -71,7 +71,6 @@ class ApiCatalog:
 
 
 def is_aggregated(content_type: str) -> bool:
-    """True if a body of this type is an APIGroupDiscoveryList."""
     return "as=apigroupdiscoverylist" in content_type.lower().replace(" ", "")
 
 
