@@ -221,8 +221,15 @@ class PartitionState:
         its sequence is taken."""
         if batch is self.in_flight:
             batch.done = _nobody
-        elif batch in self.queue:
-            self.queue.remove(batch)
+        else:
+            self.take_back(batch)
+
+    def take_back(self, batch: PendingBatch) -> bool:
+        """Whether `batch` was not sent; then it never will be."""
+        if batch not in self.queue:
+            return False
+        self.queue.remove(batch)
+        return True
 
     def _batch(self) -> PendingBatch:
         assert self.in_flight is not None, f"no batch is in flight while {self.phase}"

@@ -209,6 +209,11 @@ class Producer:
         if (partition := self._partitions.get(place)) is not None:
             partition.state.withdraw(batch)
 
+    def take_back(self, place: TopicPartition, batch: PendingBatch) -> bool:
+        """Whether the batch was not sent; then it never will be."""
+        partition = self._partitions.get(place)
+        return partition is not None and partition.state.take_back(batch)
+
     def forget(self, topic: str) -> None:
         """The topic is lost, or nobody writes it: `done` of what is pending is never called. What
         is on its way is cut, so that it does not come late into a topic of that name."""

@@ -194,6 +194,12 @@ class KafkaSink:
                 self._producer.withdraw(deliveries.partition, deliveries.pending)
             deliveries.unpack()
             self._list(deliveries)
+        elif (pending := deliveries.pending) is not None and self._producer.take_back(
+            deliveries.partition, pending
+        ):  # what others packed with it leaves without it
+            living = [each for each in deliveries.unpack() if each.done is not _nobody]
+            deliveries.waiting.extendleft(reversed(living))
+            self._list(deliveries)
         self._close(delivery)
 
     async def deliver(self, batch: Batch) -> Receipt:

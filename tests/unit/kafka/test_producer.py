@@ -653,6 +653,30 @@ async def test_a_stream_that_withdraws_its_batch_takes_that_of_no_other_with_it(
         assert (answers, len(stage.sent())) == ([Receipt([5])], 1)
 
 
+@virtual
+async def test_what_others_packed_with_a_batch_that_is_withdrawn_unsent_leaves_without_it() -> None:
+    async with staged() as (stage, _):
+        answers = list[Receipt | Exception]()
+        stage.sink.send(several(b"1", stream="x"), answers.append)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=4)
+        stage.sink.hold_while(lambda: True)
+        stage.sink.send(several(b"2", stream="x"), answers.append)
+        withdrawn = stage.sink.send(several(b"3", stream="y"), answers.append)
+        stage.sink.send(several(b"4", stream="z"), answers.append)
+        await asyncio.sleep(0.1)
+        stage.sink.withdraw(withdrawn)
+        stage.sink.hold_while(lambda: False)
+        await asyncio.sleep(0.1)
+        stage.sink.resume()
+        await asyncio.sleep(0.1)
+        ((_, data),) = stage.sent()[-1][1]
+        assert batch_head(data)[3] == 2, "records"
+        stage.answer(offset=5)
+        await asyncio.sleep(0.1)
+        assert answers == [Receipt([4]), Receipt([5]), Receipt([6])]
+
+
 # ---- secrets that are replaced -------------------------------------------------------------------
 
 
