@@ -144,7 +144,8 @@ class Sharing:
         self._counter = 0
         self._changed = asyncio.Event()
         self._leaving = False
-        self._leaving_assigned = False
+        self._leaving_reported = self._leaving_assigned = False
+        """That this replica leaves was reported in the newest join; its assignment is known."""
         self._fit = True
         self._api_answered_s = now_s()
         self._check_api = asyncio.Event()
@@ -271,6 +272,7 @@ class Sharing:
     def _metadata(self) -> bytes:
         self._counter += 1
         self._lost_since_join.clear()
+        self._leaving_reported = self._leaving
         order, config_hash = self._config
         offered = self._offered()
         return encode(
@@ -337,7 +339,9 @@ class Sharing:
         self._assigned_in = {each: self._assigned_in.get(each, generation) for each in own}
         self._assignment = assignment
         self._claimable = own.keys() - self._lost_since_join
-        self._leaving_assigned = self._leaving
+        self._leaving_assigned = self._leaving_reported
+        if len(self._claimable) < len(own):
+            self._group.rejoin()
         if any(own.values()):
             self._check_api.set()
         log.info("streams assigned", extra={"generation": generation, "streams": len(own)})

@@ -213,8 +213,10 @@ async def test_a_lost_stream_is_claimed_again_under_a_newer_assignment_only() ->
         assert replica.group.rejoins
         replica.sharing.ended("pods")
         assert not replica.sharing.may_claim("pods")
+        rejoins = replica.group.rejoins
         replica.group.give({"pods": ""}, "other", joining=False)
         assert not replica.sharing.may_claim("pods"), "it joined before the loss"
+        assert replica.group.rejoins > rejoins
         replica.group.give({"pods": ""}, "other")
         assert replica.sharing.may_claim("pods")
 
@@ -470,7 +472,9 @@ async def test_a_replica_that_leaves_waits_for_what_others_take_and_for_nothing_
         await replica.write()
         await replica.write("jobs")
         leaving = tasks.create_task(replica.sharing.hand_over(within_s=15.0))
+        replica.group.give({"pods": "", "jobs": ""}, "other", joining=False)
         await asyncio.sleep(0.1)
+        assert not leaving.done(), "that assignment is from before"
         assert replica.group.reported().leaving
         assert not replica.sharing.may_claim("pods")
         replica.group.give({"jobs": ""}, "other")
