@@ -69,3 +69,13 @@ def test_a_stream_whose_first_records_kafka_does_not_take_says_so() -> None:
             },
         },
     )
+
+
+def test_a_stream_that_another_replica_owns_does_not_keep_this_one_from_being_ready() -> None:
+    statuses = StatusRegistry()
+    mine, other = statuses.open("pods"), statuses.open("jobs")
+    readiness = Readiness(statuses, started=True)
+    mine.state, other.state = "resuming", "standby"
+    assert readiness.check()[0] is False
+    mine.complete = True
+    assert readiness.check()[0] is True

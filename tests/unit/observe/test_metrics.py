@@ -99,3 +99,18 @@ def test_no_created_series_double_the_scrape() -> None:
     metrics = Metrics()
     metrics.stream("pods", PODS)
     assert b"_created" not in metrics.text()
+
+
+def test_of_a_stream_of_another_replica_stay_the_counters_and_that_it_is_not_owned() -> None:
+    metrics = Metrics()
+    children = metrics.stream("pods", None)
+    children.stream_epoch.set(7)
+    children.stream_owned.set(0)
+    children.ownership_changes_total["handed_over"].inc()
+    metrics.forget_gauges("pods")
+    text = metrics.text().decode()
+    assert "watchrelay_stream_epoch{" not in text
+    assert 'watchrelay_stream_owned{cluster="",stream="pods"' in text
+    assert 'reason="handed_over",stream="pods"} 1.0' in text
+    metrics.stream("pods", None).stream_epoch.set(9)
+    assert "watchrelay_stream_epoch{" in metrics.text().decode()
