@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import InconsistentGroupProtocolError
 
 from tests.support.groupmember import STREAMS, GroupProcess
-from tests.support.kafkabroker import KafkaBroker, on_both
+from tests.support.kafkabroker import KafkaBroker, Version, on_both, versions
 from tests.support.process import wait_until
 from watchrelay.core.errors import SinkMisconfigured
 from watchrelay.kafka.client.admin import make_admin
@@ -24,7 +24,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Described
 from watchrelay.kafka.group import PROTOCOL_TYPE, check_group
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180), on_both]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 SESSION_S = 6.0
 
@@ -79,6 +79,7 @@ def replicas(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Replicas]:
         yield Replicas(kafka_broker, tmp_path, stack)
 
 
+@on_both
 def test_the_streams_of_a_killed_replica_are_assigned_when_its_session_ends(
     replicas: Replicas,
 ) -> None:
@@ -95,6 +96,7 @@ def test_the_streams_of_a_killed_replica_are_assigned_when_its_session_ends(
         assert not each.of("lost")
 
 
+@on_both
 def test_a_frozen_replica_is_in_doubt_when_it_wakes_and_gets_a_share_again(
     replicas: Replicas,
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_frozen_replica_is_in_doubt_when_it_wakes_and_gets_a_share_again(
     assert not b.of("doubtful")
 
 
+@on_both
 def test_a_replica_that_leaves_is_replaced_at_once(replicas: Replicas) -> None:
     a, b, c = replicas.three()
     assert a.process.alive
@@ -121,6 +124,7 @@ def test_a_replica_that_leaves_is_replaced_at_once(replicas: Replicas) -> None:
     assert a.of("left")[0]["at_s"] - began_s < 2.0
 
 
+@on_both
 def test_a_static_replica_that_restarts_has_its_streams_back_and_no_other_notices(
     replicas: Replicas,
 ) -> None:
@@ -140,6 +144,7 @@ def test_a_static_replica_that_restarts_has_its_streams_back_and_no_other_notice
     ), "one assignment more, with what the replica reports"
 
 
+@on_both
 def test_two_processes_of_one_instance_both_go_on(replicas: Replicas) -> None:
     a, b = replicas.start("a", instance="same"), replicas.start("b", instance="same")
     wait_until(
@@ -151,6 +156,7 @@ def test_two_processes_of_one_instance_both_go_on(replicas: Replicas) -> None:
     assert max(len(each.of("lost")) for each in (a, b)) <= 3
 
 
+@on_both
 def test_a_session_that_the_broker_refuses_is_reported_with_the_cure(replicas: Replicas) -> None:
     hasty = replicas.start("hasty", session_s=3.0)
     problem = hasty.await_event("problem")
@@ -160,6 +166,7 @@ def test_a_session_that_the_broker_refuses_is_reported_with_the_cure(replicas: R
     assert not hasty.of("assigned")
 
 
+@on_both
 def test_the_group_is_seen_by_others_and_closed_to_ordinary_consumers(replicas: Replicas) -> None:
     replicas.three()
     connection = KafkaConnection(bootstrap_servers=(replicas.broker.bootstrap,))
@@ -196,6 +203,7 @@ def test_the_group_is_seen_by_others_and_closed_to_ordinary_consumers(replicas: 
         asyncio.run(consume())
 
 
+@on_both
 async def test_a_name_that_consumers_have_taken_is_reported_with_the_cure(
     replicas: Replicas,
 ) -> None:
@@ -213,3 +221,23 @@ async def test_a_name_that_consumers_have_taken_is_reported_with_the_cure(
     # it is gone, and the name is free
     await asyncio.to_thread(late.await_event, "assigned", deadline_s=60.0)
     assert late.of("problem")[-1]["message"] == ""
+
+
+@pytest.mark.parametrize("version", versions("3.9", "4.1"))
+def test_members_are_the_same_after_a_restart_of_the_coordinator(
+    real_parts: None, version: Version, tmp_path: Path
+) -> None:
+    """Also when it was away for longer than a session: it begins a new one for each member."""
+    with KafkaBroker(version) as broker, ExitStack() as stack:
+        replicas = Replicas(broker, tmp_path, stack)
+        a, b, c = started = replicas.three()
+        replicas.await_rest(a, b, c)
+        before = [(each.own, len(each.of("assigned"))) for each in started]
+        broker.kill()
+        for each in started:
+            each.await_event("doubtful")
+        broker.restart()
+        for each in started:
+            each.await_event("certain", 2, deadline_s=60.0)
+        assert [(each.own, len(each.of("assigned"))) for each in started] == before
+        assert not any(each.of("lost") for each in started)
