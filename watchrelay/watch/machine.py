@@ -129,8 +129,8 @@ Source: docs/watch-facts.md 0, D8."""
 SECOND_BOOKMARK_S = 130.0
 """Where the first bookmark of a watch is late: how long that watch may be silent."""
 SILENT_WATCHES = 3
-"""After so many watches in a row that brought no object and were silent for too long, watches may be
-silent for twice as long."""
+"""After so many watches in a row that brought no object and were silent for too long, the next ones
+may be silent for twice as long."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
 backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
