@@ -14,6 +14,7 @@ import pytest
 from tests.support.churn import Churn
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
+from tests.support.pace import last
 from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed
@@ -167,7 +168,7 @@ def test_a_replica_that_was_suspended_writes_nothing_of_what_it_lost(shared: Any
         suspended.send(signal.SIGSTOP)
         try:
             replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
-            time.sleep(2.0)  # the rest of a suspension that is longer than a session by far
+            last(2.0)  # the rest of a suspension that is longer than a session by far
         finally:
             suspended.send(signal.SIGCONT)
         replicas.running["a"] = suspended
