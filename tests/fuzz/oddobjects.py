@@ -155,8 +155,9 @@ DECENT: dict[str, Change] = {
 
 
 def _too_deep(rng: Random, obj: Tree) -> None:
-    # no labels: null
-    place = rng.choice([obj, obj["spec"], obj["metadata"], obj["metadata"]["labels"] or obj])
+    place = rng.choice([obj, obj["spec"], obj["metadata"], obj["metadata"]["labels"]])
+    if not isinstance(place, dict):  # an odd object's labels may be null, or a list
+        place = obj
     place[rng.choice(["deep", "secret", "noise", "spec", "annotations"])] = deep(
         rng, rng.choice(DEPTHS)
     )

@@ -22,15 +22,18 @@ from watchrelay.core.errors import (
 from watchrelay.model.streams import WatchPlan
 
 TIMEOUT_SLACK_S = 15.0
+"""How long past its `timeoutSeconds` a watch may stay open."""
 BOOKMARK_TIMEOUT_JITTER_S = 3.0
 STREAMING_SINCE = (1, 34)
 """The first Kubernetes version that has WatchList, and lists from cache snapshots, enabled by
 default for good. Source: KEP-3157, KEP-4988."""
 NO_STREAMING_LISTS_S = 6 * 3600.0
+"""How long lists are paged after streaming lists have failed."""
 FORBIDDEN_GRACE_S = 30.0
 """A 403 for what was allowed before is retried quickly for this long: while an API server starts,
 its RBAC caches are empty."""
 UNDECODABLE_WINDOW_S = 600.0
+"""Undecodable objects further apart than this do not count as in a row."""
 
 SLOW_DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
     (TransientlyForbidden, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
@@ -110,8 +113,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     before, or may be."""
     bookmark_timeout_s: float = 70.0
     """How long a watch with bookmarks may be silent, but for jitter."""
-    quiet_stalls: int = 0
-    """Stalled watches in a row that brought no object."""
+    silent_watches: int = 0
+    """Watches in a row that were silent for too long and brought no object."""
     contact_at_s: float = -math.inf
     """When the server last showed its current state."""
 

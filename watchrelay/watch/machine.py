@@ -128,9 +128,9 @@ makes the server's cache catch up. Where a first bookmark was late once, the che
 Source: docs/watch-facts.md 0, D8."""
 SECOND_BOOKMARK_S = 130.0
 """Where the first bookmark of a watch is late: how long that watch may be silent."""
-QUIET_STALLS = 3
-"""After so many watches in a row that were silent for too long and brought no object, watches may
-be silent for twice as long."""
+SILENT_WATCHES = 3
+"""After so many watches in a row that brought no object and were silent for too long, the next ones
+may be silent for twice as long."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
 backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
@@ -974,9 +974,9 @@ def _split_frames(
 
 def _context_after(state: Watching) -> StreamContext:
     contact_at_s = state.contact_at_s if state.lines else state.context.contact_at_s
-    quiet = 0 if state.objects else state.context.quiet_stalls
+    silent = 0 if state.objects else state.context.silent_watches
     return replace(
-        state.context, cursor=state.cursor, contact_at_s=contact_at_s, quiet_stalls=quiet
+        state.context, cursor=state.cursor, contact_at_s=contact_at_s, silent_watches=silent
     )
 
 
@@ -998,7 +998,7 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
 
 def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if now_s - state.contact_at_s >= state.idle_timeout_s:
-        return _stalled(rules, state, now_s)
+        return _silent_too_long(rules, state, now_s)
     if state.liveness == "due" and now_s < state.context.relist_at_s:
         return _check_liveness(state)
     return resume(rules, _context_after(state), now_s)
@@ -1034,7 +1034,7 @@ def _liveness_checked(rules: WatchRules, state: Watching, version: str, now_s: f
 
 def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: float) -> Step:
     if error.reason == "inactive":
-        return _stalled(rules, state, now_s)
+        return _silent_too_long(rules, state, now_s)
     lived_s, context = now_s - state.opened_at_s, _context_after(state)
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + TIMEOUT_SLACK_S - 1:
         # closed by the source, because the server did not end it in time
@@ -1045,17 +1045,15 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
     return _after_error(rules, context, error, None, now_s, healthy=healthy)
 
 
-def _stalled(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """The watch was silent for too long: the connection may be half open. After `QUIET_STALLS` in a
-    row without an object, the server is taken for one that sends few bookmarks."""
+def _silent_too_long(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    """The connection may be half open: open another watch. After `SILENT_WATCHES` in a row without
+    an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state)
-    quiet = context.quiet_stalls + 1 if not state.objects else 0
-    bookmark_timeout_s = context.bookmark_timeout_s
-    if quiet >= QUIET_STALLS:
+    silent, timeout_s = context.silent_watches + (not state.objects), context.bookmark_timeout_s
+    if silent >= SILENT_WATCHES:
         longest_s = state.query.timeout_s + TIMEOUT_SLACK_S
-        quiet = 0
-        bookmark_timeout_s = max(bookmark_timeout_s, min(bookmark_timeout_s * 2, longest_s))
-    context = replace(context, quiet_stalls=quiet, bookmark_timeout_s=bookmark_timeout_s)
+        silent, timeout_s = 0, max(timeout_s, min(timeout_s * 2, longest_s))
+    context = replace(context, silent_watches=silent, bookmark_timeout_s=timeout_s)
     silent_s = now_s - state.contact_at_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
     after, commands = resume(rules, context, now_s)

@@ -79,12 +79,11 @@ class WatchReporter:
             self._watch_ended(before, event, now_s, expired=expired)
         if isinstance(event, machine.ListFinished) and event.accepted:
             self._listed(now_s)
-        answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
         if isinstance(event, machine.PageReceived):
             self._server_sent(clock.wall_ms())
-        if isinstance(event, answered) and not isinstance(
-            after, machine.Waiting | machine.NotServed
-        ):
+        answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
+        failed = machine.Waiting | machine.NotServed
+        if isinstance(event, answered) and not isinstance(after, failed):
             self._request_succeeded(data=not isinstance(event, machine.WatchOpened))
         self._set_state(self._status_state(after))
 
@@ -173,7 +172,7 @@ class WatchReporter:
     # ---- frames and events -----------------------------------------------------------------------
 
     def received(self, frames: list[Frame]) -> None:
-        """Count one chunk's frames."""
+        """Count the frames of one chunk."""
         kinds = [_kind(frame) for frame in frames]
         for kind in set(kinds):
             self._metrics.events_received_total[kind].inc(kinds.count(kind))
