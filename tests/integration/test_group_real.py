@@ -51,6 +51,8 @@ class Replicas:
     def three(self, *, static: bool = False) -> list[GroupProcess]:
         started = [self.start(name, instance=name if static else "") for name in "abc"]
         self.await_shares(*started)
+        for each in started:
+            each.await_event("certain")
         return started
 
     def await_shares(self, *replicas: GroupProcess, deadline_s: float = 30.0) -> None:
