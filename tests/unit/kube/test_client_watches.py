@@ -354,7 +354,7 @@ async def test_T62_metadata_is_asked_for_in_the_singular_form_and_a_406_is_told(
     async with ScriptedServer(handler) as server, client_of(server.url) as client:
         with pytest.raises(NotAcceptable):
             await watched(client, watch_from(), selection=partial)
-        (frame,) = await watched(client, watch_from(plain=True), selection=partial)
+        (frame,) = await watched(client, watch_from(whole_objects=True), selection=partial)
         accepted = [request.headers["accept"] for request in server.requests]
     assert accepted == [
         "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
