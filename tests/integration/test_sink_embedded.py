@@ -115,7 +115,9 @@ async def test_an_error_that_stays_is_shown_with_its_cure_and_retried_until_it_i
             kafka.clear_request_errors(PRODUCE)
         assert not running.problem
     said = [
-        record.getMessage() for record in caplog.records if record.name == "watchrelay.kafka.sink"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "watchrelay.kafka.troubles"
     ]
     assert said == ["kafka does not accept records", "kafka accepts records again"]
 

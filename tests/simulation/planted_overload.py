@@ -203,8 +203,8 @@ class ReadOfNow(StreamRelay):
                 ),
                 None,
             )
-            if later is not None and later.before == old:
-                later.before = entry.hash
+            if later is not None and later.replaces == old:
+                later.replaces = entry.hash
         return super()._render(queue, limit_records=limit_records)
 
 

@@ -19,12 +19,12 @@ from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
-from watchrelay.kafka.cluster_access import SECRETS
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
 from watchrelay.kafka.produce_state import PendingBatch
 from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
 from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
+from watchrelay.kafka.troubles import SILENCE, KafkaTroubles
 from watchrelay.kafka.written_offsets import WrittenOffsets
 from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics, TopicMetrics
 from watchrelay.observe.status import StatusRegistry
@@ -39,9 +39,6 @@ _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 _LOOK_EVERY_S = 30.0
 _LOOK_DOUBTFUL_S = 1.0
 _LOOK_TIMEOUT_S = 5.0
-_PROBLEM = "kafka"
-_STALLED = "silence"
-_BROKERS = ("", _STALLED)
 _WATCH_EVERY_S = 1.0
 
 
@@ -140,8 +137,7 @@ class KafkaSink:
         self._packer = Packer()
         self._written = WrittenOffsets()
         self._topics: dict[str, _Topic] = {}
-        self._troubles: dict[str, str] = {}
-        """By topic/partition, or what the producer names."""
+        self._troubles = KafkaTroubles(statuses)
         self._deliveries: dict[TopicPartition, _Deliveries] = {}
         self._ready: deque[_Deliveries] = deque()
         """Those to pack with the next flush."""
@@ -156,7 +152,7 @@ class KafkaSink:
     @property
     def trouble(self) -> str:
         """What is wrong with Kafka, for people; "" when nothing is known to be."""
-        return self._statuses.problems.get(_PROBLEM, "")
+        return self._troubles.problem
 
     # ---- the port --------------------------------------------------------------------------------
 
@@ -233,7 +229,7 @@ class KafkaSink:
         if others:
             self._forget(topic)
         self._identity.expect(topic)
-        self._tell(topic, "it was missing and was recreated", others)
+        self._topic_lost(topic, "it was missing and was recreated", others)
         return recreated
 
     def close(self, topic: str, stream: str) -> None:
@@ -360,8 +356,8 @@ class KafkaSink:
         metrics.produce_duration_seconds.observe(clock.now_s() - deliveries.sent_s)
         metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
         self._written.note(deliveries.partition, first, stop)
-        if self._troubles:
-            self._well(f"{name}/{index}")
+        if self._troubles.messages:
+            self._troubles.ended(_subject(deliveries.partition))
         deliveries.backoff = _RETRY
         whole: list[Delivery] = []
         while packed and len(packed[0].offsets) == len(packed[0].batch.records):
@@ -417,11 +413,12 @@ class KafkaSink:
         outstanding = partition, delivery.batch.stream
         self._outstanding.pop(outstanding, None)
         if outstanding in self._silent:
-            self._heard(outstanding)
-        if self._troubles and not any(other == partition for other, _ in self._outstanding):
+            self._silence_ended(outstanding)
+        if self._troubles.messages and not any(
+            other == partition for other, _ in self._outstanding
+        ):
             # it is nobody's any more who was stopped
-            self._troubles.pop(f"{partition.topic}/{partition.partition}", None)
-            self._show()
+            self._troubles.forget(_subject(partition))
 
     def _pack(
         self, topic: _Topic, records: list[WireRecord], start: int, stop: int
@@ -467,7 +464,7 @@ class KafkaSink:
         _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
         self._identity.forget(topic)
         self._forget(topic)
-        self._tell(topic, why, self._writers.lose(topic))
+        self._topic_lost(topic, why, self._writers.lose(topic))
 
     def _forget(self, topic: str) -> None:
         """Nothing that is on its way to the topic is sent or answered any more."""
@@ -477,7 +474,7 @@ class KafkaSink:
             deliveries.unpack()
             deliveries.waiting.clear()
 
-    def _tell(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
+    def _topic_lost(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
         if streams:
             self._written.forget(lambda place: place.topic == topic)
         for lost in streams:
@@ -523,25 +520,14 @@ class KafkaSink:
             retriable
             and asyncio.get_running_loop().time() - min(since_s) < self._settings.stalled_after_s
         ):
-            self._trouble(f"{place.topic}/{place.partition}", explain(error, place))
+            self._troubles.began(_subject(place), explain(error, place))
 
     def report(self, about: str, message: str) -> None:
         """As of ProducerListener."""
-        if about != SECRETS:
-            if message:
-                self._trouble(about, message)
-            else:
-                self._well(about)
-        elif message:
-            if about not in self._troubles:
-                _log.warning(
-                    "new kafka secrets are not usable; keeping the previous ones",
-                    extra={"error": message},
-                )
-            self._troubles[about] = message
-            self._show()
-        elif self._troubles.pop(about, None) is not None:
-            self._show()
+        if message:
+            self._troubles.began(about, message)
+        else:
+            self._troubles.ended(about)
 
     def rebuilt(self, reason: str) -> None:
         """As of ProducerListener."""
@@ -558,13 +544,13 @@ class KafkaSink:
             unanswered = [
                 since_s
                 for (place, _), since_s in self._outstanding.items()
-                if f"{place.topic}/{place.partition}" not in self._troubles
+                if _subject(place) not in self._troubles.messages
             ]
             silent_s = loop.time() - min(unanswered, default=loop.time())
             if silent_s > patience_s:
-                self._trouble(_STALLED, self._silence(silent_s))
-            elif _STALLED in self._troubles:
-                self._well(_STALLED)
+                self._troubles.began(SILENCE, self._silence(silent_s))
+            else:
+                self._troubles.ended(SILENCE)
             self._count_silence(loop.time())
 
     def _silence(self, silent_s: float) -> str:
@@ -578,14 +564,14 @@ class KafkaSink:
             if now_s - since_s <= patience_s:
                 continue
             partition, stream = place
-            refused = self._troubles.get(f"{partition.topic}/{partition.partition}")
+            refused = self._troubles.messages.get(_subject(partition))
             if self._silent.get(place, 0.0) <= now_s:
                 self._silent[place] = now_s + patience_s
                 if refused is None:  # what was refused is counted with its error
                     self._topic(partition.topic).metrics.produce_failed(
                         NO_ACKNOWLEDGEMENT, retriable=True
                     )
-            silence, brokers = self._silence(now_s - since_s), self._troubles.get("")
+            silence, brokers = self._silence(now_s - since_s), self._troubles.messages.get("")
             if brokers:
                 silence = f"{silence}: {brokers}"
             if (status := self._statuses.streams.get(stream)) is not None:
@@ -593,7 +579,7 @@ class KafkaSink:
                 cause = causes.TOPIC_UNUSABLE.about(partition.topic) if operator else causes.KAFKA
                 status.failed("records", refused or silence, cause=cause, operator=operator)
 
-    def _heard(self, place: _Outstanding) -> None:
+    def _silence_ended(self, place: _Outstanding) -> None:
         """An overdue batch is on its way no more."""
         del self._silent[place]
         stream = place[1]
@@ -601,39 +587,7 @@ class KafkaSink:
         if status is not None and not any(other == stream for _, other in self._silent):
             status.recovered("records")
 
-    # ---- what is wrong ---------------------------------------------------------------------------
 
-    def _trouble(self, about: str, message: str) -> None:
-        if not self._troubled(about):
-            _log.warning("kafka does not accept records", extra={"error": message})
-        self._troubles[about] = message
-        self._show()
-
-    def _well(self, about: str) -> None:
-        if self._troubles.pop(about, None) is not None:
-            if not self._troubles:
-                _log.info("kafka accepts records again")
-            elif "/" in about and not self._troubled(about):
-                _log.info("topic accepts records again", extra={"topic": about.partition("/")[0]})
-            self._show()
-
-    def _troubled(self, about: str) -> bool:
-        """The topic, or the way to the brokers, is in trouble already: partitions of one topic are
-        one line in the log, and so are brokers that are away and the silence that follows."""
-        if about in _BROKERS:
-            return any(other in _BROKERS for other in self._troubles)
-        name = about.partition("/")[0]
-        return any(other.partition("/")[0] == name for other in self._troubles)
-
-    def _show(self) -> None:
-        shown = dict(self._troubles)
-        if shown:
-            if _STALLED in shown and "" in shown:
-                shown[_STALLED] += f": {shown.pop('')}"
-            # an answer of Kafka explains more than its silence
-            first, *others = sorted(shown.values(), key=lambda each: each == shown.get(_STALLED))
-            self._statuses.problems[_PROBLEM] = first + (
-                f" (and {len(others)} more)" if others else ""
-            )
-        else:
-            self._statuses.problems.pop(_PROBLEM, None)
+def _subject(partition: TopicPartition) -> str:
+    """A partition as a subject of `KafkaTroubles`."""
+    return f"{partition.topic}/{partition.partition}"

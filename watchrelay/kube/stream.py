@@ -121,7 +121,7 @@ class FrameStream:
         seen = -1  # bytes accounted for, if nothing is blank
         blanks = 0  # and those between tokens, if written as `json.dumps` of Python does by default
         end = -1  # of the line that was read; -1 for the last
-        read = self._objects.read
+        read, checked = self._objects.read, self._depth_checked
         try:
             if not block.isascii():
                 block.decode()  # msgspec leaves the strings in a Raw unchecked
@@ -135,7 +135,9 @@ class FrameStream:
                     frames.append(frame)
                     seen += frame.size + _AROUND + len(verb)
                 blanks += 2 * len(fields) + 2
-                end = block.find(b"\n", end + 1)
+                begin, end = end + 1, block.find(b"\n", end + 1)
+                if checked and too_deep(block[begin : end if end >= 0 else None], _LINE_DEPTH_MAX):
+                    return None
         except (*BROKEN_JSON, Odd):
             return None
         if end >= 0:
@@ -143,10 +145,7 @@ class FrameStream:
             # they come
             return None
         if seen == len(block) or (seen + blanks == len(block) and block.startswith(b'{"type": ')):
-            deep = self._depth_checked and any(
-                too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n")
-            )
-            return None if deep else frames
+            return frames
         return None  # other blanks, or a duplicate key
 
     def _carefully(self, block: bytes) -> list[Frame]:

@@ -21,12 +21,12 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Upserted(msgspec.Struct, gc=False):
-    """The object is new or has changed. `before`: the hash of the published state it replaces,
+    """The object is new or has changed. `replaces`: the hash of the published state it replaces,
     None without one. `value`: the published bytes; None: unpack `entry.packed`."""
 
     key: bytes
     entry: Entry
-    before: int | None
+    replaces: int | None
     value: bytes | None
 
 

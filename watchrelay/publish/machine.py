@@ -46,11 +46,11 @@ test holds it equal to what `step` does."""
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """The partitions that still owe an acknowledged heartbeat queued after record number `behind`:
+    """The partitions that still owe an acknowledged heartbeat queued after record number `covers`:
     by that record the complete state had been queued. None are left: the stream is complete."""
 
     partitions: frozenset[int]
-    behind: int
+    covers: int
 
 
 COMPLETE = Confirmation(frozenset(), 0)
@@ -176,10 +176,10 @@ class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
 
 
 class HeartbeatAcked(msgspec.Struct, frozen=True):
-    """A heartbeat of `partition` that follows record number `behind` is acknowledged."""
+    """A heartbeat of `partition` that follows record number `covers` is acknowledged."""
 
     partition: int
-    behind: int
+    covers: int
 
 
 class EndQueued(msgspec.Struct, frozen=True):
@@ -293,8 +293,8 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
         case EarlyHeartbeatDue() if confirmation != COMPLETE:
             confirmation = confirmation or event.confirmation
             return replace(phase, confirmation=confirmation), (Effect.HEARTBEAT,)
-        case HeartbeatAcked(partition=partition, behind=behind):
-            if confirmation is None or behind < confirmation.behind or confirmation == COMPLETE:
+        case HeartbeatAcked(partition=partition, covers=covers):
+            if confirmation is None or covers < confirmation.covers or confirmation == COMPLETE:
                 return phase, ()
             awaited = confirmation.partitions - {partition}
             if awaited:

@@ -125,15 +125,15 @@ class Oversize:
             if not self._waiting:
                 self._status.recovered("records")
 
-    def _report(self, key: bytes, kept: str, size_bytes: int, *, deleted: bool = False) -> None:
-        self._metrics.records_trimmed_total[kept].inc()
+    def _report(self, key: bytes, how: str, size_bytes: int, *, deleted: bool = False) -> None:
+        self._metrics.records_trimmed_total[how].inc()
         name = short(key.decode())
-        if not (count := self._log_limit.due((name, kept), clock.now_s())):
+        if not (count := self._log_limit.due((name, how), clock.now_s())):
             return
         extra = {
             "stream": self._spec.id,
             "object": name,
-            "kept": kept,
+            "how": how,
             "bytes": size_bytes,
             "count": count,
         }
@@ -143,7 +143,7 @@ class Oversize:
                 "record",
                 extra=extra,
             )
-        elif kept == "withheld":
+        elif how == "withheld":
             log.error(
                 "object exceeds max.message.bytes even without its content: withheld", extra=extra
             )

@@ -19,14 +19,14 @@ from watchrelay.contract.records import DIGEST_MASK, CloudEvents, Marker, Trimme
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.model.changes import Entry
 from watchrelay.model.resources import compare
-from watchrelay.publish.snapshots import AHEAD_BYTES
+from watchrelay.publish.snapshots import MEMBERS_QUIET_BYTES
 
 RECORD_COST_BYTES = 600
 """Memory of a queued record besides its value: item, deque slot, key, and the entry with its uid,
 version and hash, which the store replaces by a newer one. Measured on pods: 590 bytes of resident
 set."""
 PARTIAL = -1
-"""`QueuedMarker.behind` of a marker that does not follow all that is to be published."""
+"""`QueuedMarker.covers` of a marker that does not follow all that is to be published."""
 STATES_MAX = 2
 """A dirty key needs two records at most: a delete, and the object under its new uid."""
 
@@ -35,7 +35,8 @@ class QueuedRecord(msgspec.Struct, gc=False):
     """One record of an object, without a sequence yet.
 
     `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
-    `value_hash` is that of the value as published. `before` is the hash of what the log holds for
+    `value_hash` is that of the value as published. `replaces` is that of what the log
+    holds for
     the key before this record, None for nothing. `received_s` is monotonic, 0 for what no watch
     event caused. `held_bytes` counts towards the bound. `tombstone`: the null that follows a delete
     with a value (formats with an envelope); a delete without a value is a null itself.
@@ -47,7 +48,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     verb: Verb
     reason: Reason
     value_hash: int
-    before: int | None
+    replaces: int | None
     version: str
     time_ms: int
     received_s: float
@@ -59,34 +60,34 @@ class QueuedRecord(msgspec.Struct, gc=False):
 class QueuedMarker(msgspec.Struct, gc=False):
     """A marker without a sequence yet.
 
-    It comes after all records of its partition up to record number `behind`; `PARTIAL`: not all of
+    It comes after all records of its partition up to record number `covers`; `PARTIAL`: not all of
     them. It does not count towards the bound: markers are few, and must not keep objects waiting.
     """
 
     kind: MarkerKind
     frontier: str
     time_ms: int
-    behind: int
+    covers: int
     snapshot: str = ""
 
 
 class RenderedMarker(msgspec.Struct, frozen=True, gc=False):
-    """A marker of a batch, at `index` of its records; `behind` as in `QueuedMarker`."""
+    """A marker of a batch, at `index` of its records; `covers` as in `QueuedMarker`."""
 
     index: int
     sequence: int
     marker: Marker
-    behind: int
+    covers: int
 
 
 class RenderedBatch(msgspec.Struct):
-    """One batch of one partition: `records` rendered from `items`; `before` is (sequence, count,
+    """One batch of one partition: `records` rendered from `items`; `start` is (sequence, count,
     digest) ahead of it."""
 
     items: list[QueuedRecord | QueuedMarker]
     records: list[WireRecord]
     markers: list[RenderedMarker]
-    before: tuple[int, int, int]
+    start: tuple[int, int, int]
     held_bytes: int
     payload_bytes: int
 
@@ -213,10 +214,13 @@ class PartitionQueue:
         """Estimated wire size of what is queued and not rendered."""
         return len(self.waiting) * self.mean_bytes
 
-    def takes_members(self, ahead_bytes: int) -> bool:
-        """Whether a snapshot member may be queued: up to `ahead_bytes` per batch, unless much waits
-        already."""
-        return self.reads * self.mean_bytes < ahead_bytes and self.waiting_bytes < AHEAD_BYTES
+    def takes_members(self, members_bytes: int) -> bool:
+        """Whether a snapshot member may be queued: up to `members_bytes` per batch, unless much
+        waits already."""
+        return (
+            self.reads * self.mean_bytes < members_bytes
+            and self.waiting_bytes < MEMBERS_QUIET_BYTES
+        )
 
     def later(self, index: int, key: bytes) -> Iterator[QueuedRecord]:
         """The queued records of `key` from `index` on."""
@@ -252,7 +256,7 @@ class PartitionQueue:
         to `limit_bytes` of wire size. `seen_ms`: when the API server was last seen."""
         assert self.waiting, "rendering an empty queue"
         waiting, partition, overhead = self.waiting, self.partition, encoder.overhead_bytes
-        sequence, count, digest = before = (self.sequence, self.count, self.digest)
+        sequence, count, digest = start = (self.sequence, self.count, self.digest)
         items: list[QueuedRecord | QueuedMarker] = []
         records: list[WireRecord] = []
         markers: list[RenderedMarker] = []
@@ -268,9 +272,9 @@ class PartitionQueue:
                 if wire + size > limit_bytes and records:
                     break
                 sequence += 1
-                if item.before is not None:
+                if item.replaces is not None:
                     count -= 1
-                    digest -= item.before
+                    digest -= item.replaces
                 if value is not None:
                     count += 1
                     digest += item.value_hash
@@ -295,7 +299,7 @@ class PartitionQueue:
                 assert isinstance(item, QueuedMarker)
                 sequence += 1
                 marker = self._marker(item, count, digest & DIGEST_MASK, seen_ms)
-                markers.append(RenderedMarker(len(records), sequence, marker, item.behind))
+                markers.append(RenderedMarker(len(records), sequence, marker, item.covers))
                 record = encoder.marker(partition, sequence, item.time_ms, marker)
                 wire += overhead
                 payload += len(record.key)
@@ -306,7 +310,7 @@ class PartitionQueue:
         self.sequence, self.count, self.digest = sequence, count, digest & DIGEST_MASK
         if len(records) > len(markers):
             self.mean_bytes = max(256, (3 * self.mean_bytes + wire // len(records)) // 4)
-        return RenderedBatch(items, records, markers, before, held, payload)
+        return RenderedBatch(items, records, markers, start, held, payload)
 
     def _marker(self, item: QueuedMarker, count: int, digest: int, seen_ms: int | None) -> Marker:
         kind, frontier = item.kind, item.frontier
@@ -325,7 +329,7 @@ class PartitionQueue:
         for batch in (self.next, self.outstanding):
             if batch is not None:
                 self.waiting.extendleft(reversed(batch.items))
-                self.sequence, self.count, self.digest = batch.before
+                self.sequence, self.count, self.digest = batch.start
         self.next = self.outstanding = None
 
     def acked(self, batch: RenderedBatch, offsets: Sequence[int]) -> None:

@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from watchrelay.contract.records import Decoded, ObjectRecord
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.publish.ports import ForeignRecordReader
 
-SETTLE_S = 0.05
+PAUSE_MIN_S = 0.05
 """So that one look serves the gaps of several partitions."""
 PAUSE_MAX_S = 10.0
 """Where another process writes its own streams to the topic, gaps never end, and each check costs a
 consumer."""
+
+
+class _Gap(NamedTuple):
+    """Offsets [start, stop) of a partition, which precede our record `sequence`; `end` is the
+    offset after its batch."""
+
+    partition: int
+    start: int
+    stop: int
+    sequence: int
+    end: int
 
 
 class StaleRecordRepair:
@@ -31,13 +43,11 @@ class StaleRecordRepair:
         """`checked` is, per partition, the offset up to which the log was read already."""
         self._stream, self._epoch, self._foreign = stream, epoch, foreign_records
         self._next = list(checked)
-        self._gaps: list[tuple[int, int, int, int, int]] = []
-        """Partition, first offset, offset and sequence of our record after the gap, offset after
-        its batch."""
+        self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
         self._seen = self._looked = 0
         self._ending = ("", 0)
-        self._pause_s = SETTLE_S
+        self._pause_s = PAUSE_MIN_S
 
     def may_end(self, snapshot: str, *, all_queued: bool) -> bool:
         """Whether `snapshot` may end: all gaps that were known when its last member was queued, and
@@ -60,7 +70,7 @@ class StaleRecordRepair:
             return
         for sequence, offset in enumerate(offsets, first_sequence):
             if offset > expected and self._foreign.foreign_ranges(partition, expected, offset):
-                self._gaps.append((partition, expected, offset, sequence, end))
+                self._gaps.append(_Gap(partition, expected, offset, sequence, end))
                 self._seen += 1
                 self._wake.set()
             expected = offset + 1
@@ -97,5 +107,5 @@ class StaleRecordRepair:
                     elif isinstance(record, ObjectRecord):
                         stale[record.key] = partition
         self._looked += len(gaps)
-        self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else SETTLE_S
+        self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else PAUSE_MIN_S
         return stale

@@ -24,10 +24,10 @@ REQUESTS_WAITING = 10 * REQUESTS_MAX
 """Requests that wait at most; of more, the oldest are not named."""
 SCAN_KEYS = 4096
 """Keys examined in one step at most, 100 ns each."""
-AHEAD_BYTES = 256 * 1024
+MEMBERS_QUIET_BYTES = 256 * 1024
 """Snapshot members in a partition's batch while there are no live events."""
-BESIDE_BYTES = 32 * 1024
-"""The same beside live events, which wait for what was queued before them."""
+MEMBERS_LIVE_BYTES = 32 * 1024
+"""The same while there are live events, which wait for what was queued before them."""
 QUIET_S = 0.25
 """A stream without events for this long counts as one without live events."""
 
@@ -70,14 +70,14 @@ class Snapshot:
         """Whether every end is acknowledged."""
         return len(self._ends) == self._partitions
 
-    def ahead_bytes(self, now_s: float, records: int) -> int:
+    def members_bytes(self, now_s: float, records: int) -> int:
         """Snapshot members, in bytes, that a batch of a partition may hold now. `records`: object
         records queued so far, those of the snapshot included."""
         others = records - self.objects
         if others != self._others:
             self._live_s = now_s if self._others >= 0 else -math.inf
             self._others = others
-        return BESIDE_BYTES if now_s - self._live_s < QUIET_S else AHEAD_BYTES
+        return MEMBERS_LIVE_BYTES if now_s - self._live_s < QUIET_S else MEMBERS_QUIET_BYTES
 
     def chunk(
         self,

@@ -157,11 +157,11 @@ class StreamQueues:
         for change in changes:
             key, entry = change.key, change.entry
             if type(change) is Upserted:
-                before, value, value_hash = change.before, change.value, entry.hash
+                replaces, value, value_hash = change.replaces, change.value, entry.hash
                 trimmed: Trimmed = ""
-                verb: Verb = "modified" if before is not None else "added"
+                verb: Verb = "modified" if replaces is not None else "added"
                 if unpublished or self.parts or self.trimmed:
-                    before, verb = self._former(key, before)
+                    replaces, verb = self._former(key, replaces)
                 packed = len(entry.packed)
                 if packed > packed_max:
                     value, trimmed, value_hash = self._fit(key, value, entry, None)
@@ -175,7 +175,7 @@ class StreamQueues:
                     verb,
                     reason,
                     value_hash,
-                    before,
+                    replaces,
                     entry.resource_version,
                     time_ms,
                     received_s,
@@ -207,20 +207,20 @@ class StreamQueues:
 
     def _former(self, key: bytes, whole: int | None) -> tuple[int | None, Verb]:
         """The hash of what the log holds of an object with a new state, and the verb of that."""
-        before = self._take_published_hash(key, whole)
+        replaces = self._take_published_hash(key, whole)
         self._forget(key)
-        fresh = whole is None or (before is None and key not in self.unverified)
-        return before, "added" if fresh else "modified"
+        fresh = whole is None or (replaces is None and key not in self.unverified)
+        return replaces, "added" if fresh else "modified"
 
     def _queue_removal(
         self, change: Removed, reason: Reason, time_ms: int, received_s: float
     ) -> None:
         """Queue a delete; also of what this epoch did not publish, for an earlier one may have."""
         key, entry, version = change.key, change.entry, change.resource_version
-        before = self._take_published_hash(key, entry.hash)
+        replaces = self._take_published_hash(key, entry.hash)
         self._forget(key)
         deletion = QueuedRecord(
-            key, entry, None, "deleted", reason, 0, before, version, time_ms, received_s
+            key, entry, None, "deleted", reason, 0, replaces, version, time_ms, received_s
         )
         self._append(self.partitions[entry.partition], *self._with_tombstone(deletion))
 
@@ -256,14 +256,14 @@ class StreamQueues:
         """The records of a deleted object."""
         if not self._tombstones:
             return [deletion]
-        return [deletion, replace(deletion, before=None, received_s=0.0, tombstone=True)]
+        return [deletion, replace(deletion, replaces=None, received_s=0.0, tombstone=True)]
 
     def read(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
-        before = self._take_published_hash(key, entry.hash)
-        verb: Verb = "added" if before is None and key not in self.unverified else "read"
+        replaces = self._take_published_hash(key, entry.hash)
+        verb: Verb = "added" if replaces is None and key not in self.unverified else "read"
         self.partitions[entry.partition].reads += 1
-        self._queue_object(key, entry, verb, "snapshot", before, time_ms)
+        self._queue_object(key, entry, verb, "snapshot", replaces, time_ms)
 
     def _queue_object(
         self,
@@ -271,15 +271,15 @@ class StreamQueues:
         entry: Entry,
         verb: Verb,
         reason: Reason,
-        before: int | None,
+        replaces: int | None,
         time_ms: int,
         received_s: float = 0.0,
     ) -> None:
-        """Queue the present state of an object that the store holds. `before` None: the log holds
+        """Queue the present state of an object that the store holds. `replaces` None: the log holds
         nothing of it, so a part that was published earlier is not reused."""
         self.members.discard(key)
         whole, part = self.parts.pop(key, (0, 0))
-        published = part if part and before is not None and whole == entry.hash else None
+        published = part if part and replaces is not None and whole == entry.hash else None
         value, trimmed, value_hash = None, self.trimmed.get(key, ""), entry.hash
         if published is not None or len(entry.packed) > self.packed_max:
             value, less, value_hash = self._fit(key, None, entry, published)
@@ -292,7 +292,7 @@ class StreamQueues:
             verb,
             reason,
             value_hash,
-            before,
+            replaces,
             entry.resource_version,
             time_ms,
             received_s,
@@ -354,16 +354,16 @@ class StreamQueues:
         from the store by changes that only the list found: a next start would resume after the
         marker, and they would be lost.
         """
-        behind = self.number
+        covers = self.number
         if queue.dirty is not None:
             if queue.unmarked_difference:
                 return
-            frontier, behind = queue.claimed_frontier, PARTIAL
+            frontier, covers = queue.claimed_frontier, PARTIAL
         elif queue.former_frontier != "0" and (
             frontier == "0" or compare(frontier, queue.former_frontier) == -1
         ):
             frontier = queue.former_frontier
-        queue.waiting.append(QueuedMarker(kind, frontier, time_ms, behind, snapshot))
+        queue.waiting.append(QueuedMarker(kind, frontier, time_ms, covers, snapshot))
         self.held_records += 1
 
     def heartbeat(self, *, frontier: str, time_ms: int) -> None:
@@ -373,8 +373,8 @@ class StreamQueues:
             last = queue.waiting[-1] if queue.waiting else None
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
-            elif last.behind != PARTIAL:
-                last.behind = self.number
+            elif last.covers != PARTIAL:
+                last.covers = self.number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         """Account for a batch of `queue` that the broker acknowledged."""
@@ -392,8 +392,8 @@ class StreamQueues:
         assert isinstance(item, QueuedRecord)
         key, old, new = item.key, item.value_hash, content_hash(item.key, value)
         for later in queue.later(index + 1, key):
-            if later.before == old:
-                later.before = new
+            if later.replaces == old:
+                later.replaces = new
             if later.entry is not item.entry or later.verb == "deleted" or later.value_hash != old:
                 break
             later.value, later.value_hash, later.trimmed = value, new, trimmed
@@ -416,7 +416,7 @@ class StreamQueues:
             the deletion of what the log holds.
         """
         item = queue.waiting[index]
-        if type(item) is not QueuedRecord or (item.verb == "deleted" and item.before is not None):
+        if type(item) is not QueuedRecord or (item.verb == "deleted" and item.replaces is not None):
             return False
         del queue.waiting[index]
         self._hold(item, -1)
@@ -424,8 +424,8 @@ class StreamQueues:
             return True
         key = item.key
         if (later := next(queue.later(index, key), None)) is not None:
-            if later.before == item.value_hash:
-                later.before = None
+            if later.replaces == item.value_hash:
+                later.replaces = None
                 if later.verb != "deleted" and key not in self.unverified:
                     later.verb = "added"
         elif queue.dirty is None or (dirty_key := queue.dirty.get(key)) is None:
@@ -433,7 +433,7 @@ class StreamQueues:
             self.unpublished.add(key)
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
-        if item.before is not None:
+        if item.replaces is not None:
             reason: Reason = item.reason if item.reason in _LIVE else "conflated"
             cost = RECORD_COST_BYTES
             deletion = replace(
@@ -457,7 +457,7 @@ class StreamQueues:
                 rest.append(change)
                 continue
             removed = change.resource_version if isinstance(change, Removed) else None
-            whole = change.before if isinstance(change, Upserted) else entry.hash
+            whole = change.replaces if isinstance(change, Upserted) else entry.hash
             published = self._take_published_hash(key, whole)
             must_publish = published is None and (key in self.unverified or removed is not None)
             self.trimmed.pop(key, None)
@@ -496,7 +496,7 @@ class StreamQueues:
                 self.held_records -= 1
                 continue
             self._hold(item, -1)
-            key, uid, published = item.key, item.entry.uid, item.before
+            key, uid, published = item.key, item.entry.uid, item.replaces
             if item.reason == "healed":
                 queue.dirty.require(key, uid, published)
                 continue
@@ -550,23 +550,23 @@ class StreamQueues:
     ) -> int:
         """Queue what leads from the published state of `key` to `entry`; returns the number of
         states that got a record."""
-        before, received_s = dirty_key.hash, dirty_key.received_s
-        same = before is not None and entry is not None and entry.uid == dirty_key.uid
+        replaces, received_s = dirty_key.hash, dirty_key.received_s
+        same = replaces is not None and entry is not None and entry.uid == dirty_key.uid
         records = 0
-        if not same and (before is not None or (dirty_key.must_publish and dirty_key.gone)):
+        if not same and (replaces is not None or (dirty_key.must_publish and dirty_key.gone)):
             present = queue.frontier if entry is None else entry.resource_version
             absent = Entry(dirty_key.uid, "", 0, queue.partition, b"")
             version = dirty_key.gone or present
             deletion = QueuedRecord(
-                key, absent, None, "deleted", "conflated", 0, before, version, time_ms, received_s
+                key, absent, None, "deleted", "conflated", 0, replaces, version, time_ms, received_s
             )
             self._append(queue, *self._with_tombstone(deletion))
             records = 1
-        if entry is not None and not (same and self.published_hash(key, entry.hash) == before):
+        if entry is not None and not (same and self.published_hash(key, entry.hash) == replaces):
             fresh = not same and (records == 1 or key not in self.unverified)
             verb: Verb = "added" if fresh else "modified"
             self._queue_object(
-                key, entry, verb, "conflated", before if same else None, time_ms, received_s
+                key, entry, verb, "conflated", replaces if same else None, time_ms, received_s
             )
             return records + 1
         if dirty_key.must_publish and not records:

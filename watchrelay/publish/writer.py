@@ -523,7 +523,7 @@ class StreamRelay:
     def _acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         self._queues.acked(queue, batch, offsets)
         if self._repair is not None:
-            self._repair.acked(queue.partition, offsets, batch.before[0] + 1)
+            self._repair.acked(queue.partition, offsets, batch.start[0] + 1)
         self._reporter.acked(batch, self._queues, self._now_s())
         for rendered in batch.markers:
             self._marker_acked(queue, rendered, offsets[rendered.index])
@@ -598,12 +598,13 @@ class StreamRelay:
         # the rest is for live events, which would void the snapshot over the bound
         room_bytes = self._queue_bytes // 2
         if snapshot.unfinished and queues.held_bytes <= room_bytes:
-            ahead = snapshot.ahead_bytes(self._now_s(), queues.object_records)
+            members_bytes = snapshot.members_bytes(self._now_s(), queues.object_records)
             snapshot.chunk(
                 queues.members,
                 self._state.get,
                 lambda partition: (
-                    partitions[partition].takes_members(ahead) and queues.held_bytes <= room_bytes
+                    partitions[partition].takes_members(members_bytes)
+                    and queues.held_bytes <= room_bytes
                 ),
                 lambda key, entry: queues.read(key, entry, time_ms=now_ms),
             )
@@ -628,7 +629,7 @@ class StreamRelay:
         self._status.frontier = self._queues.frontier
         if marker.kind == "heartbeat":
             if not self._status.list_due:
-                self._handle(machine.HeartbeatAcked(queue.partition, rendered.behind))
+                self._handle(machine.HeartbeatAcked(queue.partition, rendered.covers))
         elif snapshot is None or marker.snapshot != snapshot.id:
             return
         elif marker.kind == "begin":

@@ -215,14 +215,14 @@ class Store:
             if entry is held:
                 applied.suppressed += 1
                 continue
-            before = None
+            replaces = None
             if held is not None:
                 if held.uid == entry.uid:
-                    before = held.hash
+                    replaces = held.hash
                 else:
                     changes.append(Removed(key, held, entry.resource_version))
             entries[key] = entry
-            changes.append(Upserted(key, entry, before, value))
+            changes.append(Upserted(key, entry, replaces, value))
         for change in changes if self._unconfirmed else ():
             self._unconfirmed.pop(change.key, None)
         if len(entries) >= self._train_at and not self._packer.trained:
@@ -348,8 +348,8 @@ class Store:
         for key, new in listed.items():
             old = held.get(key)
             if new is not old:
-                before = old.hash if old is not None and old.uid == new.uid else None
-                changes.append(Upserted(key, new, before, None))
+                replaces = old.hash if old is not None and old.uid == new.uid else None
+                changes.append(Upserted(key, new, replaces, None))
                 replaced.missed += 1
         return replaced
 

@@ -130,8 +130,8 @@ def test_the_frontier_may_go_back_only_behind_a_list_older_than_what_is_known() 
 
 def test_a_stream_is_complete_with_the_last_heartbeat_behind_its_state() -> None:
     phase: Phase = Live("5", AWAITED)
-    for partition, behind, effects in ((0, 6, ()), (0, 7, ()), (0, 9, ())):
-        phase, found = step(phase, machine.HeartbeatAcked(partition, behind))
+    for partition, covers, effects in ((0, 6, ()), (0, 7, ()), (0, 9, ())):
+        phase, found = step(phase, machine.HeartbeatAcked(partition, covers))
         assert found == effects
     assert phase == Live("5", LAST)
     last = step(phase, machine.HeartbeatAcked(1, 8))

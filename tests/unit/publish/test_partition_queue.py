@@ -183,7 +183,7 @@ def test_a_batch_of_which_a_part_was_appended_counts_as_the_whole_one() -> None:
     tail = rendered(queue)
     assert head.records + tail.records == whole.records
     assert head.held_bytes + tail.held_bytes == whole.held_bytes
-    assert tail.before == (2, 1, content_hash(b"a/a", b"1"))
+    assert tail.start == (2, 1, content_hash(b"a/a", b"1"))
     assert [each.index for each in tail.markers] == [1]
 
 

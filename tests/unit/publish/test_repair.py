@@ -10,7 +10,7 @@ import pytest
 from tests.support.relays import run_virtually
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.core.errors import EpochSpoiled, Fenced, Shared, fenced_by
-from watchrelay.publish.repair import PAUSE_MAX_S, SETTLE_S, StaleRecordRepair
+from watchrelay.publish.repair import PAUSE_MAX_S, PAUSE_MIN_S, StaleRecordRepair
 
 
 def said(key: str, epoch: int, sequence: int) -> ObjectRecord:
@@ -91,7 +91,7 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
             assert not repair.may_end(f"5-{round_}", all_queued=True)
             began_s = now_s()
             await repair.stale_keys()
-            assert now_s() - began_s == pytest.approx(min(PAUSE_MAX_S, SETTLE_S * 2**round_))
+            assert now_s() - began_s == pytest.approx(min(PAUSE_MAX_S, PAUSE_MIN_S * 2**round_))
             repair.acked(0, [round_ * 4 + 3], round_ + 1)
             assert repair.may_end(f"5-{round_}", all_queued=True), (
                 "a gap that came later does not count"

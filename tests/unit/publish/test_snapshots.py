@@ -8,8 +8,8 @@ import pytest
 
 from watchrelay.model.changes import Entry
 from watchrelay.publish.snapshots import (
-    AHEAD_BYTES,
-    BESIDE_BYTES,
+    MEMBERS_LIVE_BYTES,
+    MEMBERS_QUIET_BYTES,
     QUIET_S,
     Snapshot,
     SnapshotSchedule,
@@ -48,12 +48,14 @@ def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() 
 def test_beside_live_events_it_takes_small_bites_and_large_ones_when_there_are_none() -> None:
     store = {b"a": entry(), b"b": entry()}
     snap = snapshot([b"a", b"b"])
-    assert snap.ahead_bytes(10.0, 7) == AHEAD_BYTES, "what was queued before it is no live event"
+    assert snap.members_bytes(10.0, 7) == MEMBERS_QUIET_BYTES, (
+        "what was queued before it is no live event"
+    )
     snap.chunk(store, store.get, lambda _: True, lambda *_: None)
-    assert snap.ahead_bytes(10.1, 9) == AHEAD_BYTES, "its own members are none either"
-    assert snap.ahead_bytes(10.2, 10) == BESIDE_BYTES
-    assert snap.ahead_bytes(10.2 + QUIET_S / 2, 10) == BESIDE_BYTES
-    assert snap.ahead_bytes(10.25 + QUIET_S, 10) == AHEAD_BYTES
+    assert snap.members_bytes(10.1, 9) == MEMBERS_QUIET_BYTES, "its own members are none either"
+    assert snap.members_bytes(10.2, 10) == MEMBERS_LIVE_BYTES
+    assert snap.members_bytes(10.2 + QUIET_S / 2, 10) == MEMBERS_LIVE_BYTES
+    assert snap.members_bytes(10.25 + QUIET_S, 10) == MEMBERS_QUIET_BYTES
 
 
 def test_end_comes_once_when_all_keys_are_done_and_every_begin_is_acknowledged() -> None:
