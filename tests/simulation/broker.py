@@ -20,11 +20,13 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.memory_records import MemoryRecords
 
 from tests.simulation.weather import Weather
+from tests.support.groupfake import FakeCoordinator, FakeGroup
 from tests.support.producefake import FakeTransport, answer_frame, batch_head, produce_request
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, decode
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.coordinator import Coordinator
 from watchrelay.kafka.client.link import Link
 
 Loss = Literal["truth", "proof", "reading"]
@@ -211,6 +213,7 @@ class Broker:
         self.rng, self.weather = rng, weather
         self.logs: dict[TopicPartition, Log] = {}
         self.control_topics: set[str] = set()
+        self.group = FakeGroup()
         self._told = told
         self._late: dict[int, Request] = {}
         self._number = 0
@@ -357,6 +360,10 @@ class Cluster(Brokers):
     async def producer_id(self) -> tuple[int, int]:
         await self._asked()
         return self._broker.new_producer_id(), 0
+
+    async def coordinator(self, _group: str) -> Coordinator:
+        await self._asked()
+        return FakeCoordinator(self._broker.group, self._asked)
 
     async def open(self, _node: int, link: Link) -> None:
         await self._asked()

@@ -14,7 +14,8 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from tests.support.fakesink import FakeControl, FakeSink
 from tests.support.stream_log import PODS, stream
@@ -239,6 +240,7 @@ async def until(true: Callable[[], bool], *, steps: int = 2_000) -> None:
 
 
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 class _NoSockets(selectors.SelectSelector):
@@ -269,14 +271,11 @@ def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
-def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+def virtual(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
     """`test`, which opens no socket, as one that runs in virtual time."""
 
-    async def run() -> None:
-        await test()
+    @wraps(test)
+    def plain(*arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+        run_virtually(test(*arguments, **named))
 
-    def plain() -> None:
-        run_virtually(run())
-
-    plain.__name__ = getattr(test, "__name__", "test")
     return plain

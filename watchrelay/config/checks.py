@@ -44,7 +44,6 @@ class Later:
 LATER: Final = (
     Later(("kafka", "delivery"), only=("idempotent",), written="idempotent"),
     Later(("sharding", "enabled"), only=(False,), written="false"),
-    Later(("sharding", "sessionTimeout")),
 )
 """What comes with a later release; remove the row when the behaviour arrives."""
 

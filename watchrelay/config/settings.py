@@ -14,6 +14,7 @@ from watchrelay.config.values import (
     FieldSelector,
     FilePath,
     Flag,
+    InstanceName,
     LabelSelector,
     Listen,
     Namespaces,
@@ -294,9 +295,17 @@ class ShardingSettings(Section):
     """Whether replicas share the streams and take over from each other. Default: false: the newest
     relay claims them all."""
 
-    session_timeout_s: Annotated[float, period("6s")] = _written("10s")
-    """How long a silent replica keeps its streams. Default: 10s; least: 6s, which brokers insist
-    on."""
+    session_timeout_s: Annotated[float, period("6s")] = _written("6s")
+    """How long a silent replica keeps its streams. Default: 6s, which is also the least; the
+    brokers bound it by `group.min.session.timeout.ms` and `group.max.session.timeout.ms`."""
+
+    balance_after_s: Annotated[float, period("1s")] = _written("60s")
+    """How long no replica must have come or gone before streams move so that all replicas have the
+    same load. Default: 60s; least: 1s."""
+
+    instance: InstanceName = _unset()
+    """Name of this replica, and of no other, such as the pod's: when it restarts within
+    `sessionTimeout`, it has its streams back. Default: none."""
 
 
 class Settings(Section):
@@ -305,6 +314,11 @@ class Settings(Section):
     cluster: ClusterName
     """Name of the source in topics and events, such as prod-eu-1. Required; another name makes
     other topics."""
+
+    revision: Count = Field(default=0, ge=0, le=2**53 - 1)
+    """Grows with each edit of the config: while replicas run different configs, that with the
+    greater revision is the newer one. Default: 0; with equal revisions the one adopted last is the
+    newer."""
 
     kubernetes: KubernetesSettings = _written({})
     """How to reach the API server. Default: in-cluster, then $KUBECONFIG, then ~/.kube/config."""

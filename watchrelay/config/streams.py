@@ -182,7 +182,6 @@ def own_topics(settings: Settings) -> dict[str, str]:
     return {
         f"{base}.control": "claims and snapshots",
         f"{base}.signal": "consumers' requests",
-        f"{base}.shards": "the replicas' shares",
     }
 
 

@@ -191,6 +191,9 @@ _topic = _name(
 _stream_id = _name(
     _STREAM_ID, "a stream id", "small letters, digits, dot, @ and hyphen", STREAM_ID_MAX
 )
+_instance = _name(
+    _TOPIC, "the name of a replica", "letters, digits, dot, underscore and hyphen", TOPIC_MAX
+)
 _namespace = _name(  # an RFC 1123 label, as Kubernetes checks it
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?",
     "a namespace (without the key all are watched)",
@@ -320,6 +323,7 @@ TopicPart = Annotated[StrictStr, _checked(_topic, pattern=_TOPIC)]
 TopicName = Annotated[StrictStr, _checked(_topic, pattern=_TOPIC, maxLength=TOPIC_MAX)]
 TopicTemplate = Annotated[StrictStr, _checked(_topic_template)]
 StreamId = Annotated[StrictStr, _checked(_stream_id, pattern=_STREAM_ID, maxLength=STREAM_ID_MAX)]
+InstanceName = Annotated[StrictStr, _checked(_instance, pattern=_TOPIC, maxLength=TOPIC_MAX)]
 ResourceText = Annotated[StrictStr, _checked(_resource, minLength=1)]
 ObjectName = Annotated[StrictStr, _checked(_object_name, minLength=1)]
 LabelSelector = Annotated[StrictStr, _checked(_label_selector, minLength=1)]

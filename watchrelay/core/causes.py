@@ -21,6 +21,7 @@ class CauseKind(StrEnum):
     KAFKA = "kafka"
     CONTROL_TOPIC = "control"
     SIGNAL_TOPIC = "signal"
+    GROUP = "group"
     BACKLOG = "behind"
     RESTART_NEEDED = "restart"
     INTERNAL = "internal"

@@ -1,5 +1,5 @@
-"""The only module that reads the time: monotonic seconds for decisions, wall milliseconds for what
-people and records read."""
+"""The only module that reads the time: monotonic seconds for decisions, seconds since boot for what
+other machines decide meanwhile, wall milliseconds for what people and records read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import time
 def now_s() -> float:
     """Monotonic seconds: the `now_s` that every pure core is handed."""
     return time.monotonic()
+
+
+def boot_s() -> float:
+    """As `now_s`, and it counts while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def wall_ms() -> int:

@@ -140,7 +140,9 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     },
     ("counter", ("reason",)): {
         "producer_rebuilds": "Times the producer replaced its connections (watchdog, credentials) "
-        "or the producer id of a partition (identity)."
+        "or the producer id of a partition (identity).",
+        "group_rebalances": "Times the leader of the group assigned the streams, because a replica "
+        "joined, is gone, or asked for it.",
     },
     ("histogram", ("stream",)): {
         "relay_lag_seconds": "Time from receiving an event to its acknowledgement by Kafka."
@@ -158,9 +160,17 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     ("gauge", ()): {
         "endpoint_gate_closed": "1 while requests of all streams are paused: the API server is "
         "unavailable.",
+        "group_members": "Members of the group by which replicas share the streams, counted by its "
+        "leader; 0 in the other replicas.",
+        "group_generation": "The generation of that group of which this replica has its "
+        "assignment.",
         "config_last_reload_successful": "1 if the newest config was accepted.",
         "config_last_reload_success_timestamp_seconds": "When a config was last accepted, Unix "
         "time.",
+    },
+    ("counter", ()): {
+        "group_doubts": "Times this replica could not know whether it is still in the group.",
+        "group_doubt_seconds": "Time during which it could not.",
     },
     ("histogram", ()): {
         "event_loop_lag_seconds": "How late a timer of the event loop ran, twice a second."

@@ -120,6 +120,11 @@ ADVICE: Final = {
         "Streams go on without. Correct the signal topic as the message says.",
         level="notice",
     ),
+    CauseKind.GROUP: Advice(
+        "The group of the replicas cannot be used",
+        "Streams that this replica writes go on, but it takes over no others. Correct the group as "
+        "the message says.",
+    ),
     CauseKind.RESTART_NEEDED: Advice(
         "A configuration change requires a restart",
         "Restart when it suits: a restart replays nothing.",
@@ -143,7 +148,7 @@ _AT_THE_API_SERVER: Final = (
     CauseKind.ENTRY_UNUSABLE,
 )
 """While such an error is retried at once, the API server is the likelier cause."""
-_FOLLOW_FROM_KAFKA: Final = ("control", "signal")
+_FOLLOW_FROM_KAFKA: Final = ("control", "signal", "group")
 """Problems that are no news while Kafka is away."""
 
 _VARIES: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at | for \d+ s\b")

@@ -305,7 +305,8 @@ class StatusRegistry:
 
     streams: dict[str, StreamStatus] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
-    """By name: "kafka", "kubernetes", "config", "reload", "restart", "control", "signal"."""
+    """By name: "kafka", "kubernetes", "config", "reload", "restart", "control", "signal",
+    "group"."""
 
     def open(self, stream: str, topic: str = "") -> StreamStatus:
         """The status of `stream`, made on first use."""

@@ -228,6 +228,16 @@ ENTRIES = {
     "- resource: pods\nsharding: {sessionTimeout: 5s}": [
         "5: sharding.sessionTimeout: must be at least 6s, not 5s"
     ],
+    "- resource: pods\nsharding: {balanceAfter: 500ms}": [
+        "5: sharding.balanceAfter: must be at least 1s, not 500ms"
+    ],
+    "- resource: pods\nsharding: {instance: relay/0}": [
+        (
+            '5: sharding.instance: "relay/0" is not the name of a replica: use letters, digits, '
+            "dot, underscore and hyphen, at most 249"
+        )
+    ],
+    "- resource: pods\nrevision: -1": ["5: revision: must be at least 0, not -1"],
     # names
     "- resource: pods nodes": [
         '4: resources[0].resource: "pods nodes" has a space in it: one entry names one resource'
@@ -411,9 +421,6 @@ ENTRIES = {
     # later releases
     "- resource: pods\nsharding: {enabled: true}": [
         "5: sharding.enabled: comes with a later release (in this one: false)"
-    ],
-    "- resource: pods\nsharding: {sessionTimeout: 10s}": [
-        "5: sharding.sessionTimeout: comes with a later release (leave the key out)"
     ],
 }
 

@@ -142,12 +142,14 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("sharding.enabled", False, {}),
     ("sharding.enabled", True, {}),
     ("sharding.sessionTimeout", "10s", {}),
+    ("sharding.balanceAfter", "15m", {}),
+    ("sharding.instance", "relay-0", {}),
+    ("revision", 7, {}),
 ]
 
 REFUSED_YET = {
     ("kafka.delivery", "transactional"),
     ("sharding.enabled", True),
-    ("sharding.sessionTimeout", "10s"),
 }
 
 

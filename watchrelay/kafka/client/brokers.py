@@ -1,5 +1,5 @@
-"""What a producer asks of a cluster beside appending: leaders, topic ids, producer ids, and where
-a batch is in the log.
+"""What is asked of a cluster beside appending: leaders, topic ids, producer ids, where a batch is
+in the log, and the coordinator of a group.
 
 One connection of aiokafka's, to any broker; when it fails, the others are tried and then the
 bootstrap servers, so that brokers that were all replaced are found.
@@ -25,10 +25,13 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
 from watchrelay.kafka.client.link import Link, no_surprises
 from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
 
 _REQUEST_TIMEOUT_S = 5.0
+_GROUP_TIMEOUT_S = 15.0
+"""A coordinator answers a join once all members have joined."""
 _ID_RETRY_S = 0.1
 _COORDINATOR_BUSY = frozenset((14, 15, 16))
 _BEGIN, _END = -2, -1
@@ -113,6 +116,15 @@ class Brokers:
                 raise for_code(answer.error_code)
             await asyncio.sleep(_ID_RETRY_S)
 
+    async def coordinator(self, group: str) -> Coordinator:
+        """A connection of its own to the coordinator of a group."""
+        await self.refresh(())  # so that other brokers than the bootstrap servers are asked
+        answer = await self._ask(find_coordinator(group))
+        if answer.error_code:
+            raise for_code(answer.error_code)
+        asked = await self._connected(answer.host, answer.port, timeout_s=_GROUP_TIMEOUT_S)
+        return Coordinator(asked, group)
+
     async def open(self, node: int, link: Link) -> None:
         """Connect `link` to the broker of that id, which is a leader."""
         if node not in self._nodes:
@@ -183,11 +195,16 @@ class Brokers:
         candidates = [*dict.fromkeys([*known, *bootstrap])]
         return sorted(candidates, key=lambda candidate: candidate == self._failed)
 
-    async def _connected(self, host: str, port: int) -> _Asked:
+    async def _connected(
+        self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S
+    ) -> _Asked:
+        """Args: `timeout_s`: of each request."""
         self._check_open()
-        connection = AIOKafkaConnection(host, port, **self._arguments)
+        arguments = self._arguments | {"request_timeout_ms": int(timeout_s * 1000)}
+        connection = AIOKafkaConnection(host, port, **arguments)
         with no_surprises():
-            _, writer = await connection.connect()
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                _, writer = await connection.connect()
         asked = _Asked(connection, writer.transport)
         try:
             self._check_open()

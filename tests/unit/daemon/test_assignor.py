@@ -1,0 +1,229 @@
+"""Groups that live on: each member reports what it was given before."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from watchrelay.daemon.assignor import (
+    OLD_PLAN_MS,
+    OWNERS_BYTES_MAX,
+    MemberAssignment,
+    MemberMetadata,
+    assign_streams,
+    decode_metadata,
+    encode,
+)
+
+SIXTY = {f"s{number}": "plan" for number in range(60)}
+
+
+class Group:
+    """Members that take over at once what they are assigned. `moves` counts, by stream, the
+    changes of its owner."""
+
+    def __init__(self, members: Iterable[str], plans: dict[str, str], *, standbys: int = 1) -> None:
+        self.members: dict[str, MemberMetadata] = {}
+        self.found: dict[str, MemberAssignment] = {}
+        self.moves: Counter[str] = Counter()
+        self.generation = 0
+        self.now_ms = 1_800_000_000_000
+        self.standbys = standbys
+        self.plans = plans
+        self.even = True
+        for name in members:
+            self.join(name)
+        self.assign()
+
+    def join(self, name: str, plans: dict[str, str] | None = None, *, revision: int = 0) -> None:
+        self.members[name] = MemberMetadata(
+            name, config_order=(revision, self.now_ms), plans=self.plans if plans is None else plans
+        )
+
+    def change(self, name: str, **fields: object) -> None:
+        self.members[name] = msgspec.structs.replace(self.members[name], **fields)
+
+    @property
+    def owners(self) -> dict[str, str]:
+        return {stream: name for name, each in self.found.items() for stream in each.own}
+
+    @property
+    def loads(self) -> list[int]:
+        return sorted(len(each.own) for each in self.found.values())
+
+    def assign(self, *, balance: bool = False, weights: dict[str, float] | None = None) -> None:
+        """One generation; each member then writes what it owns."""
+        former = self.owners
+        self.generation += 1
+        self.found, self.even = assign_streams(
+            self.members,
+            weights=weights or {},
+            standbys=self.standbys,
+            now_ms=self.now_ms,
+            balance=balance,
+        )
+        for name, each in self.members.items():
+            own = self.found[name].own
+            self.change(
+                name,
+                assigned={s: each.assigned.get(s, self.generation) for s in own},
+                writing={s: each.writing.get(s, self.generation) for s in own},
+                warm=self.found[name].warm,
+            )
+        self.moves.update(s for s, owner in self.owners.items() if former.get(s, owner) != owner)
+
+
+def test_a_rolling_update_of_three_replicas_moves_each_of_sixty_streams_once() -> None:
+    group = Group(["a1", "b1", "c1"], SIXTY)
+    assert group.loads == [20, 20, 20]
+    for old in ("a1", "b1", "c1"):
+        new = old.replace("1", "2")
+        group.join(new)
+        group.assign()
+        assert not group.found[new].own, "a replica that joins takes nothing away"
+        group.change(old, leaving=True)
+        group.assign()
+        assert not group.found[old].own
+        del group.members[old]
+        group.assign()
+    assert set(group.moves.values()) == {1}
+    assert len(group.moves) == 60
+
+
+def test_a_fourth_replica_gets_the_least_number_of_streams_by_balance_alone() -> None:
+    group = Group(["a", "b", "c"], SIXTY)
+    group.join("d")
+    group.assign()
+    assert (group.moves.total(), group.even) == (0, False)
+    group.assign(balance=True)
+    assert group.loads == [15, 15, 15, 15]
+    group.assign()
+    assert (group.moves.total(), group.even) == (15, True)
+
+
+def test_a_death_moves_nothing_of_the_living_and_its_streams_go_where_they_are_warm() -> None:
+    group = Group(["a", "b", "c"], SIXTY)
+    before, warm = group.owners, {name: each.warm for name, each in group.found.items()}
+    del group.members["b"]
+    group.assign()
+    for stream, owner in before.items():
+        if owner == "b":
+            assert stream in warm[group.owners[stream]]
+        else:
+            assert group.owners[stream] == owner
+    assert (
+        group.found["a"].own[
+            next(s for s, o in before.items() if o == "b" and group.owners[s] == "a")
+        ]
+        == ""
+    )
+
+
+def test_a_leaving_and_an_unfit_member_hand_over_to_whoever_is_able() -> None:
+    group = Group(["a", "b", "c"], {"s": "plan"})
+    owner = group.owners["s"]
+    others = {"a", "b", "c"} - {owner}
+    group.change(owner, fit=False)
+    found, _ = assign_streams(group.members, weights={}, standbys=2, now_ms=0, balance=False)
+    heir = next(name for name, each in found.items() if each.own)
+    assert heir in others
+    assert found[heir].own == {"s": owner}, "with the holder that hands it over"
+    assert [name for name, each in found.items() if each.warm] == sorted(others - {heir})
+    for name in others:
+        group.change(name, fit=False)
+    group.assign()
+    assert group.owners["s"] == owner, "where nobody is fit nothing moves"
+
+
+def test_the_writer_goes_before_a_newer_assignment() -> None:
+    members = {
+        "writer": MemberMetadata("writer", plans={"s": "p"}, writing={"s": 7}, assigned={}),
+        "next": MemberMetadata("next", plans={"s": "p"}, assigned={"s": 9}),
+        "former": MemberMetadata("former", plans={"s": "p"}, writing={"s": 6}),
+    }
+    found, _ = assign_streams(members, weights={}, standbys=0, now_ms=0, balance=False)
+    assert found["writer"].own == {"s": ""}
+    del members["writer"], members["former"]
+    members["other"] = MemberMetadata("other", plans={"s": "p"}, assigned={"s": 8})
+    found, _ = assign_streams(members, weights={}, standbys=0, now_ms=0, balance=False)
+    assert found["next"].own == {"s": ""}
+
+
+def test_an_owner_with_an_old_plan_keeps_its_stream_for_five_minutes() -> None:
+    group = Group(["a", "b"], {"s": "old", "t": "old-t"}, standbys=0)
+    owner = group.owners["s"]
+    other = "b" if owner == "a" else "a"
+    new = {"s": "new", "t": "old-t"}
+    group.now_ms += 1
+    group.change(other, plans=new, config_order=(0, group.now_ms))
+    group.now_ms += OLD_PLAN_MS - 1
+    group.assign()
+    assert group.owners["s"] == owner
+    group.now_ms += 1
+    group.assign()
+    assert group.owners["s"] == other
+    assert group.moves == {"s": 1}, "a stream whose plan is the same in both configs stays"
+    group.change(other, fit=False)
+    group.assign()
+    assert group.owners["s"] == owner, "who is able goes before who has the newest plan"
+
+
+def test_a_stream_that_nobody_runs_goes_by_the_newest_plan_whatever_its_age() -> None:
+    members = {
+        "old": MemberMetadata("old", config_order=(3, 900), plans={"s": "p3"}, warm=("s",)),
+        "new": MemberMetadata("new", config_order=(4, 100), plans={"s": "p4"}),
+    }
+    found, _ = assign_streams(members, weights={}, standbys=1, now_ms=1000, balance=True)
+    assert found["new"].own == {"s": ""}
+    assert found["old"].warm == ("s",)
+
+
+def test_streams_that_only_some_configs_have() -> None:
+    group = Group(["a"], {"s": "p", "removed": "p1"})
+    group.join("b", {"s": "p", "added": "p2"}, revision=1)
+    group.assign()
+    assert group.owners == {"s": "a", "removed": "a", "added": "b"}
+    group.join("a", {"s": "p", "added": "p2"}, revision=1)
+    group.assign()
+    assert group.owners == {"s": group.owners["s"], "added": "b"}
+
+
+def test_balance_goes_by_weight_and_leaves_small_differences() -> None:
+    weights = {"heavy": 100.0} | {f"s{number}": 1.0 for number in range(100)}
+    group = Group(["a", "b"], dict.fromkeys(weights, "p"))
+    group.assign(balance=True, weights=weights)
+    heavy = group.owners["heavy"]
+    assert [s for s, owner in group.owners.items() if owner == heavy] == ["heavy"]
+    moves = group.moves.total()
+    group.assign(balance=True, weights=weights | {"heavy": 115.0})
+    assert group.even
+    assert group.moves.total() == moves
+
+
+def test_a_thousand_streams_over_twenty_members_come_out_even() -> None:
+    group = Group([], {})
+    plans = {f"deployments.apps@team-{number}": "p" for number in range(1000)}
+    for number in range(20):
+        group.join(f"relay-{number}", plans)
+    group.assign(balance=True)
+    assert group.loads == [50] * 20
+    assert not any(each.owners for each in group.found.values()), "too large a table"
+
+
+def test_the_table_of_owners_goes_to_all_where_it_is_small() -> None:
+    group = Group(["a", "b"], {"s": "p", "t": "p"})
+    assert group.found["a"].owners == group.found["b"].owners == {"a": ("s",), "b": ("t",)}
+    assert len(msgspec.json.encode(group.found["a"].owners)) < OWNERS_BYTES_MAX
+
+
+def test_metadata_of_a_newer_release_is_read_and_a_zip_bomb_is_not() -> None:
+    ours = MemberMetadata("a", plans={"s": "p"})
+    longer = [*msgspec.to_builtins(ours), "a field of a later release"]
+    assert decode_metadata(zlib.compress(msgspec.json.encode(longer))) == ours
+    assert decode_metadata(zlib.compress(b'["a"' + b" " * (64 << 20) + b"]")) is None
+    assert decode_metadata(encode(ours)[:-1]) is None
+    assert decode_metadata(encode(MemberAssignment())) is None
+    assert decode_metadata(b"") is None

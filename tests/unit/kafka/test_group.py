@@ -1,0 +1,476 @@
+"""A member of the group, before a coordinator that answers each request as the test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from tests.support.groupfake import FakeGroup, FakeGroupBrokers, Request
+from tests.support.relays import virtual
+from tests.support.sinkparts import until
+from watchrelay.core.errors import SinkMisconfigured
+from watchrelay.kafka.client.brokers import Brokers
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.group import PROBLEM, GroupMember
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+
+GROUP = "k8s.test.relays"
+SESSION_S = 6.0
+AWAY = (14, 15, 16)
+REFUSED = {23: "program", 24: "name", 26: "sharding.sessionTimeout", 30: "READ", 81: "max.size"}
+
+
+class Replica:
+    """A member, what it was assigned, and what it reports. The leader gives everything to the
+    first member by name."""
+
+    def __init__(
+        self, group: FakeGroup, name: str = "a", *, instance: str = "", session_s: float = SESSION_S
+    ) -> None:
+        self.group, self.name = group, name
+        self.connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
+        self.metrics, self.statuses = Metrics(), StatusRegistry()
+        self.assignments: list[tuple[int, bytes]] = []
+        self.losses = self.reports = self.decisions = 0
+        self.doubts_at_join: list[bool] = []
+        self.made: list[Brokers] = []
+        self.is_cut = self.is_mute = False
+        self.make_error: Exception | None = None
+        self.member = GroupMember(
+            self.connection,
+            GROUP,
+            session_s=session_s,
+            instance=instance,
+            metadata=self.metadata,
+            assign=self.assign,
+            assigned=lambda generation, data: self.assignments.append((generation, data)),
+            lost=self.lost,
+            metrics=self.metrics,
+            statuses=self.statuses,
+            make=self.make,
+            boot_s=asyncio.get_running_loop().time,
+        )
+
+    def make(self, connection: KafkaConnection) -> Brokers:
+        if self.make_error is not None:
+            raise self.make_error
+        self.made.append(FakeGroupBrokers(connection, self.group, self.way))
+        return self.made[-1]
+
+    async def way(self) -> None:
+        if self.is_mute:
+            await asyncio.Event().wait()
+        if self.is_cut:
+            raise KafkaConnectionError("connection closed")
+
+    def metadata(self) -> bytes:
+        self.reports += 1
+        self.doubts_at_join.append(self.member.doubtful)
+        return json.dumps([self.name, self.reports]).encode()
+
+    def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        self.decisions += 1
+        first = min(members, key=lambda member: str(json.loads(members[member])[0]))
+        return {member: b"all" if member == first else b"none" for member in members}
+
+    def lost(self) -> None:
+        self.losses += 1
+
+    @property
+    def problem(self) -> str:
+        return self.statuses.problems.get(PROBLEM, "")
+
+    def count(self, metric: str) -> float:
+        lines = self.metrics.text().decode().splitlines()
+        return float(next(x for x in lines if x.startswith(f"watchrelay_{metric}")).split()[-1])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Replica]:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(self.member.run(), name=self.name)
+            try:
+                yield self
+            finally:
+                task.cancel()
+
+
+@asynccontextmanager
+async def joined(group: FakeGroup, name: str = "a", **more: str) -> AsyncIterator[Replica]:
+    """A replica that has its assignment."""
+    replica = Replica(group, name, **more)  # type: ignore[arg-type]  # texts alone
+    async with replica.running():
+        await until(lambda: bool(replica.assignments) and group.state == "stable")
+        yield replica
+
+
+async def passes(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+def requests(group: FakeGroup, kind: Request) -> list[str]:
+    """The member ids of all requests of a kind."""
+    return [member for request, member in group.asked if request == kind]
+
+
+async def next_request(group: FakeGroup, *kinds: Request) -> tuple[Request, str]:
+    """The next request of these kinds."""
+    known = len(group.asked)
+    found: list[tuple[Request, str]] = []
+
+    def arrived() -> bool:
+        found[:] = [each for each in group.asked[known:] if each[0] in kinds]
+        return bool(found)
+
+    await until(arrived, deadline_s=120.0)
+    return found[0]
+
+
+# ---- a life --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_members_join_are_assigned_and_send_a_heartbeat_each_second() -> None:
+    group = FakeGroup()
+    async with joined(group, "a") as a, joined(group, "b") as b:
+        await until(lambda: len(a.assignments) == 2)
+        assert (a.assignments[-1], b.assignments[-1]) == ((2, b"all"), (2, b"none"))
+        assert (a.member.generation, b.member.generation) == (2, 2)
+        assert (a.member.leads, b.member.leads) == (True, False)
+        assert not a.member.doubtful
+        known = len(requests(group, "heartbeat"))
+        await passes(30.0)
+        assert 58 <= len(requests(group, "heartbeat")) - known <= 62
+        assert len(requests(group, "join")) == 2 + 3, "each asks for its id first; a joins again"
+        assert (a.count("group_members"), b.count("group_members")) == (2, 0)
+        assert b.count("group_generation") == 2
+        assert a.count('group_rebalances_total{cluster="",reason="joined"}') == 2
+
+
+@virtual
+async def test_heartbeats_are_as_frequent_as_a_short_session_needs() -> None:
+    group = FakeGroup(least_session_s=1.0)
+    replica = Replica(group, session_s=3.0)
+    async with replica.running():
+        await passes(10.0)
+    assert 19 <= len(requests(group, "heartbeat")) <= 21
+
+
+@virtual
+async def test_who_sends_no_heartbeat_is_out_after_a_session_and_who_leaves_at_once() -> None:
+    group = FakeGroup()
+    loop = asyncio.get_running_loop()
+    async with joined(group, "b") as b:
+        async with joined(group, "a"):
+            await until(lambda: b.assignments[-1] == (2, b"none"))
+        died_s = loop.time()
+        await until(lambda: b.assignments[-1] == (3, b"all"))
+        assert SESSION_S - 1.0 <= loop.time() - died_s <= SESSION_S + 1.1
+        assert b.count('group_rebalances_total{cluster="",reason="gone"}') == 1
+        async with joined(group, "a") as a:
+            await until(lambda: b.assignments[-1] == (4, b"none"))
+        await a.member.leave(within_s=1.0)
+        left_s = loop.time()
+        await until(lambda: b.assignments[-1] == (5, b"all"))
+        assert loop.time() - left_s <= 1.1
+        assert (a.member.member_id, a.member.generation, a.member.doubtful) == ("", -1, True)
+        await a.member.leave(within_s=1.0)
+    assert len(requests(group, "leave")) == 1
+
+
+@virtual
+async def test_a_member_joins_again_when_what_it_reports_has_changed() -> None:
+    group = FakeGroup()
+    async with joined(group, "a") as a:
+        member_id = a.member.member_id
+        a.member.rejoin()
+        await until(lambda: len(a.assignments) == 2)
+        assert (a.reports, a.decisions, a.losses) == (3, 2, 0)
+        assert a.member.member_id == member_id
+        assert a.count('group_rebalances_total{cluster="",reason="asked"}') == 1
+
+
+@virtual
+async def test_a_request_to_rejoin_during_a_join_is_not_forgotten() -> None:
+    group = FakeGroup()
+    async with joined(group, "b") as b:
+        a = Replica(group, "a")
+        async with a.running():
+            await until(lambda: group.state == "joining")
+            a.member.rejoin()
+            await until(lambda: len(a.assignments) == 2)
+            assert b.assignments[-1][0] == a.assignments[-1][0] == 3
+
+
+# ---- answers of the coordinator ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", AWAY)
+@virtual
+async def test_a_member_sends_its_heartbeats_to_the_next_coordinator_without_joining(
+    code: int,
+) -> None:
+    group = FakeGroup()
+    async with joined(group) as a:
+        member_id, joins = a.member.member_id, len(requests(group, "join"))
+        group.script["heartbeat"].extend([code] * 3)
+        group.script["find"].extend([15, 15])
+        await passes(3.0)
+        assert not group.script["heartbeat"]
+        assert not group.script["find"]
+        assert len(requests(group, "find")) == 1 + 2 + 3
+        assert len(requests(group, "join")) == joins
+        assert set(requests(group, "heartbeat")) == {member_id}
+        assert (a.losses, a.problem, len(a.assignments)) == (0, "", 1)
+
+
+@pytest.mark.parametrize("code", [22, 25, 82])
+@virtual
+async def test_a_member_that_is_not_known_is_in_doubt_and_joins_again(code: int) -> None:
+    group = FakeGroup()
+    async with joined(group) as a:
+        former = a.member.member_id
+        group.script["heartbeat"].append(code)
+        _, member_id = await next_request(group, "join")
+        assert member_id == (former if code == 22 else "")
+        await until(lambda: len(a.assignments) == 2)
+        assert a.doubts_at_join[-1]
+        assert (a.losses, a.member.doubtful) == (1, False)
+        await passes(1.0)
+        assert a.count("group_doubts_total") == 1
+
+
+@pytest.mark.parametrize("code", [*AWAY, 22, 27, -1])
+@pytest.mark.parametrize("request_", ["join", "sync"])
+@virtual
+async def test_a_join_that_fails_is_repeated_with_the_same_id(request_: Request, code: int) -> None:
+    group = FakeGroup()
+    async with joined(group) as a:
+        member_id = a.member.member_id
+        group.script[request_].append(code)
+        a.member.rejoin()
+        await until(lambda: len(a.assignments) == 2)
+        assert not group.script[request_]
+        assert requests(group, "join")[-2:] == [member_id, member_id]
+        assert a.losses == (code == 22)
+        assert a.problem == ""
+
+
+@pytest.mark.parametrize("code", [25, 82])
+@pytest.mark.parametrize("request_", ["join", "sync"])
+@virtual
+async def test_a_member_that_is_not_known_when_it_joins_gets_a_new_id(
+    request_: Request, code: int
+) -> None:
+    group = FakeGroup()
+    async with joined(group) as a:
+        former = a.member.member_id
+        group.script[request_].append(code)
+        a.member.rejoin()
+        await until(lambda: len(a.assignments) == 2, deadline_s=60.0)
+        assert a.losses == 1
+        assert a.member.member_id not in {former, ""}
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        *(("join", code) for code in REFUSED),
+        ("find", 24),
+        ("find", 30),
+        ("sync", 23),
+        ("sync", 30),
+        ("heartbeat", 30),
+    ],
+)
+@virtual
+async def test_what_only_an_operator_can_mend_is_reported_and_tried_again_in_30_s(
+    request_: Request, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = FakeGroup()
+    replica = Replica(group)
+    loop = asyncio.get_running_loop()
+    group.script[request_].extend([code, code])
+    async with replica.running():
+        await until(lambda: replica.problem != "")
+        refused_s = loop.time()
+        assert REFUSED[code] in replica.problem
+        assert GROUP in replica.problem
+        await until(lambda: replica.problem == "", deadline_s=100.0)
+        assert loop.time() - refused_s == pytest.approx(60.0, abs=2.0)
+        await until(lambda: replica.member.generation >= 1)
+    assert caplog.messages.count("cannot use the group") == 1
+
+
+@virtual
+async def test_an_error_that_is_not_known_is_tried_again_each_second_as_a_member() -> None:
+    group = FakeGroup()
+    async with joined(group) as a:
+        group.script["heartbeat"].extend([-1] * 3)
+        await passes(5.0)
+        assert not group.script["heartbeat"]
+        assert (len(a.assignments), a.losses) == (1, 0)
+
+
+@virtual
+async def test_a_coordinator_that_has_lost_the_group_is_joined_again() -> None:
+    group = FakeGroup()
+    async with joined(group, "a") as a, joined(group, "b") as b:
+        await until(lambda: len(a.assignments) == 2)
+        group.forget()
+        await until(lambda: a.member.generation >= 1 and b.losses == 1 and len(group.members) == 2)
+        await until(lambda: {a.assignments[-1], b.assignments[-1]} == {(2, b"all"), (2, b"none")})
+        assert (a.losses, b.losses) == (1, 1)
+
+
+# ---- the way to the coordinator ------------------------------------------------------------------
+
+
+@virtual
+async def test_doubt_begins_a_session_after_the_newest_answer_and_ends_with_the_next() -> None:
+    group = FakeGroup()
+    loop = asyncio.get_running_loop()
+    async with joined(group) as a:
+        a.is_cut = True
+        group.members[a.member.member_id].session_s = 60.0  # the next coordinator knows it
+        group._keep(group.members[a.member.member_id])
+        answered_s = a.member.answered_s
+        await until(lambda: a.member.doubtful, deadline_s=30.0)
+        assert loop.time() - answered_s == pytest.approx(SESSION_S, abs=0.1)
+        assert "does not answer" not in a.problem
+        await passes(5.0)
+        assert "does not answer" in a.problem
+        assert "connection closed" in a.problem
+        a.is_cut = False
+        await until(lambda: not a.member.doubtful)
+        assert (len(a.assignments), a.losses, a.problem) == (1, 0, "")
+        await passes(1.0)
+        assert a.count("group_doubts_total") == 1
+        assert a.count("group_doubt_seconds_total") == pytest.approx(5.0, abs=1.0)
+
+
+@virtual
+async def test_a_heartbeat_without_an_answer_is_sent_again_by_another_connection() -> None:
+    group = FakeGroup()
+    async with joined(group) as a:
+        a.is_mute = True
+        await passes(1.0)
+        finds = len(requests(group, "find"))
+        a.is_mute = False
+        await until(lambda: len(requests(group, "find")) == finds + 1)
+        await passes(1.0)
+        assert (len(a.assignments), a.member.doubtful) == (1, False)
+
+
+@virtual
+async def test_new_secrets_are_used_by_a_new_connection_of_the_same_member() -> None:
+    group = FakeGroup()
+    async with joined(group) as a:
+        before = (a.member.member_id, a.member.generation)
+        a.connection.rotation.proven += 1
+        await until(lambda: len(a.made) == 2)
+        await passes(2.0)
+        assert (a.member.member_id, a.member.generation) == before
+        assert (len(a.assignments), a.losses, len(a.made)) == (1, 0, 2)
+
+
+@virtual
+async def test_secrets_that_cannot_be_read_are_reported_and_read_again() -> None:
+    group = FakeGroup()
+    replica = Replica(group)
+    replica.make_error = SinkMisconfigured("kafka.security.passwordFile /none cannot be read")
+    async with replica.running():
+        await until(lambda: "passwordFile" in replica.problem)
+        replica.make_error = None
+        await until(lambda: bool(replica.assignments))
+        assert replica.problem == ""
+
+
+@virtual
+async def test_leaving_does_not_wait_behind_a_join_or_for_a_coordinator_that_is_away() -> None:
+    group = FakeGroup()
+    loop = asyncio.get_running_loop()
+    async with joined(group, "b") as b:
+        a = Replica(group, "a")
+        async with a.running():
+            await until(lambda: bool(a.member.member_id) and group.state == "joining")
+        await a.member.leave(within_s=1.0)
+        await until(lambda: b.assignments[-1][1] == b"all" and group.state == "stable")
+        assert [*group.members] == [b.member.member_id]
+    b.is_mute = True
+    began_s = loop.time()
+    await b.member.leave(within_s=1.0)
+    assert loop.time() - began_s == pytest.approx(1.0)
+
+
+# ---- static members ------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_static_member_that_is_back_within_a_session_has_its_assignment() -> None:
+    group = FakeGroup()
+    async with joined(group, "b") as b:
+        async with joined(group, "a", instance="pod-0") as a:
+            await until(lambda: a.assignments[-1][0] == b.assignments[-1][0])
+            await passes(3.0)
+            former, generation = a.member.member_id, a.member.generation
+        decisions = b.decisions
+        async with joined(group, "a", instance="pod-0") as again:
+            assert again.assignments[0] == (generation, b"all")
+            assert again.member.member_id != former
+            await passes(20.0)
+            assert b.decisions == decisions + 1, "the leader sees its metadata"
+            assert (again.losses, b.losses) == (0, 0)
+
+
+@virtual
+async def test_two_processes_with_one_instance_go_on_as_dynamic_members(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = FakeGroup()
+    async with joined(group, "a", instance="pod-0") as a:
+        b = Replica(group, "b", instance="pod-0")
+        async with b.running():
+            await passes(30.0)
+            known = len(group.asked)
+            await passes(60.0)
+            assert not [each for each in group.asked[known:] if each[0] == "join"]
+            assert {a.assignments[-1][1], b.assignments[-1][1]} == {b"all", b"none"}
+            assert len(group.members) == 2
+    errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert 1 <= len(errors) <= 2
+    assert "sharding.instance" in errors[0].message
+
+
+@virtual
+async def test_a_static_member_that_was_frozen_twice_keeps_its_name() -> None:
+    group = FakeGroup()
+    async with joined(group, "a", instance="pod-0") as a:
+        for losses in (1, 2):
+            a.is_cut = True
+            await passes(SESSION_S + 2.0)
+            a.is_cut = False
+            await until(lambda: not a.member.doubtful)
+            assert a.losses == losses
+        assert next(iter(group.members.values())).instance == "pod-0"
+
+
+# ---- its end -------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_member_that_is_cancelled_anywhere_holds_no_connection() -> None:
+    for steps in range(0, 60, 3):
+        group = FakeGroup()
+        replica = Replica(group)
+        async with replica.running():
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        assert replica.member._coordinator is None
+        assert replica.member._brokers is None

@@ -1,0 +1,296 @@
+"""Which replica runs which stream, as the leader of the group decides it. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+OLD_PLAN_MS: Final = 300_000
+"""A stream keeps an owner whose plan others have replaced for at most this long: the kubelet
+updates the mounted config of all replicas within about two minutes."""
+UNEVEN: Final = 0.2
+"""Balance moves streams when the heaviest and the lightest load differ by more than this part of
+the mean load."""
+OWNERS_BYTES_MAX: Final = 8192
+"""Of the table of owners in each assignment: the coordinator keeps a group in one record."""
+_DECODED_BYTES_MAX: Final = 16 << 20
+
+
+class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """What a replica reports when it joins the group.
+
+    Args:
+        holder: the replica's name, as in its claims.
+        config_order: the revision of its config, and when it was adopted, in milliseconds since the
+            epoch. The greater is the newer.
+        plans: by stream that it can run, the hash of how it would run it.
+        assigned: by stream that it is assigned, the generation of the group since which it is.
+        writing: by stream that it writes, its epoch.
+        warm: streams that it follows without writing.
+        fit: the API server answers it.
+        leaving: it is shutting down.
+        counter: differs from that of its former metadata. A coordinator answers a follower that
+            joins with the same bytes from memory.
+        config_hash: of its config, shown to operators.
+    """
+
+    holder: str
+    config_order: tuple[int, int] = (0, 0)
+    plans: dict[str, str] = {}
+    assigned: dict[str, int] = {}
+    writing: dict[str, int] = {}
+    warm: tuple[str, ...] = ()
+    fit: bool = True
+    leaving: bool = False
+    counter: int = 0
+    config_hash: str = ""
+
+
+class MemberAssignment(msgspec.Struct, frozen=True, array_like=True):
+    """What a replica is given.
+
+    Args:
+        own: by stream that it is to write, the holder that writes it now and hands it over; "" if
+            none does, or the replica itself.
+        warm: streams that it is to follow without writing.
+        owners: by holder, the streams that it is to write, for all holders; empty where that is
+            more than `OWNERS_BYTES_MAX`.
+    """
+
+    own: dict[str, str] = {}
+    warm: tuple[str, ...] = ()
+    owners: dict[str, tuple[str, ...]] = {}
+
+
+def assign_streams(
+    members: Mapping[str, MemberMetadata],
+    *,
+    weights: Mapping[str, float],
+    standbys: int,
+    now_ms: int,
+    balance: bool,
+) -> tuple[dict[str, MemberAssignment], bool]:
+    """The assignment of each member, and whether the loads are even. The order of `members` does
+    not matter.
+
+    Args:
+        members: by member id.
+        weights: by stream, its load; at least 1, also where it is missing.
+        standbys: how many members besides the owner follow each stream.
+        now_ms: wall time, milliseconds since the epoch.
+        balance: streams may move away from members that could keep them.
+    """
+    group = _Group(members, weights)
+    unassigned = []
+    for stream in sorted(group.weights):
+        owner = group.keeper(stream, now_ms)
+        if owner is None:
+            unassigned.append(stream)
+        else:
+            group.give(stream, owner)
+    for stream in sorted(unassigned, key=group.heaviest_first):
+        group.give(stream, min(group.heirs(stream), key=group.lightest_first))
+    even = group.even_out(may_move=balance)
+    group.add_standbys(standbys)
+    return group.assignments(), even
+
+
+@dataclass(slots=True)
+class _Load:
+    """What one member is given so far, and the sum of the weights."""
+
+    own: set[str] = field(default_factory=set)
+    warm: set[str] = field(default_factory=set)
+    own_weight: float = 0.0
+    warm_weight: float = 0.0
+
+
+class _Group:
+    """The members, and what each of them is given so far."""
+
+    def __init__(self, members: Mapping[str, MemberMetadata], weights: Mapping[str, float]) -> None:
+        self.members = {name: members[name] for name in sorted(members)}
+        fit = [name for name, each in self.members.items() if each.fit and not each.leaving]
+        staying = [name for name, each in self.members.items() if not each.leaving]
+        self.able = fit or staying or [*self.members]
+        self.loads = {name: _Load() for name in self.members}
+        self.weights = {
+            stream: max(1.0, weights.get(stream, 1.0))
+            for each in self.members.values()
+            for stream in each.plans
+        }
+        self.plan_order: dict[str, tuple[int, int]] = {}
+        """By hash of a plan, the order of the newest config that has it."""
+        self.writers: dict[str, str] = {}
+        """By stream, the member that writes it with the highest epoch."""
+        for name, each in self.members.items():
+            for plan in each.plans.values():
+                self.plan_order[plan] = max(self.plan_order.get(plan, (-1, -1)), each.config_order)
+            for stream, epoch in each.writing.items():
+                former = self.writers.get(stream)
+                if former is None or epoch >= self.members[former].writing[stream]:
+                    self.writers[stream] = name
+
+    # ---- orders ----------------------------------------------------------------------------------
+
+    def heaviest_first(self, stream: str) -> tuple[float, str]:
+        return -self.weights[stream], stream
+
+    def lightest_first(self, member: str) -> tuple[float, str]:
+        return self.loads[member].own_weight, member
+
+    # ---- who may run a stream --------------------------------------------------------------------
+
+    def order(self, member: str, stream: str) -> tuple[int, int]:
+        """How new the plan is by which the member would run the stream."""
+        return self.plan_order[self.members[member].plans[stream]]
+
+    def candidates(self, stream: str) -> list[str]:
+        """Members whose config has the stream: the able ones, else all."""
+
+        def with_plan(members: Iterable[str]) -> list[str]:
+            return [member for member in members if stream in self.members[member].plans]
+
+        return with_plan(self.able) or with_plan(self.members)
+
+    def newest_of(self, candidates: list[str], stream: str) -> tuple[int, int]:
+        return max(self.order(member, stream) for member in candidates)
+
+    def keeper(self, stream: str, now_ms: int) -> str | None:
+        """Its writer, else the one that it was assigned to last, unless others have had a newer
+        plan for long."""
+        candidates = self.candidates(stream)
+        newest = self.newest_of(candidates, stream)
+        assigned = [member for member in candidates if stream in self.members[member].assigned]
+        last = max(
+            assigned,
+            key=lambda member: (self.members[member].assigned[stream], member),
+            default=None,
+        )
+        for member in (self.writers.get(stream), last):
+            if member in candidates and (
+                self.order(member, stream) == newest or now_ms - newest[1] < OLD_PLAN_MS
+            ):
+                return member
+        return None
+
+    def heirs(self, stream: str) -> list[str]:
+        """Members with the newest plan that may take a stream which nobody keeps: those that have
+        it warm, where nobody writes it."""
+        candidates = self.candidates(stream)
+        newest = self.newest_of(candidates, stream)
+        heirs = [member for member in candidates if self.order(member, stream) == newest]
+        if stream in self.writers:
+            return heirs
+        return [member for member in heirs if stream in self.members[member].warm] or heirs
+
+    # ---- giving ----------------------------------------------------------------------------------
+
+    def give(self, stream: str, member: str) -> None:
+        self.loads[member].own.add(stream)
+        self.loads[member].own_weight += self.weights[stream]
+
+    def take(self, stream: str, member: str) -> None:
+        self.loads[member].own.remove(stream)
+        self.loads[member].own_weight -= self.weights[stream]
+
+    def even_out(self, *, may_move: bool) -> bool:
+        """Move streams from the heaviest to the lightest member while that helps. False when it
+        would help and they may not move."""
+        mean = sum(self.loads[member].own_weight for member in self.able) / max(1, len(self.able))
+        began = False
+        while len(self.able) > 1:
+            lightest = min(self.able, key=self.lightest_first)
+            heaviest = max(self.able, key=self.lightest_first)
+            gap = self.loads[heaviest].own_weight - self.loads[lightest].own_weight
+            movable = [
+                stream
+                for stream in self.loads[heaviest].own
+                if self.weights[stream] < gap
+                and stream in self.members[lightest].plans
+                and self.order(lightest, stream) >= self.order(heaviest, stream)
+            ]
+            if not movable or (gap <= UNEVEN * mean and not began):
+                break
+            if not may_move:
+                return False
+            began = True
+            warm = self.members[lightest].warm
+            best = min(movable, key=lambda s: (abs(gap - 2 * self.weights[s]), s not in warm, s))
+            self.take(best, heaviest)
+            self.give(best, lightest)
+        return True
+
+    def add_standbys(self, standbys: int) -> None:
+        """As many as can be: members that have the state already, then the lightest."""
+        for stream in sorted(self.weights, key=self.heaviest_first):
+
+            def first(member: str, stream: str = stream) -> tuple[bool, float, str]:
+                metadata, load = self.members[member], self.loads[member]
+                has_state = stream in metadata.warm or stream in metadata.writing
+                return not has_state, load.own_weight + load.warm_weight, member
+
+            others = [
+                member
+                for member in self.able
+                if stream in self.members[member].plans and stream not in self.loads[member].own
+            ]
+            for member in sorted(others, key=first)[:standbys]:
+                self.loads[member].warm.add(stream)
+                self.loads[member].warm_weight += self.weights[stream]
+
+    def assignments(self) -> dict[str, MemberAssignment]:
+        owners: dict[str, tuple[str, ...]] = {}
+        for member, load in self.loads.items():
+            # a process that joined again has its former member beside it for a session
+            holder = self.members[member].holder
+            owners[holder] = tuple(sorted({*owners.get(holder, ()), *load.own}))
+        if len(msgspec.json.encode(owners)) > OWNERS_BYTES_MAX:
+            owners = {}
+        return {
+            member: MemberAssignment(
+                own={stream: self._former(stream, member) for stream in sorted(load.own)},
+                warm=tuple(sorted(load.warm)),
+                owners=owners,
+            )
+            for member, load in self.loads.items()
+        }
+
+    def _former(self, stream: str, member: str) -> str:
+        writer = self.writers.get(stream, member)
+        return "" if writer == member else self.members[writer].holder
+
+
+# ---- bytes ---------------------------------------------------------------------------------------
+
+_Message = TypeVar("_Message", MemberMetadata, MemberAssignment)
+
+
+def encode(message: MemberMetadata | MemberAssignment) -> bytes:
+    """The message as the group carries it: a JSON array, compressed with zlib."""
+    return zlib.compress(msgspec.json.encode(message))
+
+
+def decode_metadata(data: bytes) -> MemberMetadata | None:
+    """The metadata of a member, or None if these bytes are none: another program may have joined
+    the group."""
+    return _decode(data, MemberMetadata)
+
+
+def decode_assignment(data: bytes) -> MemberAssignment | None:
+    """The assignment of a member, or None if these bytes are none: another program may lead the
+    group."""
+    return _decode(data, MemberAssignment)
+
+
+def _decode(data: bytes, kind: type[_Message]) -> _Message | None:
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(data, _DECODED_BYTES_MAX)
+        return msgspec.json.decode(text, type=kind) if unpacker.eof else None
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

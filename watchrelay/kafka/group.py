@@ -1,0 +1,421 @@
+"""One member of the group by which replicas share the streams.
+
+The group detects which replicas are dead, and its leader decides which stream is whose. It stops
+nothing: who writes a stream is decided by claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from watchrelay.core import clock
+from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
+from watchrelay.kafka.client import KafkaError, for_code
+from watchrelay.kafka.client.brokers import Brokers
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.coordinator import Coordinator, Joined
+from watchrelay.kafka.client.failures import plain_words, unreachable
+from watchrelay.kafka.client.secrets import Secrets
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL_TYPE: Final = "watchrelay"
+PROTOCOL: Final = "watchrelay-1"
+"""Of metadata and assignments. A release that changes them offers both, and the coordinator picks
+the one that all members know."""
+PROBLEM: Final = "group"
+
+_OK = 0
+_AWAY = frozenset((14, 15, 16))
+"""The coordinator loads the group, or is another broker."""
+_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED, _FENCED_INSTANCE = (
+    22,
+    25,
+    27,
+    79,
+    82,
+)
+_INCONSISTENT, _FORBIDDEN = 23, 30
+_LOST = frozenset((_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_INSTANCE))
+_CURES: Final[Mapping[int, str]] = {
+    _INCONSISTENT: "another kind of program, or a release that does not fit, is in the group: end "
+    "it, or choose another kafka.topicPrefix or cluster",
+    24: "the brokers refuse the name of the group: choose another kafka.topicPrefix or cluster",
+    26: "the brokers refuse the session timeout: set sharding.sessionTimeout between their "
+    "group.min.session.timeout.ms and group.max.session.timeout.ms",
+    _FORBIDDEN: "this user may not: grant READ on the group",
+    81: "the group is full: raise group.max.size of the brokers, or run fewer replicas",
+}
+"""By error code, what an operator can do."""
+
+_REBALANCE_S: Final = 5.0
+"""How long the coordinator waits for members to join again."""
+_HEARTBEAT_S_MAX: Final = 1.0
+_HEARTBEATS_A_SESSION: Final = 6
+_ATTEMPTS_A_SESSION: Final = 2
+"""A heartbeat without an answer for this part of a session is sent again by another connection."""
+_AWAY_PAUSE_S: Final = 0.2
+_UNEXPECTED_PAUSE_S: Final = 1.0
+_REFUSED_PAUSE_S: Final = 30.0
+_SAME_NAME_S: Final = 60.0
+"""A static member that is unknown twice within this time shares its name with another process."""
+
+
+class GroupMember:
+    """A member of `group`. Use: `run()` as a task; once that was cancelled, `leave()`.
+
+    `generation` is -1 before the first assignment, `member_id` "" while there is none, `leads`
+    whether this member is the leader of that generation. `answered_s` is when the newest request
+    was sent that the coordinator answered as to a member, by `clock.boot_s`.
+
+    Args:
+        session_s: how long the coordinator waits for a heartbeat before the member is dead.
+        instance: the name of a static member, which has its assignment back when it joins within
+            a session; "" for a dynamic one.
+        metadata: gives what this member reports, when it joins. It must differ each time.
+        assign: decides, for the leader, the assignment of each member from their metadata, by
+            member id.
+        assigned: called with each generation and this member's assignment.
+        lost: called when the coordinator has given this membership up: others may own what was
+            assigned.
+        make: makes what finds the coordinator.
+        boot_s: the clock.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        group: str,
+        *,
+        session_s: float,
+        instance: str,
+        metadata: Callable[[], bytes],
+        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
+        assigned: Callable[[int, bytes], None],
+        lost: Callable[[], None],
+        metrics: Metrics,
+        statuses: StatusRegistry,
+        make: Callable[[KafkaConnection], Brokers] = Brokers,
+        boot_s: Callable[[], float] = clock.boot_s,
+    ) -> None:
+        self.member_id, self.generation, self.leads = "", -1, False
+        self.answered_s = -math.inf
+        self._connection, self._group = connection, group
+        self._session_s, self._instance = session_s, instance
+        self._metadata, self._assign = metadata, assign
+        self._assigned, self._lost = assigned, lost
+        self._problems = statuses.problems
+        self._make, self._boot_s = make, boot_s
+        self._secrets = Secrets(connection.secret_files)
+        self._brokers: Brokers | None = None
+        self._coordinator: Coordinator | None = None
+        self._proven = connection.rotation.proven
+        self._is_member = self._is_lost = False
+        self._rejoin = asyncio.Event()
+        self._away_since_s: float | None = None
+        self._unknown_s = -math.inf
+        """When this static member was last unknown while it was in no doubt."""
+        self._doubt_counted_s: float | None = None
+        """Up to when the present doubt is counted."""
+        self._members: frozenset[str] = frozenset()
+        self._members_gauge = metrics.gauge("group_members")
+        self._generation_gauge = metrics.gauge("group_generation")
+        self._rebalances = {
+            reason: metrics.counter("group_rebalances").labels(reason)
+            for reason in ("joined", "gone", "asked")
+        }
+        self._doubts = metrics.counter("group_doubts")
+        self._doubt_seconds = metrics.counter("group_doubt_seconds")
+
+    @property
+    def doubtful(self) -> bool:
+        """No heartbeat of the last session was answered, or the membership is lost: others may own
+        what was assigned to this member."""
+        return self._is_lost or self._silent
+
+    @property
+    def _silent(self) -> bool:
+        return self._boot_s() - self.answered_s > self._session_s
+
+    def rejoin(self) -> None:
+        """What `metadata` gives, or what `assign` decides, has changed: join again."""
+        self._rejoin.set()
+
+    async def run(self) -> None:
+        """Be a member, through any outage, until cancelled."""
+        try:
+            while True:
+                wait_s = await self._step()
+                self._count_doubt()
+                if not self._is_member:
+                    await asyncio.sleep(wait_s)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._rejoin.wait()
+        finally:
+            self._let_go()
+
+    async def leave(self, *, within_s: float) -> None:
+        """Leave the group, so that the streams are assigned to others at once."""
+        if not self.member_id:
+            return
+        brokers = None
+        try:
+            async with asyncio.timeout(within_s):
+                brokers = self._make(self._connection)
+                # by another connection than a join that was cancelled, and that the broker
+                # answers first
+                coordinator = await brokers.coordinator(self._group)
+                try:
+                    code = await coordinator.leave(self.member_id)
+                finally:
+                    coordinator.close()
+            _log.info("left the group", extra=self._extra(error=_name(code) if code else None))
+        except (KafkaError, OSError, SinkUnavailable) as error:
+            _log.info("cannot leave the group", extra=self._extra(error=plain_words(error)))
+        finally:
+            if brokers is not None:
+                brokers.close()
+        self.member_id, self.generation, self.leads = "", -1, False
+        self.answered_s = -math.inf
+
+    # ---- one step --------------------------------------------------------------------------------
+
+    async def _step(self) -> float:
+        """Join, or send a heartbeat. The seconds until the next step."""
+        if self._rejoin.is_set():
+            self._is_member = False
+        try:
+            coordinator = await self._reach()
+            if self._is_member:
+                code = await self._heartbeat(coordinator)
+            else:
+                code = await self._join(coordinator)
+        except (KafkaError, OSError) as error:
+            code = getattr(error, "errno", None) or 0  # of the search for the coordinator
+            if code not in _AWAY and code not in _CURES:
+                return self._away(unreachable(self._connection, error))
+        except SinkUnavailable as error:  # secrets that cannot be read
+            return self._away(error)
+        return self._answered(code)
+
+    async def _reach(self) -> Coordinator:
+        """The connection to the coordinator, opened where there is none, or where others have
+        proven new secrets. Raises: KafkaError, OSError, SinkMisconfigured."""
+        if self._proven != self._connection.rotation.proven:
+            self._let_go()
+        if self._coordinator is None:
+            if self._secrets.changed():
+                self._let_go()
+            if self._brokers is None:
+                self._proven = self._connection.rotation.proven
+                self._secrets.using()
+                self._brokers = self._make(self._connection)
+            self._coordinator = await self._brokers.coordinator(self._group)
+        return self._coordinator
+
+    async def _heartbeat(self, coordinator: Coordinator) -> int:
+        """The code."""
+        sent_s = self._boot_s()
+        async with asyncio.timeout(self._session_s / _ATTEMPTS_A_SESSION):
+            code = await coordinator.heartbeat(self.member_id, self.generation)
+        if code in (_OK, _REBALANCE):
+            self.answered_s = sent_s
+        return code
+
+    async def _join(self, coordinator: Coordinator) -> int:
+        """Join and sync. The code."""
+        self._rejoin.clear()
+        sent_s = self._boot_s()
+        joined = await coordinator.join(
+            self.member_id,
+            self._metadata(),
+            instance=self._instance,
+            protocol_type=PROTOCOL_TYPE,
+            protocol=PROTOCOL,
+            session_ms=int(self._session_s * 1000),
+            rebalance_ms=int(_REBALANCE_S * 1000),
+        )
+        if joined.code in (_OK, _ID_REQUIRED):
+            is_new, self.member_id = not self.member_id, joined.member_id
+        if joined.code != _OK:
+            return joined.code
+        self.answered_s, sent_s = sent_s, self._boot_s()
+        self.leads = joined.leader_id == joined.member_id
+        code, assignment = await coordinator.sync(
+            joined.member_id,
+            joined.generation,
+            self._assign(joined.members) if self.leads else {},
+            instance=self._instance,
+        )
+        if code != _OK:
+            return code
+        self.answered_s = sent_s
+        self._is_member, self._is_lost = True, False
+        if is_new and self._instance:
+            # a static member that is known is answered from memory: the leader has not seen its
+            # metadata
+            self._rejoin.set()
+        self._count_members(joined)
+        self.generation = joined.generation
+        _log.info("joined the group", extra=self._extra(leads=self.leads))
+        self._assigned(joined.generation, assignment)
+        return _OK
+
+    # ---- what comes of it; returned: seconds until the next step ---------------------------------
+
+    def _answered(self, code: int) -> float:
+        if code in _LOST:
+            return self._lose(code)
+        if code in _CURES:
+            return self._refused(code)
+        if code in _AWAY:
+            return self._away(SinkUnavailable(plain_words(for_code(code)())))
+        if code not in (_OK, _REBALANCE, _ID_REQUIRED):
+            _log.warning(
+                "unexpected answer of the coordinator", extra=self._extra(error=_name(code))
+            )
+            return _UNEXPECTED_PAUSE_S
+        self._away_since_s = None
+        if code != _OK:
+            self._is_member = False
+            return 0.0
+        if self._problems.pop(PROBLEM, None) is not None:
+            _log.info("group is usable again", extra=self._extra())
+        return min(_HEARTBEAT_S_MAX, self._session_s / _HEARTBEATS_A_SESSION)
+
+    def _lose(self, code: int) -> float:
+        """The coordinator does not know the member, or not in its generation."""
+        if self._instance and code != _ILLEGAL_GENERATION and not self.doubtful:
+            now_s = self._boot_s()
+            if now_s - self._unknown_s < _SAME_NAME_S:
+                _log.error(
+                    "another process has the same sharding.instance; this one goes on as a "
+                    "dynamic member",
+                    extra=self._extra(
+                        instance=self._instance, hint="give each replica a name of its own"
+                    ),
+                )
+                self._instance = ""
+            self._unknown_s = now_s
+        _log.warning("lost the membership in the group", extra=self._extra(error=_name(code)))
+        self._is_member, self._is_lost = False, True
+        if code != _ILLEGAL_GENERATION:
+            self.member_id = ""
+        self._lost()
+        return 0.0
+
+    def _refused(self, code: int) -> float:
+        """Only an operator can provide what is missing."""
+        self._report(str(_unusable(self._group, code)))
+        return _REFUSED_PAUSE_S
+
+    def _away(self, error: SinkUnavailable) -> float:
+        """The coordinator is looked up again. The next one knows the group."""
+        self._hang_up()
+        now_s = self._boot_s()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        if now_s - self._away_since_s > self._session_s:
+            self._report(f"the coordinator of group {self._group} does not answer: {error}")
+        return _AWAY_PAUSE_S
+
+    def _report(self, message: str) -> None:
+        if self._problems.put(PROBLEM, message):
+            _log.warning("cannot use the group", extra=self._extra(error=message))
+
+    # ---- what is counted -------------------------------------------------------------------------
+
+    def _count_doubt(self) -> None:
+        if self.generation < 0 or not self.doubtful:
+            self._doubt_counted_s = None
+            return
+        now_s = self._boot_s()
+        if self._doubt_counted_s is None:
+            self._doubts.inc()
+            self._doubt_counted_s = min(now_s, self.answered_s + self._session_s)
+        self._doubt_seconds.inc(now_s - self._doubt_counted_s)
+        self._doubt_counted_s = now_s
+
+    def _count_members(self, joined: Joined) -> None:
+        """Only the leader is shown the members."""
+        former, members = self._members, frozenset(joined.members)
+        self._members = members
+        self._members_gauge.set(len(members))
+        self._generation_gauge.set(joined.generation)
+        if not members or joined.generation == self.generation:
+            return
+        if not former:  # it leads since now: it is new, or the former leader is gone
+            reason = "joined" if self.generation < 0 else "gone"
+        elif members - former:
+            reason = "joined"
+        else:
+            reason = "gone" if former - members else "asked"
+        self._rebalances[reason].inc()
+
+    # ---- connections -----------------------------------------------------------------------------
+
+    def _hang_up(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.close()
+            self._coordinator = None
+
+    def _let_go(self) -> None:
+        self._hang_up()
+        if self._brokers is not None:
+            self._brokers.close()
+            self._brokers = None
+
+    def _extra(self, **more: object) -> dict[str, object]:
+        return {
+            "group": self._group,
+            "member": self.member_id,
+            "generation": self.generation,
+            **more,
+        }
+
+
+async def check_group(connection: KafkaConnection, group: str) -> int:
+    """Whether this user may be a member of `group`, and other programs leave it alone. The number
+    of its members.
+
+    Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when nobody answers.
+    """
+    brokers = Brokers(connection)
+    try:
+        coordinator = await brokers.coordinator(group)
+        try:
+            # nobody's heartbeat needs the right of a member, and changes nothing
+            code = await coordinator.heartbeat("check", 0)
+            described = await coordinator.describe()
+        finally:
+            coordinator.close()
+    except (KafkaError, OSError) as error:
+        code = getattr(error, "errno", None) or 0
+        if code not in _CURES:
+            raise unreachable(connection, error) from error
+        raise _unusable(group, code) from error
+    finally:
+        brokers.close()
+    if described.members and described.protocol_type != PROTOCOL_TYPE:
+        code = _INCONSISTENT
+    if code in _CURES:
+        raise _unusable(group, code)
+    return described.members
+
+
+def _unusable(group: str, code: int) -> SinkMisconfigured:
+    kind = SinkForbidden if code == _FORBIDDEN else SinkMisconfigured
+    return kind(f"group {group} is not usable: {_CURES[code]}")
+
+
+def _name(code: int) -> str:
+    return str(for_code(code).__name__)
