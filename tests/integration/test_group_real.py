@@ -17,6 +17,7 @@ from aiokafka.errors import InconsistentGroupProtocolError
 from tests.support.groupmember import STREAMS, GroupProcess
 from tests.support.kafkabroker import KafkaBroker, on_both
 from tests.support.process import wait_until
+from watchrelay.core.errors import SinkMisconfigured
 from watchrelay.kafka.client.admin import make_admin
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -193,3 +194,22 @@ def test_the_group_is_seen_by_others_and_closed_to_ordinary_consumers(replicas: 
 
     with pytest.raises(InconsistentGroupProtocolError):
         asyncio.run(consume())
+
+
+async def test_a_name_that_consumers_have_taken_is_reported_with_the_cure(
+    replicas: Replicas,
+) -> None:
+    replicas.broker.create_topic(replicas.group)
+    connection = KafkaConnection(bootstrap_servers=(replicas.broker.bootstrap,))
+    assert await check_group(connection, replicas.group) == 0
+    async with AIOKafkaConsumer(
+        replicas.group, bootstrap_servers=replicas.broker.bootstrap, group_id=replicas.group
+    ):
+        with pytest.raises(SinkMisconfigured, match="another kind of program"):
+            await check_group(connection, replicas.group)
+        late = replicas.start("late")
+        problem = await asyncio.to_thread(late.await_event, "problem")
+        assert "another kind of program" in problem["message"]
+    # it is gone, and the name is free
+    await asyncio.to_thread(late.await_event, "assigned", deadline_s=60.0)
+    assert late.of("problem")[-1]["message"] == ""

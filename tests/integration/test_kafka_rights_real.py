@@ -22,9 +22,12 @@ from confluent_kafka.admin import (
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.kafkabroker import Version
-from tests.support.kafkarights import RIGHTS, certified, denied, grant, granted
+from tests.support.kafkarights import RIGHTS, certified, denied, grant, grant_group, granted
 from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed
+from tests.unit.daemon.conftest import settings_of
+from watchrelay.admin.preflight import check_everything
+from watchrelay.demo.cluster import SyntheticCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
@@ -143,3 +146,26 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
             relay.wait("it goes on", partial(well, relay))
         assert {relay.stream("configmaps")["state"] for relay in relays.values()} == {"watching"}
         assert [relay.stop() for relay in relays.values()] == [0, 0, 0, 0]
+
+
+async def test_a_replica_that_may_not_join_its_group_is_told_so_by_validate(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    grant(broker, *RIGHTS, user="replica")
+    async with SyntheticCluster() as cluster:
+        (tmp_path / "config").write_text(cluster.kubeconfig())
+        settings = settings_of(
+            ["pods"],
+            kafka=certified(broker, "replica"),
+            kubernetes={"kubeconfig": str(tmp_path / "config")},
+            sharding={"enabled": True},
+        )
+        *_, refused = await check_everything(settings)
+        grant_group(broker, user="replica")
+        *_, allowed = await check_everything(settings)
+    assert str(refused) == (
+        "error: group k8s.test.relays is not usable: this user may not be a member: grant READ on "
+        "the group or its prefix"
+    )
+    assert refused.code == 78
+    assert str(allowed) == "ok: group k8s.test.relays: 0 members"

@@ -51,6 +51,21 @@ def grant(
         made.result(10)
 
 
+def grant_group(broker: KafkaBroker, *, user: str) -> None:
+    """Let a user be a member of the groups that begin with `PREFIX`."""
+    member = AclBinding(
+        ResourceType.GROUP,
+        PREFIX,
+        ResourcePatternType.PREFIXED,
+        f"User:{user}",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    for made in broker.admin.create_acls([member]).values():
+        made.result(10)
+
+
 def take(broker: KafkaBroker, *rights: Any, user: str = KafkaBroker.user) -> None:
     """Take these rights from a user."""
     for gone in broker.admin.delete_acls(

@@ -31,12 +31,14 @@ from watchrelay.daemon.plan import (
     overlapping,
     pinned_conflict,
     plan_entries,
+    replicas_group,
     signal_spec,
     streams_by_id,
     topic_conflict,
     topic_spec,
     why_overlapping,
 )
+from watchrelay.kafka.group import check_group
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topics import Topics
@@ -93,13 +95,17 @@ def worst_exit_code(results: Sequence[CheckResult]) -> int:
 
 
 async def check_everything(settings: Settings, act_as: str = "") -> list[CheckResult]:
-    """Check cluster, resources and rights, then Kafka and its topics. `act_as`: the account whose
-    rights are checked, `system:serviceaccount:NAMESPACE:NAME`; "" for the caller's."""
+    """Check cluster, resources and rights, then Kafka, its topics and the group of the replicas.
+    `act_as`: the account whose rights are checked, `system:serviceaccount:NAMESPACE:NAME`; "" for
+    the caller's."""
     async with AsyncExitStack() as stack:
         client, streams, results = await connected(settings, stack, act_as)
         if client is not None:
             results.extend(await _rights(client, streams))
-    return [*results, *await check_topics(settings, streams, create=False)]
+    results += await check_topics(settings, streams, create=False)
+    if settings.sharding.enabled and not any(each.subject == "kafka" for each in results):
+        results.append(await _check_group(settings))
+    return results
 
 
 async def resolve_streams(settings: Settings) -> tuple[list[PlannedStream], list[CheckResult]]:
@@ -179,6 +185,17 @@ async def _check_topic(topics: Topics, spec: TopicSpec, *, create: bool) -> list
         CheckResult(subject, f"{made}{shape}", topic=spec, topic_facts=found),
         *(CheckResult(subject, warning, "warning", topic=spec) for warning in found.warnings),
     ]
+
+
+async def _check_group(settings: Settings) -> CheckResult:
+    group = replicas_group(settings)
+    subject = f"group {group}"
+    connection = kafka_connection(settings, client_id="watchrelay-check")
+    try:
+        return CheckResult(subject, counted(await check_group(connection, group), "member"))
+    except SinkUnavailable as error:
+        code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
+        return _error(subject, str(error), code)
 
 
 def _refused(spec: TopicSpec, reason: str) -> CheckResult:

@@ -161,6 +161,11 @@ def signal_topic(settings: Settings) -> str:
     return f"{settings.kafka.topic_prefix}.{settings.cluster}.signal"
 
 
+def replicas_group(settings: Settings) -> str:
+    """The group by which replicas share the streams."""
+    return f"{settings.kafka.topic_prefix}.{settings.cluster}.relays"
+
+
 def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
     """Why a stream may not be written as the config asks, for its description pins another
     shape; "" when it may."""

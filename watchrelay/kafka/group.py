@@ -18,7 +18,7 @@ from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavail
 from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.coordinator import Coordinator, Joined
+from watchrelay.kafka.client.coordinator import Coordinator, Described, Joined
 from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.secrets import Secrets
 from watchrelay.observe.metrics import Metrics
@@ -50,7 +50,7 @@ _CURES: Final[Mapping[int, str]] = {
     24: "the brokers refuse the name of the group: choose another kafka.topicPrefix or cluster",
     26: "the brokers refuse the session timeout: set sharding.sessionTimeout between their "
     "group.min.session.timeout.ms and group.max.session.timeout.ms",
-    _FORBIDDEN: "this user may not: grant READ on the group",
+    _FORBIDDEN: "this user may not be a member: grant READ on the group or its prefix",
     81: "the group is full: raise group.max.size of the brokers, or run fewer replicas",
 }
 """By error code, what an operator can do."""
@@ -64,6 +64,8 @@ _ATTEMPTS_A_SESSION: Final = 2
 _AWAY_PAUSE_S: Final = 0.2
 _UNEXPECTED_PAUSE_S: Final = 1.0
 _REFUSED_PAUSE_S: Final = 30.0
+_CHECK_S: Final = 10.0
+"""The first search for a coordinator has the brokers create the topic of all groups."""
 _SAME_NAME_S: Final = 60.0
 """A static member that is unknown twice within this time shares its name with another process."""
 
@@ -200,9 +202,9 @@ class GroupMember:
             else:
                 code = await self._join(coordinator)
         except (KafkaError, OSError) as error:
-            code = getattr(error, "errno", None) or 0  # of the search for the coordinator
-            if code not in _AWAY and code not in _CURES:
+            if (found := _code_of(error)) is None:
                 return self._away(unreachable(self._connection, error))
+            code = found
         except SinkUnavailable as error:  # secrets that cannot be read
             return self._away(error)
         return self._answered(code)
@@ -391,25 +393,44 @@ async def check_group(connection: KafkaConnection, group: str) -> int:
     """
     brokers = Brokers(connection)
     try:
-        coordinator = await brokers.coordinator(group)
-        try:
-            # nobody's heartbeat needs the right of a member, and changes nothing
-            code = await coordinator.heartbeat("check", 0)
-            described = await coordinator.describe()
-        finally:
-            coordinator.close()
+        async with asyncio.timeout(_CHECK_S):
+            while True:
+                described = await _described(brokers, group)
+                if described.code not in _AWAY:
+                    break
+                await asyncio.sleep(_AWAY_PAUSE_S)
     except (KafkaError, OSError) as error:
-        code = getattr(error, "errno", None) or 0
-        if code not in _CURES:
-            raise unreachable(connection, error) from error
-        raise _unusable(group, code) from error
+        raise unreachable(connection, error) from error
     finally:
         brokers.close()
     if described.members and described.protocol_type != PROTOCOL_TYPE:
-        code = _INCONSISTENT
-    if code in _CURES:
-        raise _unusable(group, code)
+        raise _unusable(group, _INCONSISTENT)
+    if described.code in _CURES:
+        raise _unusable(group, described.code)
     return described.members
+
+
+async def _described(brokers: Brokers, group: str) -> Described:
+    """The group, with the code that a member would get. Raises: KafkaError, OSError."""
+    try:
+        coordinator = await brokers.coordinator(group)
+    except KafkaError as error:
+        if (code := _code_of(error)) is None:
+            raise
+        return Described(code, "", 0)
+    try:
+        described = await coordinator.describe()
+        # a heartbeat of nobody needs the right of a member, and changes nothing
+        code = await coordinator.heartbeat("check", 0)
+        return described._replace(code=described.code or code)
+    finally:
+        coordinator.close()
+
+
+def _code_of(error: Exception) -> int | None:
+    """The code of the answer to a search for the coordinator, None for any other error."""
+    code = getattr(error, "errno", None)
+    return code if code in _AWAY or code in _CURES else None
 
 
 def _unusable(group: str, code: int) -> SinkMisconfigured:
