@@ -22,7 +22,6 @@ from tests.support.charttools import (
 from tools.chart.generate import restart_keys
 from watchrelay import __version__
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.checks import LATER
 
 pytestmark = pytest.mark.usefixtures("tools")
 
@@ -148,44 +147,42 @@ def test_the_chart_is_of_the_programs_version() -> None:
     } <= {"added", "changed", "fixed"}
 
 
-def test_the_matrix_has_several_replicas_as_soon_as_the_daemon_shares_streams() -> None:
-    later = ("sharding", "enabled") in {row.path for row in LATER}
-    assert later != (CHART / "ci" / "ha-values.yaml").exists(), (
-        "ci/ha-values.yaml is due, with what test_several_replicas_... shows"
-    )
-
-
 def test_several_replicas_share_by_the_group_and_roll(tmp_path: Path) -> None:
-    """The schema keeps to what this release of the daemon can do; what the templates make of more
-    replicas is held all the same."""
     config = {
         "cluster": "c",
         "kafka": {"bootstrapServers": ["k:1"]},
         "resources": [{"resource": "pods"}],
     }
     values = values_file(tmp_path, config, replicas=2)
-    objects = {each["kind"]: each for each in rendered(values, "--skip-schema-validation")}
+    objects = {each["kind"]: each for each in rendered(values)}
     assert objects["Deployment"]["spec"]["strategy"] == {
         "type": "RollingUpdate",
         "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
     }
-    assert yaml.safe_load(objects["ConfigMap"]["data"]["config.yaml"])["sharding"] == {
-        "enabled": True
+    written = yaml.safe_load(objects["ConfigMap"]["data"]["config.yaml"])
+    assert written["sharding"] == {"enabled": True}
+    assert written["revision"] == 1
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--set=sharding.instance=$(POD_NAME)" in container["args"]
+    assert container["env"] == [
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    ]
+    (term,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    labels = objects["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert term["podAffinityTerm"] == {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": labels},
     }
     assert objects["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
     budget = values_file(tmp_path, config, replicas=3, podDisruptionBudget={"maxUnavailable": 2})
     assert [
-        each["spec"]["maxUnavailable"]
-        for each in rendered(budget, "--skip-schema-validation")
-        if "Budget" in each["kind"]
+        each["spec"]["maxUnavailable"] for each in rendered(budget) if "Budget" in each["kind"]
     ] == [2]
     budget = values_file(tmp_path, config, replicas=3, podDisruptionBudget={"enabled": False})
-    assert [
-        each for each in rendered(budget, "--skip-schema-validation") if "Budget" in each["kind"]
-    ] == []
+    assert [each for each in rendered(budget) if "Budget" in each["kind"]] == []
     refused = template(
         values_file(tmp_path, {**config, "sharding": {"enabled": False}}, replicas=2),
-        "--skip-schema-validation",
     )
     assert "cannot be combined with more than one replica" in refused.stderr
 

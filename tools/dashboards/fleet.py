@@ -106,6 +106,64 @@ FLEET: Final[Rows] = (
         ),
     ),
     (
+        "Replicas",
+        (
+            Panel(
+                "Members of the group",
+                "Replicas that share the streams, as the leader of the group counts them; 0 where "
+                "no streams are shared.",
+                "short",
+                (
+                    (
+                        f"max by (namespace, cluster) (watchrelay_group_members{{{ALL}}})",
+                        "{{namespace}}/{{cluster}}",
+                    ),
+                ),
+                counts=True,
+            ),
+            Panel(
+                "Streams by pod",
+                "How many streams each pod writes.",
+                "short",
+                ((f"sum by (pod) (watchrelay_stream_owned{{{STREAMS}}})", "{{pod}}"),),
+                stacked=True,
+                counts=True,
+            ),
+            Panel(
+                "Assignments",
+                "How often the leader assigned the streams, and why. A rebalance stops nothing.",
+                "short",
+                (
+                    (
+                        (
+                            "sum by (reason) "
+                            f"(increase(watchrelay_group_rebalances_total{{{ALL}}}{RATE}))"
+                        ),
+                        "{{reason}}",
+                    ),
+                    (f"max(changes(watchrelay_group_generation{{{ALL}}}{RATE}))", "generations"),
+                ),
+                counts=True,
+            ),
+            Panel(
+                "In doubt",
+                "Seconds per second in which a replica could not know whether it is still in the "
+                "group, and how often that began.",
+                "short",
+                (
+                    (
+                        f"sum by (pod) (rate(watchrelay_group_doubt_seconds_total{{{ALL}}}{RATE}))",
+                        "{{pod}}: in doubt",
+                    ),
+                    (
+                        f"sum by (pod) (increase(watchrelay_group_doubts_total{{{ALL}}}{RATE}))",
+                        "{{pod}}: doubts",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
         "Kubernetes side",
         (
             Panel(

@@ -43,7 +43,6 @@ class Later:
 
 LATER: Final = (
     Later(("kafka", "delivery"), only=("idempotent",), written="idempotent"),
-    Later(("sharding", "enabled"), only=(False,), written="false"),
 )
 """What comes with a later release; remove the row when the behaviour arrives."""
 

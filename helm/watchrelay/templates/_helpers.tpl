@@ -116,6 +116,7 @@ app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- fail "config.sharding.enabled: false cannot be combined with more than one replica: the newest would claim all streams from the others" -}}
 {{- end -}}
 {{- $_ := set $config "sharding" (merge (dict "enabled" true) $sharding) -}}
+{{- $_ := set $config "revision" (default .Release.Revision $config.revision) -}}
 {{- end -}}
 {{- toJson $config -}}
 {{- end -}}
