@@ -162,20 +162,21 @@ def test_strimzis_user_and_the_documentation_name_the_rights_that_a_relay_is_sho
     """tests/integration/test_kafka_rights_real.py shows it on a broker that denies all else."""
     spec = _yaml(DEPLOY / "strimzi" / "user.yaml")["spec"]
     acls = spec["authorization"]["acls"]
-    assert {
-        (each["resource"]["type"], each["resource"]["name"], each["resource"]["patternType"])
+    wanted = sorted(
+        [*(("Topic", PREFIX, right) for right in names(RIGHTS)), ("Group", PREFIX, "READ")]
+    )
+    assert {each["resource"]["patternType"] for each in acls} == {"prefix"}
+    assert sorted(
+        (each["resource"]["type"].capitalize(), each["resource"]["name"], operation.upper())
         for each in acls
-    } == {("topic", PREFIX, "prefix")}
-    wanted = sorted(names(RIGHTS))
-    assert sorted(operation.upper() for each in acls for operation in each["operations"]) == [
-        each.replace("_", "") for each in wanted
-    ]
+        for operation in each["operations"]
+    ) == sorted((kind, name, right.replace("_", "")) for kind, name, right in wanted)
     rows = re.findall(
         r"^\| (\w+) `(.*?)` \(prefix\) ([A-Z_]+) \|",
         (ROOT / "docs" / "install.md").read_text(),
         re.MULTILINE,
     )
-    assert sorted(rows) == [("Topic", PREFIX, right) for right in wanted]
+    assert sorted(rows) == wanted
 
 
 def test_the_image_is_built_of_what_the_docker_ignore_lets_in() -> None:

@@ -19,16 +19,8 @@ from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
-from watchrelay.config.checks import LATER
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        any(row.path == ("sharding", "enabled") for row in LATER),
-        reason="the config refuses sharding.enabled in this release",
-    ),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 STREAMS = 12
 SESSION_S = 6.0
 SETTLE_S = 5.0

@@ -418,10 +418,6 @@ ENTRIES = {
             "used here (put the value in quotes)"
         )
     ],
-    # later releases
-    "- resource: pods\nsharding: {enabled: true}": [
-        "5: sharding.enabled: comes with a later release (in this one: false)"
-    ],
 }
 
 

@@ -149,7 +149,6 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
 
 REFUSED_YET = {
     ("kafka.delivery", "transactional"),
-    ("sharding.enabled", True),
 }
 
 
