@@ -745,7 +745,7 @@ public final class Reader {
               from.put(stream, value.get("from"));
             }
           }
-          default -> throw new IllegalArgumentException("control record " + record.get("key"));
+          default -> { } // a release, or a kind of a later version: nothing for a reader
         }
       }
       List<Map<String, Origin>> origins = new ArrayList<>();

@@ -222,7 +222,8 @@ async def test_a_name_that_consumers_have_taken_is_reported_with_the_cure(
         assert "another kind of program" in problem["message"]
     # it is gone, and the name is free
     await asyncio.to_thread(late.await_event, "assigned", deadline_s=60.0)
-    assert late.of("problem")[-1]["message"] == ""
+    cleared = await asyncio.to_thread(late.await_event, "problem", 2)
+    assert cleared["message"] == ""
 
 
 @pytest.mark.parametrize("version", versions("3.9", "4.1"))

@@ -144,6 +144,8 @@ FLEET: Final[Rows] = (
                     (f"max(changes(watchrelay_group_generation{{{ALL}}}{RATE}))", "generations"),
                 ),
                 counts=True,
+                empty="nothing was assigned since the start",
+                may_be_empty=True,
             ),
             Panel(
                 "In doubt",
