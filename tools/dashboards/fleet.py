@@ -137,15 +137,14 @@ FLEET: Final[Rows] = (
                     (
                         (
                             "sum by (reason) "
-                            f"(increase(watchrelay_group_rebalances_total{{{ALL}}}{RATE}))"
+                            f"(increase(watchrelay_group_rebalances_total{{{ALL}}}{RATE})) "
+                            "or on() vector(0)"
                         ),
                         "{{reason}}",
                     ),
                     (f"max(changes(watchrelay_group_generation{{{ALL}}}{RATE}))", "generations"),
                 ),
                 counts=True,
-                empty="nothing was assigned since the start",
-                may_be_empty=True,
             ),
             Panel(
                 "In doubt",
