@@ -36,6 +36,10 @@ _DIE_WITH_PARENT = (
     "os.execvp(sys.argv[2], sys.argv[2:])"
 )
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
+# One byte each: who was given a port holds a lock on its byte until its interpreter ends.
+_PORTS_GIVEN = Path(tempfile.gettempdir()) / f"watchrelay-ports-{os.getuid()}"
+_ports_given: set[int] = set()
+_ports_file: IO[bytes] | None = None
 
 
 class PartError(Exception):
@@ -70,7 +74,8 @@ def free_port() -> int:
 
     Source: bind(0) answers from the range of outgoing connections; a client that keeps dialling a
     dead port of that range may be given the same number as its source and connect to itself, and
-    the part could not come back to it.
+    the part could not come back to it. For the same reason no port is given twice, to whichever
+    worker of the run: a part that is down for a moment finds its port free.
     """
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     draw = random.SystemRandom()
@@ -85,8 +90,25 @@ def free_port() -> int:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
+            port = int(probe.getsockname()[1])
+        if _take_port(port):
+            return port
     raise PartError("no free loopback port found")
+
+
+def _take_port(port: int) -> bool:
+    """Whether nobody was given it, in this interpreter or in another one that lives."""
+    global _ports_file
+    _ports_file = _ports_file or _PORTS_GIVEN.open("ab")
+    try:
+        # A process never locks itself out, hence the set.
+        fcntl.lockf(_ports_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    if port in _ports_given:
+        return False
+    _ports_given.add(port)
+    return True
 
 
 def listens(port: int) -> bool:
