@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiokafka import TopicPartition
+
 from tests.simulation.apiserver import Api
 from tests.simulation.broker import Wire
 from tests.simulation.process import (
@@ -39,6 +41,7 @@ from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.group import GroupMember
+from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topics import Topics
@@ -65,8 +68,8 @@ class Runner(StreamRunner):
         self._context.sink.open(TOPIC, STREAM, self.restart, made=False)
         return 1 << 20
 
-    def _reader(self) -> LogReader:
-        return Reader(self.spec, self.replica.world, self._context.sink)
+    def _reader(self, spec: StreamSpec, turn: asyncio.Semaphore) -> LogReader:
+        return Reader(spec, self.replica.world, self._context.sink)
 
     async def _highest_epoch(self) -> int:
         return await Life._highest_epoch(self.replica)  # type: ignore[arg-type]
@@ -89,6 +92,32 @@ class Runner(StreamRunner):
             now_s=now_s,
             wall_ms=wall_ms,
         )
+
+
+class LogFollowing:
+    """As kafka/log_follower.py, without a client."""
+
+    def __init__(self, world: ReplicaWorld, wire: Wire) -> None:
+        self._world, self._wire = world, wire
+        self._logs: list[FollowedLog] = []
+
+    def follow(self, log: FollowedLog) -> None:
+        self._logs.append(log)
+
+    def unfollow(self, log: FollowedLog) -> None:
+        if log in self._logs:
+            self._logs.remove(log)
+
+    async def run(self) -> None:
+        rng, delay_s = self._world.rng, self._world.weather.delay_s
+        while not self._wire.dead:
+            await asyncio.sleep(rng.random() * (0.2 + delay_s))
+            for log in list(self._logs):
+                for partition, start in enumerate(log.next):
+                    stored = self._world.broker.log(TopicPartition(log.topic, partition))
+                    stop = min(stored.end, start + rng.randint(1, 40))
+                    log.take(partition, stored.read(start, stop))
+                    log.next[partition] = stop
 
 
 class NotedControl(Control):
@@ -135,11 +164,13 @@ class Replica(Suspendable):
             statuses=self.statuses,
             api_answers=self._api_answers,
             balance_after_s=world.balance_after_s,
+            standbys=world.standbys,
             rng=self.rng,
             now_s=now_s,
             boot_s=now_s,
             wall_ms=wall_ms,
         )
+        follower = LogFollowing(world, self.wire)
         self.spec = Life.make_spec(self)  # type: ignore[arg-type]
         context = DaemonContext(
             settings=settings_of(["pods"]),
@@ -155,6 +186,7 @@ class Replica(Suspendable):
             holder=self.name,
             heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
             sharing=self.sharing,
+            follower=follower,
             rng=self.rng,
         )
         context.control_made.set()
@@ -163,7 +195,7 @@ class Replica(Suspendable):
         )
         self.runner = self.runner_class(planned, context)
         self.runner.replica = self
-        self._sink = sink
+        self._sink, self._follower = sink, follower
         self.status = self.statuses.open(STREAM)
 
     @property
@@ -227,6 +259,7 @@ class Replica(Suspendable):
                         (self._sink.run(), "sink"),
                         (self.control.run(), "control"),
                         (self.sharing.run(), "group"),
+                        (self._follower.run(), "standby"),
                     )
                 ]
                 running = tasks.create_task(self.runner.run(), name="stream")
@@ -321,6 +354,7 @@ class ReplicaWorld(World):
             self.weather.late = rng.choice([0.0, 0.05])
             self.weather.api_cut = rng.choice([0.0, 0.05])
         self.balance_after_s = rng.choice([5.0, 60.0])
+        self.standbys = rng.choice([0, 1, 1, 2])
         self.group = FakeGroup()
         self.replicas: list[Replica] = []
         self._claims: list[tuple[Replica, int]] = []

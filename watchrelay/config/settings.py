@@ -299,6 +299,10 @@ class ShardingSettings(Section):
     """How long a silent replica keeps its streams. Default: 6s, which is also the least; the
     brokers bound it by `group.min.session.timeout.ms` and `group.max.session.timeout.ms`."""
 
+    standbys: Count = Field(default=1, ge=0, le=100)
+    """How many replicas beside the owner follow each stream, so that one of them goes on without
+    reading it back. Default: 1; 0 saves memory."""
+
     balance_after_s: Annotated[float, period("1s")] = _written("60s")
     """How long no replica must have come or gone before streams move so that all replicas have the
     same load. Default: 60s; least: 1s."""

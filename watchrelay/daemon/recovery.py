@@ -22,12 +22,14 @@ from watchrelay.kafka.range_reader import OffsetRange, RangeReader, Turn
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.recovery import (
+    Decision,
     FirstSnapshot,
     LogRecovery,
     ReadAgainFromStart,
     RecoveredState,
     decide,
     interleaved,
+    lowest_frontier,
     recovered_state,
 )
 from watchrelay.publish.writer import StreamRelay
@@ -132,6 +134,38 @@ class LogReader:
         return content
 
 
+class LogFold:
+    """One stream's log as far as it was read, recovered in pieces into entries of `store`.
+
+    `next`: by partition, the offset to read on from; None: the start.
+    """
+
+    def __init__(self, spec: StreamSpec, store: Store, start: Sequence[int | None]) -> None:
+        self.recoveries = [
+            LogRecovery(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)
+        ]
+        self.spec, self.store, self.next = spec, store, list(start)
+        self.records = 0
+        self._lowest = "0"
+
+    @property
+    def outdated(self) -> bool:
+        """What was read keeps the watch from going on; read from a newer snapshot, it may not."""
+        return any(each.api_server_restored or not each.ordered for each in self.recoveries)
+
+    def take(self, partition: int, records: list[Decoded]) -> None:
+        """Apply the next records of a partition. What no watch can show again is forgotten, so that
+        a log that is followed for weeks costs its live objects."""
+        self.records += len(records)
+        self.recoveries[partition].apply(records)
+        self.store.loading([recovery.entries for recovery in self.recoveries])
+        lowest = lowest_frontier(self.recoveries)
+        if lowest != self._lowest:
+            self._lowest = lowest
+            for recovery in self.recoveries:
+                recovery.forget_deleted(lowest)
+
+
 async def resume(
     spec: StreamSpec,
     relay: StreamRelay,
@@ -139,41 +173,42 @@ async def resume(
     reader: Reads,
     epoch: int,
     *,
+    followed: LogFold | None = None,
     recreated: bool = False,
     foreign: bool = False,
 ) -> RecoveredState:
     """Read back, fill `store`, tell `relay`; what was found decides how the watch begins.
-    `recreated` and `foreign` as for `decide`.
+    `recreated` and `foreign` as for `decide`. `followed`, of this store, is read on; where that
+    does not match its digests, everything is read back.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim."""
-    began_s, read = clock.now_s(), 0
-    recoveries = [
-        LogRecovery(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)
-    ]
+    began_s, places = clock.now_s(), relay.to_read
 
-    def take(partition: int, records: list[Decoded]) -> None:
-        nonlocal read
-        read += len(records)
-        recoveries[partition].apply(records)
-        store.loading([recovery.entries for recovery in recoveries])
+    async def read_on(fold: LogFold) -> Decision:
+        # Where our claim is the very first record there is nothing to read: a new topic costs no
+        # consumer.
+        spans = [
+            OffsetRange(partition, start, stop + 1 if stop else 0)
+            for partition, (start, (_, stop)) in enumerate(zip(fold.next, places, strict=True))
+        ]
+        whole = await reader.spans(spans, fold.take)
+        return decide(
+            fold.recoveries,
+            config=spec.config_hash,
+            from_start=whole,
+            recreated=recreated,
+            foreign=foreign,
+            bookmarks=spec.plan.bookmarks,
+        )
 
-    places = relay.to_read
-    # Where our claim is the very first record there is nothing to read: a new topic costs no
-    # consumer.
-    spans = [
-        OffsetRange(partition, start, stop + 1 if stop else 0)
-        for partition, (start, stop) in enumerate(places)
-    ]
-    whole = await reader.spans(spans, take)
-    decision = decide(
-        recoveries,
-        config=spec.config_hash,
-        from_start=whole,
-        recreated=recreated,
-        foreign=foreign,
-        bookmarks=spec.plan.bookmarks,
-    )
+    fold = followed or LogFold(spec, store, [start for start, _ in places])
+    earlier, decision = fold.records, await read_on(fold)
+    if followed is not None and isinstance(decision, ReadAgainFromStart | FirstSnapshot):
+        log.info("followed log does not verify, reading it back", extra={"stream": spec.id})
+        fold = LogFold(spec, store, [start for start, _ in places])
+        earlier, decision = 0, await read_on(fold)
+    recoveries = fold.recoveries
     if isinstance(decision, ReadAgainFromStart):
         log.warning(
             "log does not verify from its last snapshot on, reading it from its start",
@@ -186,7 +221,7 @@ async def resume(
                 OffsetRange(partition, None, places[partition][1] + 1)
                 for partition in decision.partitions
             ],
-            take,
+            fold.take,
         )
         decision = decide(
             recoveries,
@@ -218,7 +253,8 @@ async def resume(
         "log read back",
         extra={
             "stream": spec.id,
-            "records": read,
+            "records": fold.records - earlier,
+            "followed": earlier,
             "objects": len(store),
             "then": type(decision).__name__,
             "reason": getattr(decision, "reason", ""),

@@ -27,6 +27,7 @@ from watchrelay.daemon.tasks import end_all, must_run
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.group import GroupMember
+from watchrelay.kafka.log_follower import LogFollower
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
@@ -61,8 +62,9 @@ def make_context(
     control = ControlTopic(
         connection, control_spec(settings).name, sink, statuses=statuses, holder=holder
     )
-    sharing = None
+    sharing = follower = None
     if settings.sharding.enabled:
+        follower = LogFollower(connection, rng=rng)
         sharing = make_sharing(
             settings,
             client,
@@ -90,6 +92,7 @@ def make_context(
         rng=rng,
         flush_timer=flush_timer,
         sharing=sharing,
+        follower=follower,
     )
 
 
@@ -134,6 +137,7 @@ def make_sharing(
         statuses=statuses,
         api_answers=api_answers,
         balance_after_s=sharding.balance_after_s,
+        standbys=sharding.standbys,
         rng=rng,
     )
 
@@ -160,12 +164,13 @@ class Relaying:
 
     def start(self) -> None:
         """Connect to Kafka, discover and run the streams."""
-        sharing = self._context.sharing
+        sharing, follower = self._context.sharing, self._context.follower
         for work, name in (
             (self._context.sink.run(), "sink"),
             (self._control(), "control"),
             (self._signal(), "signal"),
             *(() if sharing is None else ((sharing.run(), "group"),)),
+            *(() if follower is None else ((follower.run(), "standby"),)),
             (self.supervisor.run(), "supervisor"),
         ):
             task = must_run(work, name=name, stopping=self._stopping)

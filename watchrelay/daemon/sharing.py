@@ -41,6 +41,9 @@ LOOK_TIMEOUT_S: Final = 2.0
 the producer are reset."""
 SURE_S: Final = 2.0
 """How long a replica writes on after such a look, if no heartbeat is answered meanwhile."""
+AWAIT_ASSIGNMENT_S: Final = 0.5
+"""How long a writer that reads a claim of another member waits for the assignment behind it; that
+member waits for the release for 1 s."""
 LEAVE_TIMEOUT_S: Final = 2.0
 _BALANCE_CHECK_S: Final = 1.0
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
@@ -71,6 +74,14 @@ class MakeGroup(Protocol):
     ) -> Group: ...
 
 
+class Copy(Protocol):
+    """What this replica has read of a stream. Implemented and described by standby.py."""
+
+    @property
+    def may_be_claimed(self) -> bool: ...
+    def want(self, wanted: bool) -> None: ...
+
+
 class HoldableSink(Protocol):
     """The part of the sink that a doubt stops. Implemented and described by kafka/sink.py."""
 
@@ -89,6 +100,8 @@ class _Tenure:
     since_s: float
     epoch: int | None = None
     ending: bool = False
+    outclaimed_s: float | None = None
+    """When a newer claim was noticed."""
 
 
 @dataclass(slots=True)
@@ -106,6 +119,7 @@ class Sharing:
         make_group: makes the member of the group from the callbacks of this class.
         api_answers: whether the API server answers a request now.
         balance_after_s: how long the group must be quiet before streams move to even out loads.
+        standbys: how many replicas beside the owner are to follow each stream.
     """
 
     def __init__(
@@ -118,6 +132,7 @@ class Sharing:
         statuses: StatusRegistry,
         api_answers: Callable[[], Awaitable[bool]],
         balance_after_s: float,
+        standbys: int,
         rng: random.Random | None = None,
         now_s: Callable[[], float] = clock.now_s,
         boot_s: Callable[[], float] = clock.boot_s,
@@ -125,7 +140,8 @@ class Sharing:
     ) -> None:
         self._holder, self._control, self._sink = holder, control, sink
         self._statuses, self._api_answers = statuses, api_answers
-        self._balance_after_s, self._rng = balance_after_s, rng or random.Random()
+        self._balance_after_s, self._standbys = balance_after_s, standbys
+        self._rng = rng or random.Random()
         self._now_s, self._boot_s, self._wall_ms = now_s, boot_s, wall_ms
         self._plans: dict[str, str] = {}
         self._config: tuple[tuple[int, int], str] = ((0, 0), "")
@@ -141,6 +157,7 @@ class Sharing:
         self._withheld: dict[str, _Withheld] = {}
         self._offers: dict[str, Backoff] = {}
         self._tenures: dict[str, _Tenure] = {}
+        self._warm: set[str] = set()
         self._counter = 0
         self._changed = asyncio.Event()
         self._leaving = False
@@ -208,12 +225,23 @@ class Sharing:
         """Return once the group has assigned streams to this replica, or none."""
         await self._joined.wait()
 
-    async def assigned(self, stream: str) -> str:
+    async def assigned(self, stream: str, copy: Copy) -> str:
         """Return once this replica may claim `stream`: the holder that writes it now and hands it
-        over, "" if none does."""
-        while not self.may_claim(stream):
+        over, "" if none does. While a living writer goes on, the copy is read to the end first."""
+        while True:
+            own, warm = self._assignment.own, self._assignment.warm
+            copy.want(stream in own or stream in warm)
+            if self.may_claim(stream) and (not own[stream] or copy.may_be_claimed):
+                return own[stream]
             await self._changed.wait()
-        return self._assignment.own[stream]
+
+    def warmed(self, stream: str, is_warm: bool) -> None:
+        """The copy of `stream` was read to the end, or was dropped."""
+        if is_warm:
+            self._warm.add(stream)
+        else:
+            self._warm.discard(stream)
+        self._wake()
 
     def may_claim(self, stream: str) -> bool:
         """Whether the stream is assigned to this replica and was not lost since. What a living
@@ -241,8 +269,34 @@ class Sharing:
 
     def may_finish(self, stream: str) -> bool:
         """Whether a writer that reads a newer claim may send what is queued: another replica was
-        assigned the stream, and this one cannot have been suspended."""
-        return stream not in self._assignment.own and not self.doubtful
+        assigned the stream, or claimed it a moment ago, and this one cannot have been suspended."""
+        if self.doubtful:
+            return False
+        if stream not in self._assignment.own:
+            return True
+        tenure = self._tenures.get(stream)
+        return tenure is not None and self._awaits_assignment(stream, tenure) > 0
+
+    def _awaits_assignment(self, stream: str, tenure: _Tenure) -> float:
+        """For how many seconds more the assignment behind a newer claim may come."""
+        if tenure.outclaimed_s is None:
+            tenure.outclaimed_s = self._now_s()
+        owners = self._assignment.owners
+        if owners and self._control.holder_of(stream) not in owners:
+            return 0.0  # the claim is of a writer outside the group
+        return tenure.outclaimed_s + AWAIT_ASSIGNMENT_S - self._now_s()
+
+    async def handed_over(self, stream: str) -> bool:
+        """Whether another replica was assigned the stream that it has claimed: an owner may read
+        the claim before its own assignment, and waits a moment for that."""
+        tenure = self._tenures[stream]
+        try:
+            async with asyncio.timeout(max(0.0, self._awaits_assignment(stream, tenure))):
+                while stream in self._assignment.own and not self.doubtful:
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return not self.doubtful
 
     def lost(self, stream: str) -> bool:
         """A newer claim than ours was read, or a record of its writer. Whether that is a writer
@@ -286,6 +340,7 @@ class Sharing:
                     for stream, tenure in self._tenures.items()
                     if tenure.epoch is not None and not tenure.ending
                 },
+                warm=tuple(sorted(self._warm)),
                 fit=self._fit,
                 leaving=self._leaving,
                 counter=self._counter,
@@ -311,7 +366,7 @@ class Sharing:
                 for metadata in known.values()
                 for stream in metadata.plans
             },
-            standbys=0,
+            standbys=self._standbys,
             now_ms=self._wall_ms(),
             balance=balance,
         )

@@ -35,9 +35,10 @@ from watchrelay.daemon.plan import (
     topic_conflict,
     topic_spec,
 )
-from watchrelay.daemon.recovery import READS_AT_ONCE, LogReader, resume
+from watchrelay.daemon.recovery import READS_AT_ONCE, LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
+from watchrelay.daemon.standby import CATCH_UPS_AT_ONCE, Follower, Standby
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
@@ -91,8 +92,8 @@ class DaemonContext:
 
     `settings`: those in effect. `planned`: all streams whose resources discovery knows.
     `served`: whether the API server serves a resource (None: not known). `control_made` is set
-    once the control topic is usable. `server_version`: (major, minor) once known. `sharing`: where
-    replicas share the streams."""
+    once the control topic is usable. `server_version`: (major, minor) once known. `sharing` and
+    `follower`: where replicas share the streams."""
 
     settings: Settings
     metrics: Metrics
@@ -108,12 +109,16 @@ class DaemonContext:
     heartbeat_interval: HeartbeatInterval
     server_version: tuple[int, int] | None = None
     sharing: Sharing | None = None
+    follower: Follower | None = None
     planned: Sequence[StreamSpec] = ()
     served: Callable[[Resource], Awaitable[bool | None]] = _unknown
     control_made: asyncio.Event = field(default_factory=asyncio.Event)
     rng: random.Random = field(default_factory=random.Random)
     reading_back: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE)
+    )
+    catching_up: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(CATCH_UPS_AT_ONCE)
     )
     flush_timer: FlushTimer = field(default_factory=FlushTimer)
     trim: HeapTrimmer = field(default_factory=HeapTrimmer)
@@ -142,6 +147,8 @@ class StreamRunner:
         """The topic holds records that no claim explains, newer than the last whole state."""
         self._tenure_over = False
         """Another replica writes the stream, or will: this one stands by."""
+        self._standby: Standby | None = None
+        """What was read while another replica wrote the stream."""
         self._unexpected = UnexpectedErrors()
 
     def _new_metrics(self) -> StreamMetrics:
@@ -210,8 +217,8 @@ class StreamRunner:
             begun = await unless(self._ended, self._begin(), name=f"begin {self.spec.id}")
             if begun is not None:
                 await self._follow(*begun)
-            elif self._tenure_over:
-                self._check_claims()
+            elif self._tenure_over and self._is_outclaimed():
+                await self._finish(None)
         except Fenced as error:
             # The records of a newer writer may come before its claim.
             if isinstance(error, ForeignRecords) and (
@@ -233,11 +240,13 @@ class StreamRunner:
             return error
         return None
 
-    def _check_claims(self) -> None:
-        """Raises: Fenced when another relay has claimed the stream since this one did."""
-        control, stream = self._context.control, self.spec.id
-        if self._epoch and control.outclaimed(stream, self._epoch, by_others=True):
-            raise Fenced(f"stream {stream}: a newer claim was read")
+    def _is_outclaimed(self) -> bool:
+        """Another relay has claimed the stream since this one did."""
+        stream, epoch = self.spec.id, self._epoch
+        return epoch > 0 and self._context.control.outclaimed(stream, epoch, by_others=True)
+
+    def _fenced(self) -> Fenced:
+        return Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     def _lose(self, error: Fenced) -> None:
         """Another relay writes the stream. Raises: Fenced, unless replicas share the streams."""
@@ -299,16 +308,15 @@ class StreamRunner:
             self._status.recovered("stream")
         await self._context.control.caught_up()
         former = await self._assigned()
-        self._check_claims()
+        if self._is_outclaimed():
+            raise self._fenced()
         message_bytes = await self._topic_ready()
-        store = Store(
-            self.planned.transform,
-            partitions=self.spec.partitions,
-            key_prefix=self.spec.key_prefix,
-            suppress_unchanged=self.planned.suppress_unchanged,
-            namespaces=self.spec.plan.arrival_namespaces,
-        )
-        reader = self._reader()
+        standby, self._standby = self._standby, None
+        fold = None
+        if standby is not None and not (self._topic_recreated or self._moved()):
+            fold = standby.taken(self.spec)
+        store = self._new_store(self.spec) if fold is None else fold.store
+        reader = self._reader(self.spec, self._context.reading_back)
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(
@@ -334,7 +342,16 @@ class StreamRunner:
         self._metrics.ownership_changes_total["claim"].inc()
         if self._context.sharing is not None:
             self._context.sharing.claimed(self.spec.id, self._epoch)
-        return store, relay, await self._resumed(relay, store, reader)
+        return store, relay, await self._resumed(relay, store, reader, fold)
+
+    def _new_store(self, spec: StreamSpec) -> Store:
+        return Store(
+            self.planned.transform,
+            partitions=spec.partitions,
+            key_prefix=spec.key_prefix,
+            suppress_unchanged=self.planned.suppress_unchanged,
+            namespaces=spec.plan.arrival_namespaces,
+        )
 
     async def _assigned(self) -> str:
         """Stand by until this replica may claim the stream: who writes it and hands it over, "" if
@@ -348,12 +365,51 @@ class StreamRunner:
             self._status.recovered("stream")
             self._status.state = "standby"
             self._status.owner = self._context.control.holder_of(stream)
-        former = await sharing.assigned(stream)
+        former = await self._await_assignment(sharing)
+        while not sharing.may_claim(stream):  # lost again while the standby ended
+            former = await self._await_assignment(sharing)
         self._metrics = self._new_metrics()
         self._metrics.ownership_changes_total["assigned"].inc()
         self._status.state = "waiting"
         sharing.claiming(stream, self._end_tenure)
         return former
+
+    async def _await_assignment(self, sharing: Sharing) -> str:
+        """As `Sharing.assigned`, following the stream's log meanwhile where it is to be warm."""
+        context, stream = self._context, self.spec.id
+        assert context.follower is not None, "replicas that share streams follow them"
+        lag = context.metrics.gauge("warm_lag_records")
+
+        def warmed(is_warm: bool) -> None:
+            self._status.warm = is_warm
+            context.metrics.gauge("stream_warm").labels(stream).set(is_warm)
+            sharing.warmed(stream, is_warm)
+
+        self._standby = standby = Standby(
+            self._pinned_spec,
+            self._new_store,
+            lambda spec: self._reader(spec, context.catching_up),
+            control=context.control,
+            sink=context.sink,
+            follower=context.follower,
+            warmed=warmed,
+            behind=lambda records: lag.labels(stream).set(records),
+            rng=context.rng,
+        )
+        warmed(False)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(standby.run(), name=f"standby {stream}")
+                former = await sharing.assigned(stream, standby)
+                reading.cancel()
+        finally:
+            warmed(False)
+            lag.remove_by_labels({"stream": stream})
+        return former
+
+    def _pinned_spec(self) -> StreamSpec:
+        """The stream with the keys and the partitions that its topic has."""
+        return KeyFormats(self._context.control.described_streams()).kept(self.planned.spec)
 
     def _end_tenure(self) -> None:
         self._tenure_over = True
@@ -467,14 +523,14 @@ class StreamRunner:
 
     # ---- the claim -------------------------------------------------------------------------------
 
-    def _reader(self) -> LogReader:
+    def _reader(self, spec: StreamSpec, turn: asyncio.Semaphore) -> LogReader:
         return LogReader(
-            self.spec,
+            spec,
             self._context.connection,
             self._context.sink,
             failed=self._unreadable,
             succeeded=lambda: self._status.recovered("log"),
-            turn=self._context.reading_back,
+            turn=turn,
         )
 
     def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
@@ -499,7 +555,9 @@ class StreamRunner:
             rng=self._context.rng,
         )
 
-    async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> RecoveredState:
+    async def _resumed(
+        self, relay: StreamRelay, store: Store, reader: LogReader, followed: LogFold | None
+    ) -> RecoveredState:
         self._status.state = "resuming"
         found = await resume(
             self.spec,
@@ -507,6 +565,7 @@ class StreamRunner:
             store,
             reader,
             self._epoch,
+            followed=followed,
             recreated=self._topic_recreated,
             foreign=self._foreign,
         )
@@ -602,13 +661,16 @@ class StreamRunner:
         sharing = self._context.sharing
         return sharing is not None and sharing.may_finish(self.spec.id)
 
-    async def _finish(self, relay: StreamRelay) -> None:
-        """Behind the claim of the replica that was assigned the stream: send what is queued, and
-        release it. Raises: Fenced where that is not allowed."""
+    async def _finish(self, relay: StreamRelay | None) -> None:
+        """Behind the claim of the replica that was assigned the stream: send what is queued (None:
+        nothing yet), and release it. Raises: Fenced where that is not allowed."""
         control, stream, began_s = self._context.control, self.spec.id, clock.now_s()
-        if not self._may_finish():
-            raise Fenced(f"stream {stream}: a newer claim was read")
-        released = await relay.drain(_FINISH_S)
+        sharing = self._context.sharing
+        if sharing is None or not self._may_finish():
+            raise self._fenced()
+        released = relay is None or await relay.drain(_FINISH_S)
+        if not await sharing.handed_over(stream):
+            raise self._fenced()
         if released:
             try:
                 async with asyncio.timeout(max(0.0, began_s + _FINISH_S - clock.now_s())):

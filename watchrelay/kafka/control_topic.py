@@ -186,6 +186,10 @@ class ControlTopic:
         """Where a writer that claims `stream` now starts to read it; None: at the start. Waits
         until the topic was read once."""
         await self._caught_up.wait()
+        return self.starting_point(stream, partitions)
+
+    def starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
+        """The same, as far as the topic was read."""
         held = self._state.of(stream)
         return (held if held.claimed >= 0 else self._former.of(stream)).starting_point(partitions)
 

@@ -80,6 +80,9 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     ("gauge", ("version", "revision")): {"build_info": "1, labelled with the version that runs."},
     ("gauge", ("stream",)): {
         "stream_owned": "1 while this process owns the stream, else 0.",
+        "stream_warm": "1 while this process follows a stream that another one writes, and has "
+        "read it to its end, else 0.",
+        "warm_lag_records": "Offsets of the topic of such a stream that are not read yet.",
         "stream_epoch": "Epoch under which this process writes the stream.",
         "last_event_timestamp_seconds": "When the newest event was received, Unix time.",
         "last_heard_timestamp_seconds": "When the API server last sent data on this stream, "
@@ -191,6 +194,8 @@ CATALOGUE: Final = {
 
 _SERIES = re.compile(rb"^(\w+)([{ ])", re.MULTILINE)
 """The begin of a series in the text format: its name, then its labels or its value."""
+_KEPT = {"stream_owned", "stream_warm"}
+"""Gauges that each replica has of each stream."""
 _COLLECTED = {"relay_lag_seconds", "gc_pause_seconds"}
 """They are counted outside the library, and read when somebody asks."""
 
@@ -271,6 +276,7 @@ class StreamMetrics(_Children):
     events_conflated_total: Counter
     store_objects: Gauge
     stream_owned: Gauge
+    stream_warm: Gauge
     stream_epoch: Gauge
     stream_failures_total: Counter
     ownership_changes_total: dict[str, Counter]
@@ -413,11 +419,12 @@ class Metrics:
             self._collected.lags.pop(stream, None)
 
     def forget_gauges(self, stream: str) -> None:
-        """Drop the gauges of a stream that another replica writes, but for `stream_owned`, so that
-        sums and maxima over the replicas are right. `stream` makes them again."""
+        """Drop the gauges of a stream that another replica writes, but for `stream_owned` and
+        `stream_warm`, so that sums and maxima over the replicas are right. `stream` makes them
+        again."""
         self._streams.pop(stream, None)
         for name, family in self._families.items():
-            is_kept = name == "stream_owned" or "stream" not in CATALOGUE[name].labels
+            is_kept = name in _KEPT or "stream" not in CATALOGUE[name].labels
             if isinstance(family, Gauge) and not is_kept:
                 family.remove_by_labels({"stream": stream})
 

@@ -110,7 +110,8 @@ class StreamStatus:
     the epoch.
 
     `troubles`: what is wrong, by reporter, the newest last. `complete`: the whole state has been
-    acknowledged by Kafka once in this process. `list_due`: a list is under way, or must come.
+    acknowledged by Kafka once in this process. `warm`: of a stream that another replica writes, the
+    log was read to its end, and is followed. `list_due`: a list is under way, or must come.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
     first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
@@ -124,6 +125,7 @@ class StreamStatus:
     epoch: int | None = None
     frontier: str | None = None
     owner: str | None = None
+    warm: bool = False
     troubles: dict[Reporter, Trouble] = field(default_factory=dict)
     next_attempt_ms: int | None = None
     last_snapshot: str | None = None

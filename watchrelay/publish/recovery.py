@@ -166,6 +166,14 @@ class LogRecovery:
             entry.packed = self._pack(value, entry.resource_version)
         self._values.clear()
 
+    def forget_deleted(self, before: str) -> None:
+        """Forget the deletes up to this version: no watch continues from an older one."""
+        self.deleted = {
+            key: version
+            for key, version in self.deleted.items()
+            if compare(version, before) in {1, None}
+        }
+
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
         """Advance to this position. An epoch begins with its claim, sequence 1."""
         state = self.state
@@ -261,6 +269,11 @@ def _in_order(version: str) -> tuple[int, str]:
     return len(version), version
 
 
+def lowest_frontier(recoveries: Sequence[LogRecovery]) -> str:
+    """That of the partition from which a watch continues."""
+    return min((recovery.frontier for recovery in recoveries), key=_in_order)
+
+
 def decide(
     recoveries: Sequence[LogRecovery],
     *,
@@ -311,7 +324,7 @@ def decide(
         return ListAndDiff("resourceVersions cannot be compared")
     if any(recovery.api_server_restored for recovery in recoveries):
         return ListAndDiff("the API server was restored from a backup since the last snapshot")
-    lowest = min(frontiers, key=_in_order)
+    lowest = lowest_frontier(recoveries)
     if not bookmarks and any(
         compare(recovery.newest_of_lists, lowest) == 1 for recovery in recoveries
     ):

@@ -142,6 +142,8 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("sharding.enabled", False, {}),
     ("sharding.enabled", True, {}),
     ("sharding.sessionTimeout", "10s", {}),
+    ("sharding.standbys", 0, {}),
+    ("sharding.standbys", 2, {}),
     ("sharding.balanceAfter", "15m", {}),
     ("sharding.instance", "relay-0", {}),
     ("revision", 7, {}),

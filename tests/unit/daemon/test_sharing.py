@@ -20,7 +20,7 @@ from watchrelay.daemon.assignor import (
     encode,
 )
 from watchrelay.daemon.ownership import retirement_holder
-from watchrelay.daemon.sharing import SURE_S, UNFIT_AFTER_S, Sharing
+from watchrelay.daemon.sharing import AWAIT_ASSIGNMENT_S, SURE_S, UNFIT_AFTER_S, Sharing
 from watchrelay.observe.status import StatusRegistry
 
 BALANCE_AFTER_S = 60.0
@@ -56,14 +56,16 @@ class ScriptedGroup:
         assert metadata is not None
         return metadata
 
-    def give(self, own: dict[str, str], *others: str, joining: bool = True) -> None:
+    def give(
+        self, own: dict[str, str], *others: str, joining: bool = True, warm: tuple[str, ...] = ()
+    ) -> None:
         """The next generation. `others`: holders of the other members; `joining` False: the replica
         joined before what happened last."""
         if joining:
             self._metadata()
         self.generation += 1
         owners: dict[str, tuple[str, ...]] = {"h": tuple(own), **dict.fromkeys(others, ())}
-        self._assigned(self.generation, encode(MemberAssignment(own, (), owners)))
+        self._assigned(self.generation, encode(MemberAssignment(own, warm, owners)))
 
 
 class HeldSink:
@@ -91,6 +93,18 @@ class HeldSink:
         return len(self._control.records)
 
 
+class KnownCopy:
+    """A copy that is as the test sets it."""
+
+    def __init__(self, *, may_be_claimed: bool = True) -> None:
+        self.may_be_claimed = may_be_claimed
+        self.wanted: list[bool] = []
+
+    def want(self, wanted: bool) -> None:
+        if self.wanted[-1:] != [wanted]:
+            self.wanted.append(wanted)
+
+
 class Replica:
     """`Sharing` with everything around it."""
 
@@ -109,6 +123,7 @@ class Replica:
             statuses=self.statuses,
             api_answers=self._answers,
             balance_after_s=BALANCE_AFTER_S,
+            standbys=1,
             rng=random.Random(1),
             now_s=loop.time,
             boot_s=loop.time,
@@ -173,7 +188,7 @@ async def running() -> AsyncIterator[Replica]:
 async def test_a_stream_is_claimed_once_it_is_assigned_and_no_other() -> None:
     async with running() as replica, asyncio.TaskGroup() as tasks:
         waits = {
-            stream: tasks.create_task(replica.sharing.assigned(stream))
+            stream: tasks.create_task(replica.sharing.assigned(stream, KnownCopy()))
             for stream in ("pods", "jobs")
         }
         await asyncio.sleep(100.0)
@@ -195,7 +210,7 @@ async def test_from_a_living_writer_a_stream_is_claimed_after_the_next_answer_of
         await asyncio.sleep(20.0)
         assert not replica.sharing.may_claim("pods"), "it cannot watch: the writer goes on"
         replica.api_answers = True
-        assert await replica.sharing.assigned("pods") == "other"
+        assert await replica.sharing.assigned("pods", KnownCopy()) == "other"
         replica.api_answers = False
         replica.group.give({"pods": "other", "jobs": ""}, "other")
         assert replica.sharing.may_claim("pods"), "it is assigned since before the answer"
@@ -248,6 +263,111 @@ async def test_what_is_taken_away_is_written_until_a_newer_claim_is_read() -> No
         await replica.claimed_by("other")
         await until(lambda: replica.ended == ["pods"])
         assert replica.sharing.may_finish("pods")
+
+
+@virtual
+async def test_an_owner_that_reads_the_claim_before_its_assignment_finishes_once_that_comes() -> (
+    None
+):
+    async with running() as replica, asyncio.TaskGroup() as tasks:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        await replica.claimed_by("other")
+        assert replica.ended == ["pods"]
+        assert replica.sharing.may_finish("pods"), "a member claims what it was assigned"
+        finishing = tasks.create_task(replica.sharing.handed_over("pods"))
+        await asyncio.sleep(AWAIT_ASSIGNMENT_S / 2)
+        assert not finishing.done()
+        replica.group.give({}, "other")
+        assert await finishing
+        assert replica.sharing.may_finish("pods")
+
+
+@virtual
+async def test_an_assignment_that_does_not_come_is_awaited_for_a_moment_only() -> None:
+    loop = asyncio.get_running_loop()
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        await replica.claimed_by("other")
+        assert replica.sharing.may_finish("pods")
+        began_s = loop.time()
+        assert not await replica.sharing.handed_over("pods")
+        assert loop.time() - began_s <= AWAIT_ASSIGNMENT_S + 0.01
+        assert not replica.sharing.may_finish("pods")
+
+
+@virtual
+async def test_in_doubt_no_assignment_is_awaited() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        replica.group.doubtful = True
+        replica.sink.away = True
+        await replica.claimed_by("other")
+        assert not replica.sharing.may_finish("pods")
+        assert not await replica.sharing.handed_over("pods")
+
+
+# ---- warm copies ---------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_copy_is_wanted_while_the_stream_is_assigned_warm_or_to_be_written() -> None:
+    async with running() as replica, asyncio.TaskGroup() as tasks:
+        copy = KnownCopy(may_be_claimed=False)
+        waiting = tasks.create_task(replica.sharing.assigned("pods", copy))
+        for own, warm, wanted in (
+            ({}, ("jobs",), False),
+            ({}, ("pods",), True),
+            ({}, (), False),
+            ({"pods": "other"}, (), True),
+        ):
+            replica.group.give(own, "other", warm=warm)
+            await asyncio.sleep(0.01)
+            assert copy.wanted[-1] is wanted
+        waiting.cancel()
+
+
+@virtual
+async def test_from_a_living_writer_a_stream_is_claimed_once_it_is_warm_else_at_once() -> None:
+    async with running() as replica, asyncio.TaskGroup() as tasks:
+        copy = KnownCopy(may_be_claimed=False)
+        waiting = tasks.create_task(replica.sharing.assigned("pods", copy))
+        replica.group.give({"pods": "other"}, "other")
+        await asyncio.sleep(100.0)
+        assert not waiting.done(), "the writer goes on"
+        copy.may_be_claimed = True
+        replica.sharing.warmed("pods", True)
+        assert await waiting == "other"
+        copy.may_be_claimed = False
+        replica.group.give({"pods": ""}, "other")
+        assert await replica.sharing.assigned("pods", copy) == "", "nobody writes it"
+
+
+@virtual
+async def test_warm_streams_are_reported_until_their_copies_are_dropped() -> None:
+    async with running() as replica:
+        replica.sharing.warmed("pods", True)
+        replica.sharing.warmed("jobs", True)
+        assert replica.group.reported().warm == ("jobs", "pods")
+        replica.sharing.warmed("jobs", False)
+        assert replica.group.reported().warm == ("pods",)
+
+
+@virtual
+async def test_the_leader_assigns_as_many_standbys_as_the_config_asks_for() -> None:
+    async with running() as replica:
+        plans = {"pods": "p"}
+        members = {
+            name: encode(
+                MemberMetadata(name, plans=plans, writing={"pods": 1} if name == "a" else {})
+            )
+            for name in "abc"
+        }
+        given = replica.group.assign(members)
+        decoded = [decode_assignment(given[name]) for name in "abc"]
+        assert [each and len(each.warm) for each in decoded] == [0, 1, 0]
 
 
 # ---- lost to others ------------------------------------------------------------------------------

@@ -1,0 +1,221 @@
+"""Follows the logs of many streams from given offsets, with one consumer for all their topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from watchrelay.core import clock
+from watchrelay.core.backoff import Backoff
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import ids_of_topics, position_if_known
+from watchrelay.kafka.reader import assign, fetch, open_consumer
+from watchrelay.kafka.topic_identity import TopicIdentity
+
+_log = logging.getLogger(__name__)
+
+_FETCH_LEAST_BYTES = 1 << 20
+_FETCH_WAIT_MS = 1000
+"""A broker answers once it has that many bytes, or after this time: a few large answers cost a
+fraction of the CPU of one for each batch."""
+_PARTITION_FETCH_BYTES = 512 * 1024
+_FETCH_BYTES = 4 * 1024 * 1024
+_SILENT_AFTER_S = 20.0
+"""As in `topic_follower`."""
+_LOOK_EVERY_S = 10.0
+_LOOK_TIMEOUT_S = 5.0
+_RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
+
+
+class FollowedLog(Protocol):
+    """One stream's part of its topic."""
+
+    stream: str
+    topic: str
+    next: list[int]
+    """By partition, the offset of the first record not read."""
+
+    def take(self, partition: int, records: Sequence[Any]) -> None:
+        """The next records of the stream, as aiokafka gives them."""
+        ...
+
+    def behind(self, records: int) -> None:
+        """So many offsets of the topic are not read yet."""
+        ...
+
+    def lost(self, why: str) -> None:
+        """The log is not followed any more: what was read of it does not go on."""
+        ...
+
+
+class LogFollower:
+    """Use: `run()` as a task. What is wrong with one topic, or in what takes its records, ends the
+    following of that topic or log alone."""
+
+    def __init__(self, connection: KafkaConnection, *, rng: random.Random | None = None) -> None:
+        self._connection, self._rng = connection, rng or random.Random()
+        self._topics: dict[str, list[FollowedLog]] = {}
+        self._position: dict[TopicPartition, int] = {}
+        """Of the consumer: it never goes back."""
+        self._changed = asyncio.Event()
+        self._identity = TopicIdentity()
+        self._look_due_s = 0.0
+
+    def follow(self, log: FollowedLog) -> None:
+        """Read `log` on from `log.next`."""
+        self._topics.setdefault(log.topic, []).append(log)
+        self._identity.expect(log.topic)
+        self._changed.set()
+
+    def unfollow(self, log: FollowedLog) -> None:
+        """Hand on no more records of `log`."""
+        logs = self._topics.get(log.topic, [])
+        if log in logs:
+            logs.remove(log)
+            if not logs:
+                del self._topics[log.topic]
+                self._identity.forget(log.topic)
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Follow, through any outage, until cancelled."""
+        backoff = _RETRY
+        while True:
+            while not self._topics:
+                self._changed.clear()
+                await self._changed.wait()
+            began_s = clock.now_s()
+            try:
+                await self._life()
+            except SinkUnavailable as error:
+                healthy = clock.now_s() - began_s > _SILENT_AFTER_S
+                backoff, wait_s = backoff.after_failure(
+                    clock.now_s(), healthy=healthy, rng=self._rng
+                )
+                extra = {"error": str(error), "retry_in_s": round(wait_s, 1)}
+                _log.info("cannot follow the streams of other replicas", extra=extra)
+                await asyncio.sleep(wait_s)
+
+    async def _life(self) -> None:
+        """Follow with one consumer, until there is no log or new secrets are in use. Raises:
+        SinkUnavailable."""
+        proven = self._connection.rotation.proven
+        async with open_consumer(
+            self._connection,
+            isolation_level="read_committed",
+            metadata_max_age_ms=60_000,
+            fetch_min_bytes=_FETCH_LEAST_BYTES,
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
+            max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
+            fetch_max_bytes=_FETCH_BYTES,
+        ) as consumer:
+            self._changed.set()
+            answered_ms, answered_s = 0, clock.now_s()
+            while self._topics and self._connection.rotation.proven == proven:
+                if self._changed.is_set():
+                    self._changed.clear()
+                    self._assign(consumer)
+                await self._read(consumer)
+                # by the wall clock, which may be set: only a change of it counts
+                newest_ms = max(consumer.last_poll_timestamp(at) or 0 for at in self._position)
+                if newest_ms != answered_ms:
+                    answered_ms, answered_s = newest_ms, clock.now_s()
+                if clock.now_s() - answered_s > _SILENT_AFTER_S:
+                    raise SinkUnavailable(
+                        f"kafka at {self._connection.servers} has not answered for "
+                        f"{_SILENT_AFTER_S:g} s"
+                    )
+                if clock.now_s() >= self._look_due_s:
+                    await self._look(consumer)
+                await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
+
+    def _assign(self, consumer: Any) -> None:
+        self._position = {
+            TopicPartition(topic, partition): min(following)
+            for topic, logs in self._topics.items()
+            for partition, following in enumerate(zip(*(log.next for log in logs), strict=True))
+        }
+        assign(consumer, self._position)
+        self._look_due_s = 0.0
+
+    async def _read(self, consumer: Any) -> None:
+        try:
+            fetched = await fetch(consumer, (), wait_ms=_FETCH_WAIT_MS)
+        except TopicAuthorizationFailedError as error:
+            for topic in self._topics.keys() & set(error.args):
+                self._lose(topic, "it may not be read")
+            return
+        for place, records in fetched.items():
+            if self._in_order(place, records[0].offset):
+                self._pass_on(place, records)
+        for place, position in self._position.items():
+            at = position_if_known(consumer, place)
+            if at is not None and at != position and self._in_order(place, at):
+                self._moved(place, at)  # compaction leaves holes
+        self._tell_lag(consumer)
+
+    def _in_order(self, place: TopicPartition, offset: int) -> bool:
+        """Whether the topic goes on there; else the consumer was reset, for the offset that it
+        requested does not exist."""
+        if offset >= self._position[place]:
+            return True
+        self._lose(place.topic, f"offset {offset} follows {self._position[place] - 1}")
+        return False
+
+    def _pass_on(self, place: TopicPartition, records: Sequence[Any]) -> None:
+        by_stream: dict[bytes, list[Any]] = {}
+        for record in records:
+            for name, value in record.headers:
+                if name == "ce_wrstream":
+                    by_stream.setdefault(value or b"", []).append(record)
+                    break
+        for log in self._current(place):
+            ours, following = by_stream.get(log.stream.encode(), ()), log.next[place.partition]
+            try:
+                log.take(place.partition, [each for each in ours if each.offset >= following])
+            except Exception as error:  # noqa: BLE001 - the other logs are followed on
+                self.unfollow(log)
+                log.lost(f"{type(error).__name__}: {error}")
+        self._moved(place, records[-1].offset + 1)
+
+    def _current(self, place: TopicPartition) -> list[FollowedLog]:
+        """The logs that have read what is before the consumer: one that was added since the
+        partitions were assigned may have not."""
+        position, partition = self._position[place], place.partition
+        return [log for log in self._topics.get(place.topic, ()) if log.next[partition] >= position]
+
+    def _moved(self, place: TopicPartition, position: int) -> None:
+        for log in self._current(place):
+            log.next[place.partition] = max(position, log.next[place.partition])
+        self._position[place] = position
+
+    def _tell_lag(self, consumer: Any) -> None:
+        behind: dict[str, int] = {}
+        for place, position in self._position.items():
+            left = max(0, (consumer.highwater(place) or 0) - position)
+            behind[place.topic] = behind.get(place.topic, 0) + left
+        for topic, logs in self._topics.items():
+            for log in logs:
+                log.behind(behind.get(topic, 0))
+
+    def _lose(self, topic: str, why: str) -> None:
+        for log in list(self._topics.get(topic, ())):
+            self.unfollow(log)
+            log.lost(why)
+
+    async def _look(self, consumer: Any) -> None:
+        """Whether the topics are those that were read first."""
+        self._look_due_s = clock.now_s() + _LOOK_EVERY_S
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                answer = await ids_of_topics(consumer, list(self._topics))
+        except (KafkaError, OSError, TimeoutError) as error:
+            _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})
+            return
+        for topic, why in self._identity.seen(answer, clock.now_s()).items():
+            self._lose(topic, why)
