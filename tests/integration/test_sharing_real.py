@@ -19,6 +19,7 @@ from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
+from watchrelay.core.timestamps import parse_timestamp
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 STREAMS = 12
@@ -77,6 +78,22 @@ class Replicas:
             raise AssertionError(f"{late}: {owned}") from None
         return owned
 
+    def await_warm(self, *, deadline_s: float = 30.0) -> None:
+        """Return once each stream has one warm standby."""
+
+        def warm() -> bool:
+            warmed = [relay.metric("watchrelay_stream_warm") for relay in self.running.values()]
+            return sum(warmed) == STREAMS
+
+        wait_until("each stream has a warm standby", warm, deadline_s=deadline_s)
+
+    def logs(self) -> Callable[[], list[dict[str, Any]]]:
+        """What gives the lines that all replicas log from now on."""
+        begins = {relay: relay.log_bytes for relay in self.all}
+        return lambda: [
+            line for relay in self.all for line in relay.lines(since=begins.get(relay, 0))
+        ]
+
     def epochs(self) -> dict[str, int]:
         return {
             stream: row["epoch"]
@@ -92,6 +109,23 @@ class Replicas:
         relay = next(iter(self.running.values()))
         verified = command("verify", "-c", relay.file, "--cluster", timeout_s=120.0)
         assert verified.code == 0, verified.stdout + verified.stderr
+
+
+def gaps_s(reader: TopicReader, epochs: dict[str, int]) -> dict[str, float]:
+    """By stream that was claimed since these epochs: seconds between its newest object record
+    before that and the first one after it."""
+    reader.read()
+    times_ms: dict[str, tuple[list[int], list[int]]] = {}
+    for each in reader.records:
+        if each.stream in epochs and "ce_kind" in each.headers:
+            at_ms = parse_timestamp(each.headers["ce_time"].encode())
+            later = each.epoch > epochs[each.stream]
+            times_ms.setdefault(each.stream, ([], []))[later].append(at_ms)
+    return {
+        stream: (min(after) - max(before)) / 1000
+        for stream, (before, after) in times_ms.items()
+        if before and after
+    }
 
 
 @pytest.fixture
@@ -118,8 +152,9 @@ def shared(testbed: Testbed) -> Callable[[], Any]:
 
 
 def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -> None:
-    with shared() as (replicas, churn, _):
-        before = replicas.owned()
+    with shared() as (replicas, churn, reader):
+        replicas.await_warm()
+        before, epochs, lines = replicas.owned(), replicas.epochs(), replicas.logs()
         killed = replicas.running.pop("a")
         killed.kill()
         began_s = time.monotonic()
@@ -128,27 +163,40 @@ def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -
         for name, streams in after.items():
             assert set(before[name]) <= set(streams), "a death moves nothing of the living"
         print(f"killed: each stream has one owner after {took_s:.2f} s")
+        resumed = [line for line in lines() if line["message"] == "log read back"]
+        assert len(resumed) == len(before["a"])
+        assert {line["then"] for line in resumed} == {"WatchFrom"}, "no list"
+        assert all(line["followed"] for line in resumed), "the new owners had followed the streams"
+        last(1.0)  # each stream has churn four times a second
+        gaps = sorted(gaps_s(reader, epochs).values())
+        print(
+            f"killed: seconds without a record {gaps}, reads {[line['took_s'] for line in resumed]}"
+        )
+        replicas.await_warm()
         churn.finish()
         replicas.verify()
 
 
 def test_a_replica_that_ends_hands_each_stream_over_and_exits_with_0(shared: Any) -> None:
-    with shared() as (replicas, churn, _):
-        before = replicas.epochs()
+    with shared() as (replicas, churn, reader):
+        replicas.await_warm()
+        before, logs = replicas.epochs(), replicas.logs()
         owned = set(replicas.owned()["a"])
         leaving = replicas.running.pop("a")
-        logs = {relay: relay.log_bytes for relay in replicas.all}
         assert leaving.stop() == 0
         replicas.await_shared(deadline_s=SETTLE_S)
-        lines = [line for relay, since in logs.items() for line in relay.lines(since=since)]
+        lines = logs()
         handed = [line for line in lines if line["message"] == "stream handed over"]
         assert {line["stream"] for line in handed} == owned
         assert all(line["released"] for line in handed), handed
         after = replicas.epochs()
         assert {stream for stream in before if after[stream] > before[stream]} == owned
-        decisions = {line["then"] for line in lines if line["message"] == "log read back"}
-        assert decisions == {"WatchFrom"}, "no list"
+        resumed = [line for line in lines if line["message"] == "log read back"]
+        assert {line["then"] for line in resumed} == {"WatchFrom"}, "no list"
+        assert all(line["followed"] for line in resumed), "the new owners had followed the streams"
         print(f"ended: finishing took {sorted(line['took_s'] for line in handed)} s")
+        last(1.0)  # each stream has churn four times a second
+        print(f"ended: seconds without a record {sorted(gaps_s(reader, before).values())}")
         churn.finish()
         replicas.verify()
         assert not replicas.said("repairing stale records"), "nothing stale in a planned move"

@@ -45,6 +45,7 @@ from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topics import Topics
+from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
@@ -108,16 +109,21 @@ class LogFollowing:
         if log in self._logs:
             self._logs.remove(log)
 
+    def hurry(self) -> None:
+        pass
+
     async def run(self) -> None:
         rng, delay_s = self._world.rng, self._world.weather.delay_s
         while not self._wire.dead:
-            await asyncio.sleep(rng.random() * (0.2 + delay_s))
+            pause_s = 0.0 if any(log.urgent for log in self._logs) else 0.5
+            await asyncio.sleep(rng.random() * (pause_s + delay_s) + 0.001)
             for log in list(self._logs):
                 for partition, start in enumerate(log.next):
                     stored = self._world.broker.log(TopicPartition(log.topic, partition))
                     stop = min(stored.end, start + rng.randint(1, 40))
                     log.take(partition, stored.read(start, stop))
                     log.next[partition] = stop
+                log.behind(0)
 
 
 class NotedControl(Control):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from watchrelay.contract.records import Decoded, MarkerRecord, decode
@@ -22,7 +22,6 @@ from watchrelay.kafka.range_reader import OffsetRange, RangeReader, Turn
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.recovery import (
-    Decision,
     FirstSnapshot,
     LogRecovery,
     ReadAgainFromStart,
@@ -135,16 +134,13 @@ class LogReader:
 
 
 class LogFold:
-    """One stream's log as far as it was read, recovered in pieces into entries of `store`.
+    """One stream's log as far as it was read, recovered in pieces into entries of `store`."""
 
-    `next`: by partition, the offset to read on from; None: the start.
-    """
-
-    def __init__(self, spec: StreamSpec, store: Store, start: Sequence[int | None]) -> None:
+    def __init__(self, spec: StreamSpec, store: Store) -> None:
         self.recoveries = [
             LogRecovery(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)
         ]
-        self.spec, self.store, self.next = spec, store, list(start)
+        self.spec, self.store = spec, store
         self.records = 0
         self._lowest = "0"
 
@@ -178,37 +174,34 @@ async def resume(
     foreign: bool = False,
 ) -> RecoveredState:
     """Read back, fill `store`, tell `relay`; what was found decides how the watch begins.
-    `recreated` and `foreign` as for `decide`. `followed`, of this store, is read on; where that
-    does not match its digests, everything is read back.
+    `recreated` and `foreign` as for `decide`. `followed`, of this store, was read up to our claim
+    already; where it does not match its digests, everything is read back.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim."""
     began_s, places = clock.now_s(), relay.to_read
-
-    async def read_on(fold: LogFold) -> Decision:
+    whole: Collection[int] = range(spec.partitions)
+    fold = followed or LogFold(spec, store)
+    if followed is None:
         # Where our claim is the very first record there is nothing to read: a new topic costs no
         # consumer.
         spans = [
             OffsetRange(partition, start, stop + 1 if stop else 0)
-            for partition, (start, (_, stop)) in enumerate(zip(fold.next, places, strict=True))
+            for partition, (start, stop) in enumerate(places)
         ]
         whole = await reader.spans(spans, fold.take)
-        return decide(
-            fold.recoveries,
-            config=spec.config_hash,
-            from_start=whole,
-            recreated=recreated,
-            foreign=foreign,
-            bookmarks=spec.plan.bookmarks,
-        )
-
-    fold = followed or LogFold(spec, store, [start for start, _ in places])
-    earlier, decision = fold.records, await read_on(fold)
-    if followed is not None and isinstance(decision, ReadAgainFromStart | FirstSnapshot):
-        log.info("followed log does not verify, reading it back", extra={"stream": spec.id})
-        fold = LogFold(spec, store, [start for start, _ in places])
-        earlier, decision = 0, await read_on(fold)
     recoveries = fold.recoveries
+    decision = decide(
+        recoveries,
+        config=spec.config_hash,
+        from_start=whole,
+        recreated=recreated,
+        foreign=foreign,
+        bookmarks=spec.plan.bookmarks,
+    )
+    if followed is not None and isinstance(decision, FirstSnapshot):
+        log.info("followed log does not verify, reading it back", extra={"stream": spec.id})
+        return await resume(spec, relay, store, reader, epoch, recreated=recreated, foreign=foreign)
     if isinstance(decision, ReadAgainFromStart):
         log.warning(
             "log does not verify from its last snapshot on, reading it from its start",
@@ -253,8 +246,8 @@ async def resume(
         "log read back",
         extra={
             "stream": spec.id,
-            "records": fold.records - earlier,
-            "followed": earlier,
+            "records": fold.records,
+            "followed": followed is not None,
             "objects": len(store),
             "then": type(decision).__name__,
             "reason": getattr(decision, "reason", ""),

@@ -9,13 +9,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from watchrelay.contract.records import Decoded
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.core.text import short
 from watchrelay.daemon.recovery import LogFold, LogReader
-from watchrelay.daemon.tasks import unless
+from watchrelay.daemon.tasks import first_of, unless
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange
@@ -26,6 +25,8 @@ log = logging.getLogger(__name__)
 
 CATCH_UPS_AT_ONCE: Final = 4
 """Streams that are read to the end for the first time, each by a consumer of its own."""
+_REST_WITHIN_S: Final = 3.0
+"""How long the rest of a log may take; then all of it is read back."""
 _AGAIN = Backoff(base_s=1.0, cap_s=300.0)
 _HEALTHY_S = 60.0
 
@@ -35,6 +36,7 @@ class Follower(Protocol):
 
     def follow(self, log: FollowedLog) -> None: ...
     def unfollow(self, log: FollowedLog) -> None: ...
+    def hurry(self) -> None: ...
     async def run(self) -> None: ...
 
 
@@ -45,13 +47,14 @@ class EndOffsets(Protocol):
 
 
 class Standby:
-    """Use: `run()` as a task, which reads while `wanted`; once that was cancelled, `fold` is what
-    was read of a warm stream. Whatever is wrong with the log costs the copy alone.
+    """Use: `run()` as a task, which reads while `want` says so. To take the stream over: cancel it,
+    claim, and call `read_rest`; `close` in any case. Whatever is wrong with the log costs the copy
+    alone.
 
     Args:
         pinned: the stream as the control topic describes it.
         warmed: called with each change of `is_warm`.
-        behind: called with the number of offsets that are not read yet.
+        lag: called with the number of offsets that are not read yet.
     """
 
     def __init__(
@@ -64,30 +67,38 @@ class Standby:
         sink: EndOffsets,
         follower: Follower,
         warmed: Callable[[bool], None],
-        behind: Callable[[int], None],
+        lag: Callable[[int], None],
         rng: random.Random,
     ) -> None:
         spec = pinned()
         self.stream, self.topic = spec.id, spec.topic
         self.next: list[int] = []
-        self.fold: LogFold | None = None
-        """What was read, of a warm stream."""
+        self.urgent = False
         self._pinned, self._make_store, self._make_reader = pinned, make_store, make_reader
         self._control, self._sink, self._follower = control, sink, follower
-        self._warmed, self._behind, self._rng = warmed, behind, rng
-        self._wanted, self._lost = asyncio.Event(), asyncio.Event()
-        self._origin: dict[str, object] | None = None
+        self._warmed, self._lag, self._rng = warmed, lag, rng
+        self._wanted, self._lost, self._reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._fold: LogFold | None = None
+        """What was read, of a warm stream."""
         self._reader: LogReader | None = None
+        self._origin: dict[str, object] | None = None
+        self._stops: Sequence[int] = ()
+        """By partition, the offset before which the rest ends."""
 
     @property
     def is_warm(self) -> bool:
         """The log was read to its end once, and is followed since."""
-        return self.fold is not None
+        return self._fold is not None
 
     @property
     def may_be_claimed(self) -> bool:
         """Nothing is gained by reading more before the claim."""
         return self.is_warm or not self._has_log()
+
+    @property
+    def store(self) -> Store | None:
+        """That of what was read, of a warm stream."""
+        return None if self._fold is None else self._fold.store
 
     def want(self, wanted: bool) -> None:
         """Whether the assignment asks for a copy; without one, what was read is dropped."""
@@ -112,15 +123,13 @@ class Standby:
             began_s = clock.now_s()
             self._lost.clear()
             try:
-                fold = await unless(self._lost, self._caught_up(), name=f"warm {self.stream}")
+                fold = await unless(self._lost, self._catch_up(), name=f"warm {self.stream}")
                 if fold is not None:
                     self._follow(fold)
                     await self._lost.wait()
             except Exception as error:  # noqa: BLE001 - without a copy a takeover takes longer
                 self.lost(f"{type(error).__name__}: {short(str(error))}")
-            finally:
-                self._follower.unfollow(self)
-            self._drop()
+            self.close()
             if self._wanted.is_set():
                 healthy = clock.now_s() - began_s > _HEALTHY_S
                 backoff, wait_s = backoff.after_failure(
@@ -128,51 +137,55 @@ class Standby:
                 )
                 await asyncio.sleep(wait_s)
 
-    async def _caught_up(self) -> LogFold:
+    async def _catch_up(self) -> LogFold:
         """The log, read to the end that it has now. Raises: SinkUnavailable, and what the log's
         records raise."""
         spec = self._pinned()
         self._origin = self._control.starting_point(spec.id, spec.partitions)
         begin = None if self._origin is None else self._origin.get("begin")
-        start = begin if isinstance(begin, list) else [None] * spec.partitions
-        fold = LogFold(spec, self._make_store(spec), start)
-        self._reader = self._make_reader(spec)
+        starts = begin if isinstance(begin, list) else [None] * spec.partitions
+        fold, self._reader = LogFold(spec, self._make_store(spec)), self._make_reader(spec)
         ends = [await self._sink.end_offset(spec.topic, each) for each in range(spec.partitions)]
-        if any(at is not None and at > end for at, end in zip(start, ends, strict=True)):
+        if any(at is not None and at > end for at, end in zip(starts, ends, strict=True)):
             raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
-        spans = [OffsetRange(at, start[at], end) for at, end in enumerate(ends)]
+        spans = [OffsetRange(at, starts[at], end) for at, end in enumerate(ends)]
         await self._reader.spans(spans, fold.take)
-        fold.next = list(ends)
+        self.next = ends
         return fold
 
     def _follow(self, fold: LogFold) -> None:
-        self.fold, self.next = fold, [at or 0 for at in fold.next]
+        self._fold = fold
         self._follower.follow(self)
         log.info("stream is warm", extra={"stream": self.stream, "records": fold.records})
         self._warmed(True)
 
-    def _drop(self) -> None:
-        if self.is_warm:
-            self.fold = None
+    def close(self) -> None:
+        """Read no more, and drop what was read."""
+        self._follower.unfollow(self)
+        if self._fold is not None:
+            self._fold = None
             self._warmed(False)
 
     # ---- FollowedLog: called by the follower -----------------------------------------------------
 
     def take(self, partition: int, records: Sequence[Any]) -> None:
         """Recover the next records."""
-        assert self.fold is not None, "followed once it is warm"
+        assert self._fold is not None, "followed once it is warm"
         assert self._reader is not None, "the fold was read by it"
+        if self._stops:
+            records = [each for each in records if each.offset < self._stops[partition]]
         understood = map(self._reader.understood, records)
-        decoded: list[Decoded] = [each for each in understood if each is not None]
-        self.fold.take(partition, decoded)
-        if self.fold.outdated and self._control.starting_point(
-            self.stream, self.fold.spec.partitions
-        ) not in (None, self._origin):
-            self.lost("a snapshot replaces what was read before")
+        self._fold.take(partition, [each for each in understood if each is not None])
+        if self._fold.outdated:
+            origin = self._control.starting_point(self.stream, self._fold.spec.partitions)
+            if origin not in (None, self._origin):
+                raise SinkUnavailable("a snapshot replaces what was read before")
 
     def behind(self, records: int) -> None:
-        """Note the lag."""
-        self._behind(records)
+        """Note how far the log was read."""
+        self._lag(records)
+        if self._stops and all(map(int.__ge__, self.next, self._stops)):
+            self._reached.set()
 
     def lost(self, why: str) -> None:
         """Read the log again."""
@@ -181,10 +194,13 @@ class Standby:
 
     # ---- the takeover ----------------------------------------------------------------------------
 
-    def taken(self, spec: StreamSpec) -> LogFold | None:
-        """What was read, if it is warm and the stream is to be written as it was read."""
-        fold = self.fold
-        if fold is None or fold.spec != spec:
+    async def read_rest(self, spec: StreamSpec, stops: Sequence[int]) -> LogFold | None:
+        """What was read of a warm stream, read on to these offsets (by partition, exclusive); None
+        where it was lost, is of another topic or number of partitions, or takes too long."""
+        fold = self._fold
+        if fold is None or fold.spec != spec or self._lost.is_set():
             return None
-        fold.next = list(self.next)
-        return fold
+        self._stops, self.urgent = stops, True
+        self._follower.hurry()
+        await first_of(self._reached, self._lost, timeout_s=_REST_WITHIN_S)
+        return fold if self._reached.is_set() and not self._lost.is_set() else None

@@ -301,6 +301,13 @@ class StreamRunner:
     async def _begin(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
         """Topic, claim, log. Nothing is promised before, so this may be cancelled anywhere.
         None: restart."""
+        try:
+            return await self._claimed()
+        finally:
+            self._close_standby()
+
+    async def _claimed(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
+        """The same."""
         if not self._context.control_made.is_set():
             if trouble := self._context.statuses.problems.get("kafka"):
                 self._status.failed("stream", trouble, cause=causes.KAFKA)
@@ -311,11 +318,8 @@ class StreamRunner:
         if self._is_outclaimed():
             raise self._fenced()
         message_bytes = await self._topic_ready()
-        standby, self._standby = self._standby, None
-        fold = None
-        if standby is not None and not (self._topic_recreated or self._moved()):
-            fold = standby.taken(self.spec)
-        store = self._new_store(self.spec) if fold is None else fold.store
+        standby, store = self._standby, None if self._standby is None else self._standby.store
+        store = self._new_store(self.spec) if store is None else store
         reader = self._reader(self.spec, self._context.reading_back)
         relay = self._relay(store, message_bytes, reader)
         try:
@@ -342,7 +346,10 @@ class StreamRunner:
         self._metrics.ownership_changes_total["claim"].inc()
         if self._context.sharing is not None:
             self._context.sharing.claimed(self.spec.id, self._epoch)
-        return store, relay, await self._resumed(relay, store, reader, fold)
+        followed = None
+        if standby is not None and not self._topic_recreated:
+            followed = await standby.read_rest(self.spec, [stop + 1 for _, stop in relay.to_read])
+        return store, relay, await self._resumed(relay, store, reader, followed)
 
     def _new_store(self, spec: StreamSpec) -> Store:
         return Store(
@@ -383,8 +390,11 @@ class StreamRunner:
         def warmed(is_warm: bool) -> None:
             self._status.warm = is_warm
             context.metrics.gauge("stream_warm").labels(stream).set(is_warm)
+            if not is_warm:
+                lag.remove_by_labels({"stream": stream})
             sharing.warmed(stream, is_warm)
 
+        self._close_standby()
         self._standby = standby = Standby(
             self._pinned_spec,
             self._new_store,
@@ -393,19 +403,19 @@ class StreamRunner:
             sink=context.sink,
             follower=context.follower,
             warmed=warmed,
-            behind=lambda records: lag.labels(stream).set(records),
+            lag=lambda records: lag.labels(stream).set(records),
             rng=context.rng,
         )
-        warmed(False)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(standby.run(), name=f"standby {stream}")
-                former = await sharing.assigned(stream, standby)
-                reading.cancel()
-        finally:
-            warmed(False)
-            lag.remove_by_labels({"stream": stream})
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(standby.run(), name=f"standby {stream}")
+            former = await sharing.assigned(stream, standby)
+            reading.cancel()
         return former
+
+    def _close_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.close()
+            self._standby = None
 
     def _pinned_spec(self) -> StreamSpec:
         """The stream with the keys and the partitions that its topic has."""

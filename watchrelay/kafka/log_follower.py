@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Sequence
@@ -14,21 +15,24 @@ from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import ids_of_topics, position_if_known
-from watchrelay.kafka.reader import assign, fetch, open_consumer
+from watchrelay.kafka.reader import RECORDS_AT_ONCE, assign, fetch, open_consumer
 from watchrelay.kafka.topic_identity import TopicIdentity
 
 _log = logging.getLogger(__name__)
 
-_FETCH_LEAST_BYTES = 1 << 20
-_FETCH_WAIT_MS = 1000
-"""A broker answers once it has that many bytes, or after this time: a few large answers cost a
-fraction of the CPU of one for each batch."""
+_PAUSE_S = 1.0
+"""Between two looks: a few large answers cost a fraction of the CPU of one for each batch."""
+_ANSWER_WAIT_MS = 50
+_LOOKS = 3
+"""What is fetched beforehand is of right after the look before, the next answer has the rest."""
+_FETCH_WAIT_MS = 2000
+"""How long a broker keeps a fetch request that it has no records for."""
 _PARTITION_FETCH_BYTES = 512 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 _SILENT_AFTER_S = 20.0
 """As in `topic_follower`."""
-_LOOK_EVERY_S = 10.0
-_LOOK_TIMEOUT_S = 5.0
+_CHECK_EVERY_S = 10.0
+_CHECK_TIMEOUT_S = 5.0
 _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 
 
@@ -39,6 +43,8 @@ class FollowedLog(Protocol):
     topic: str
     next: list[int]
     """By partition, the offset of the first record not read."""
+    urgent: bool
+    """It is read on without a pause."""
 
     def take(self, partition: int, records: Sequence[Any]) -> None:
         """The next records of the stream, as aiokafka gives them."""
@@ -62,9 +68,9 @@ class LogFollower:
         self._topics: dict[str, list[FollowedLog]] = {}
         self._position: dict[TopicPartition, int] = {}
         """Of the consumer: it never goes back."""
-        self._changed = asyncio.Event()
+        self._changed, self._hurry = asyncio.Event(), asyncio.Event()
         self._identity = TopicIdentity()
-        self._look_due_s = 0.0
+        self._check_due_s = 0.0
 
     def follow(self, log: FollowedLog) -> None:
         """Read `log` on from `log.next`."""
@@ -81,6 +87,10 @@ class LogFollower:
                 del self._topics[log.topic]
                 self._identity.forget(log.topic)
             self._changed.set()
+
+    def hurry(self) -> None:
+        """Read on now: a log has become urgent."""
+        self._hurry.set()
 
     async def run(self) -> None:
         """Follow, through any outage, until cancelled."""
@@ -109,7 +119,6 @@ class LogFollower:
             self._connection,
             isolation_level="read_committed",
             metadata_max_age_ms=60_000,
-            fetch_min_bytes=_FETCH_LEAST_BYTES,
             fetch_max_wait_ms=_FETCH_WAIT_MS,
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_bytes=_FETCH_BYTES,
@@ -120,7 +129,7 @@ class LogFollower:
                 if self._changed.is_set():
                     self._changed.clear()
                     self._assign(consumer)
-                await self._read(consumer)
+                await self._look(consumer)
                 # by the wall clock, which may be set: only a change of it counts
                 newest_ms = max(consumer.last_poll_timestamp(at) or 0 for at in self._position)
                 if newest_ms != answered_ms:
@@ -130,9 +139,18 @@ class LogFollower:
                         f"kafka at {self._connection.servers} has not answered for "
                         f"{_SILENT_AFTER_S:g} s"
                     )
-                if clock.now_s() >= self._look_due_s:
-                    await self._look(consumer)
-                await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
+                if clock.now_s() >= self._check_due_s:
+                    await self._check_topics(consumer)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if self._urgent() else _PAUSE_S):
+                await self._hurry.wait()
+        self._hurry.clear()
+
+    def _urgent(self) -> bool:
+        return any(log.urgent for logs in self._topics.values() for log in logs)
 
     def _assign(self, consumer: Any) -> None:
         self._position = {
@@ -141,18 +159,25 @@ class LogFollower:
             for partition, following in enumerate(zip(*(log.next for log in logs), strict=True))
         }
         assign(consumer, self._position)
-        self._look_due_s = 0.0
+        self._check_due_s = 0.0
 
-    async def _read(self, consumer: Any) -> None:
-        try:
-            fetched = await fetch(consumer, (), wait_ms=_FETCH_WAIT_MS)
-        except TopicAuthorizationFailedError as error:
-            for topic in self._topics.keys() & set(error.args):
-                self._lose(topic, "it may not be read")
-            return
-        for place, records in fetched.items():
-            if self._in_order(place, records[0].offset):
-                self._pass_on(place, records)
+    async def _look(self, consumer: Any) -> None:
+        """Read what is there."""
+        looks = 0
+        while looks < _LOOKS and not self._changed.is_set():
+            try:
+                fetched = await fetch(consumer, (), wait_ms=_ANSWER_WAIT_MS)
+            except TopicAuthorizationFailedError as error:
+                for topic in self._topics.keys() & set(error.args):
+                    self._lose(topic, "it may not be read")
+                return
+            for place, records in fetched.items():
+                if self._in_order(place, records[0].offset):
+                    self._pass_on(place, records)
+            if not fetched:
+                break
+            looks += sum(map(len, fetched.values())) < RECORDS_AT_ONCE
+            await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
         for place, position in self._position.items():
             at = position_if_known(consumer, place)
             if at is not None and at != position and self._in_order(place, at):
@@ -208,11 +233,11 @@ class LogFollower:
             self.unfollow(log)
             log.lost(why)
 
-    async def _look(self, consumer: Any) -> None:
+    async def _check_topics(self, consumer: Any) -> None:
         """Whether the topics are those that were read first."""
-        self._look_due_s = clock.now_s() + _LOOK_EVERY_S
+        self._check_due_s = clock.now_s() + _CHECK_EVERY_S
         try:
-            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
                 answer = await ids_of_topics(consumer, list(self._topics))
         except (KafkaError, OSError, TimeoutError) as error:
             _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})

@@ -22,7 +22,7 @@ REQUEST_TIMEOUT_S: Final = 15.0
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 3.0
 _WAIT_MS = 500
-_RECORDS_AT_ONCE = 500
+RECORDS_AT_ONCE: Final = 500
 COMMITTED: Final = {"isolation_level": "read_committed", "max_partition_fetch_bytes": 4 << 20}
 """Options of a consumer for people and verification: blind to what was aborted."""
 
@@ -79,7 +79,7 @@ async def fetch(
     consumer: Any,
     places: Collection[TopicPartition],
     *,
-    max_records: int = _RECORDS_AT_ONCE,
+    max_records: int = RECORDS_AT_ONCE,
     wait_ms: int = _WAIT_MS,
 ) -> dict[TopicPartition, list[Any]]:
     """What has been fetched of `places`, or arrives within `wait_ms`. Raises: KafkaError."""
@@ -94,7 +94,7 @@ async def read_ranges(
     ranges: Mapping[TopicPartition, tuple[int, int]],
     take: Take,
     *,
-    max_records: int = _RECORDS_AT_ONCE,
+    max_records: int = RECORDS_AT_ONCE,
     silent_after_s: float = SILENT_AFTER_S,
 ) -> None:
     """Assign each partition, and pass its records to `take` from the first offset of its range
