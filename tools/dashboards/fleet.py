@@ -130,6 +130,29 @@ FLEET: Final[Rows] = (
                 counts=True,
             ),
             Panel(
+                "Warm standbys by pod",
+                "How many streams of others each pod has read to their end and follows.",
+                "short",
+                ((f"sum by (pod) (watchrelay_stream_warm{{{STREAMS}}})", "{{pod}}"),),
+                stacked=True,
+                counts=True,
+            ),
+            Panel(
+                "Not read by standbys",
+                "Offsets of topics that standbys have not read yet, by pod: a takeover reads them.",
+                "short",
+                (
+                    (
+                        (
+                            f"sum by (pod) (watchrelay_warm_lag_records{{{STREAMS}}}) "
+                            "or on() vector(0)"
+                        ),
+                        "{{pod}}",
+                    ),
+                ),
+                counts=True,
+            ),
+            Panel(
                 "Assignments",
                 "How often the leader assigned the streams, and why. A rebalance stops nothing.",
                 "short",
