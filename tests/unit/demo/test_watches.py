@@ -4,11 +4,11 @@ selectors."""
 import asyncio
 import json
 from typing import Any
-from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import make_mocked_request
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.unit.demo.conftest import Api, short
 from watchrelay.demo.queries import WatchRequest
@@ -235,7 +235,10 @@ async def test_a_watch_of_a_future_version_with_a_bookmark_due_does_not_keep_the
         bookmark_interval_s=0.1,
         on_caught_up=lambda: turns.append(1),
     )
-    await watch.run(make_mocked_request("GET", MAPS, writer=AsyncMock()))
+    app = web.Application()
+    app.router.add_get("/", watch.run)
+    async with TestServer(app) as server, api.session.get(server.make_url("/")) as answer:
+        assert await answer.read() == b""
     assert 2 <= len(turns) <= 12, "once for each interval, and at the end"
 
 
