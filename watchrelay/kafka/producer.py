@@ -62,13 +62,15 @@ class ProducerSettings:
 
     `request_timeout_s`: how long brokers may wait for replicas; after a second more without an
     answer the connection is aborted. `stalled_after_s`: when a batch without acknowledgement, or a
-    refusal that passes in most cases, is shown to operators.
+    refusal that passes in most cases, is shown to operators. `transaction_timeout_s`: so long
+    after it began brokers abort a transaction that nobody ends.
     """
 
     batch_bytes: int = 512 * 1024
     request_bytes: int = 16 * 1024 * 1024
     request_timeout_s: float = 15.0
     stalled_after_s: float = 10.0
+    transaction_timeout_s: float = 15.0
     secrets_every_s: float = 5.0
 
 

@@ -17,9 +17,11 @@ from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol
 
 from watchrelay.core import clock
+from watchrelay.core.errors import SinkForbidden
 from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.client.transaction_coordinator import TransactionCoordinator
 from watchrelay.kafka.produce_state import (
@@ -43,8 +45,6 @@ _log = logging.getLogger(__name__)
 
 FENCED: Final = 1 << 17
 """The code of a batch whose stream has a newer claim: it is not sent any more."""
-TRANSACTION_TIMEOUT_S: Final = 15.0
-"""So long after it began the brokers abort a transaction that nobody ends."""
 
 Result = Literal["committed", "aborted", "unknown"]
 """How a transaction ended. After `unknown` its records may be in the topic twice."""
@@ -76,12 +76,15 @@ CONCURRENT_TRANSACTIONS; -1 UNKNOWN_SERVER_ERROR, 7 REQUEST_TIMED_OUT, 13 NETWOR
 COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR; 3
 UNKNOWN_TOPIC_OR_PARTITION, 29, 31 and 53 of rights, 50 INVALID_TRANSACTION_TIMEOUT, 55
 OPERATION_NOT_ATTEMPTED, for another partition of the request."""
+_AWAY: Final = frozenset((14, 15, 16))
 _OVER: Final = frozenset((48, 51, 120))
 """Answers to a batch by which its transaction is over, beside those by which its identity is."""
 
 _SOON_S, _SOON_MAX_S = 0.001, 0.05
 _ELSEWHERE_S, _ELSEWHERE_MAX_S = 0.05, 2.0
 _REFUSED_S, _REFUSED_MAX_S = 0.5, 30.0
+_CHECK_S: Final = 10.0
+"""The first search for a coordinator has the brokers create the topic of all transactions."""
 _PAUSES: Final = {
     Answer.SOON: (_SOON_S, 1.2, _SOON_MAX_S),
     Answer.ELSEWHERE: (_ELSEWHERE_S, 2.0, _ELSEWHERE_MAX_S),
@@ -205,7 +208,7 @@ class TransactionalProducer(Producer):
 
         async def take(coordinator: TransactionCoordinator) -> int:
             nonlocal identity
-            code, producer = await coordinator.take(timeout_s=TRANSACTION_TIMEOUT_S)
+            code, producer = await coordinator.take(timeout_s=self._settings.transaction_timeout_s)
             identity = Identity(*producer)
             return code
 
@@ -321,7 +324,7 @@ class TransactionalProducer(Producer):
             if answer is not Answer.SOON:
                 self._hang_up()
                 if answer is Answer.REFUSED and code not in (3, 29, 55):
-                    self._listener.report(transactional_id, _refusal(code, transactional_id))
+                    self._listener.report(transactional_id, self._refusal(code, transactional_id))
             first_s, times, most_s = _PAUSES[answer]
             pauses[answer] = min(most_s, pauses[answer] * times or first_s)
             await asyncio.sleep(pauses[answer])
@@ -345,6 +348,16 @@ class TransactionalProducer(Producer):
         for coordinator in self._coordinators.values():
             coordinator.close()
         self._coordinators.clear()
+
+    def _refusal(self, code: int, transactional_id: str) -> str:
+        """Why a transactional id cannot be used, and the cure."""
+        if code != 50:
+            return _forbidden(transactional_id)
+        limit_ms = round(self._settings.transaction_timeout_s * 1000)
+        return (
+            f"transactional id {transactional_id} cannot be used: transaction.max.timeout.ms of "
+            f"the brokers is less than {limit_ms}: raise it, or set kafka.delivery to idempotent"
+        )
 
     # ---- what differs from batches outside of transactions ---------------------------------------
 
@@ -390,17 +403,44 @@ def _gravest(codes: Mapping[TopicPartition, int]) -> int:
     return max(codes.values(), key=lambda code: order.index(ANSWERS.get(code, Answer.TAKE)))
 
 
-def _refusal(code: int, transactional_id: str) -> str:
-    """Why a transactional id cannot be used, and the cure."""
-    if code == 50:
-        return (
-            f"transactional id {transactional_id}: transaction.max.timeout.ms of the brokers is "
-            f"less than {TRANSACTION_TIMEOUT_S * 1000:.0f}: raise it, or set kafka.delivery: "
-            "idempotent"
-        )
+async def check_transactional_ids(connection: KafkaConnection, ids: Sequence[str]) -> None:
+    """Check that this user may write under each of `ids`; nothing is changed.
+
+    Raises: SinkForbidden with the cure; SinkUnavailable when nobody answers.
+    """
+    brokers = Brokers(connection)
+    try:
+        async with asyncio.timeout(_CHECK_S):
+            for transactional_id in ids:
+                while (code := await _checked(brokers, transactional_id)) in _AWAY:
+                    await asyncio.sleep(_ELSEWHERE_MAX_S / 10)
+                if ANSWERS.get(code) is Answer.REFUSED:
+                    raise SinkForbidden(_forbidden(transactional_id))
+    except (KafkaError, OSError) as error:
+        raise unreachable(connection, error) from error
+    finally:
+        brokers.close()
+
+
+async def _checked(brokers: Brokers, transactional_id: str) -> int:
+    """The code of a request that a writer needs. Raises: KafkaError, OSError."""
+    try:
+        coordinator = await brokers.transaction_coordinator(transactional_id)
+    except KafkaError as error:
+        code = getattr(error, "errno", -1)
+        if code in _AWAY or ANSWERS.get(code) is Answer.REFUSED:
+            return int(code)
+        raise
+    try:
+        return await coordinator.check()
+    finally:
+        coordinator.close()
+
+
+def _forbidden(transactional_id: str) -> str:
     return (
         f"transactional id {transactional_id} may not be used by this user: grant WRITE and "
-        "DESCRIBE on it or its prefix, or set kafka.delivery: idempotent"
+        "DESCRIBE on it or its prefix"
     )
 
 
