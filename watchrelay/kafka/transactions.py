@@ -83,6 +83,7 @@ _OVER: Final = frozenset((48, 51, 120))
 _SOON_S, _SOON_MAX_S = 0.001, 0.05
 _ELSEWHERE_S, _ELSEWHERE_MAX_S = 0.05, 2.0
 _REFUSED_S, _REFUSED_MAX_S = 0.5, 30.0
+_AWAY_PAUSE_S: Final = 0.2
 _CHECK_S: Final = 10.0
 """The first search for a coordinator has the brokers create the topic of all transactions."""
 _PAUSES: Final = {
@@ -412,8 +413,11 @@ async def check_transactional_ids(connection: KafkaConnection, ids: Sequence[str
     try:
         async with asyncio.timeout(_CHECK_S):
             for transactional_id in ids:
-                while (code := await _checked(brokers, transactional_id)) in _AWAY:
-                    await asyncio.sleep(_ELSEWHERE_MAX_S / 10)
+                while True:
+                    code = await _checked(brokers, transactional_id)
+                    if code not in _AWAY:
+                        break
+                    await asyncio.sleep(_AWAY_PAUSE_S)
                 if ANSWERS.get(code) is Answer.REFUSED:
                     raise SinkForbidden(_forbidden(transactional_id))
     except (KafkaError, OSError) as error:

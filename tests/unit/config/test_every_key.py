@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.checks import LATER
 from watchrelay.config.keys import env_name, env_path, every_key
 from watchrelay.config.settings import with_defaults
 from watchrelay.config.tree import read_yaml
@@ -219,20 +218,6 @@ def test_the_sample_names_every_key_there_is() -> None:
     }
     leaves -= {"observe", "shutdown", "sharding"}
     assert leaves == {re.sub(r"\.0", "[0]", path) for path, _, _ in SAMPLE}
-
-
-def test_a_default_is_always_a_value_that_this_release_has() -> None:
-    settings = Settings.model_validate(
-        {
-            "cluster": "c",
-            "kafka": {"bootstrapServers": ["k:1"]},
-            "resources": [{"resource": "pods"}],
-        }
-    )
-    for row in LATER:
-        if row.only:
-            assert value_of(settings, ".".join(row.path).replace("*", "0")) in row.only
-    assert ("kafka", "delivery") in {row.path for row in LATER}
 
 
 def test_every_key_has_a_variable_of_its_own_that_finds_it_again() -> None:

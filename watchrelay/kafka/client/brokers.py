@@ -130,9 +130,7 @@ class Brokers:
         asked = await self._coordinating(find_transaction_coordinator(transactional_id))
         return TransactionCoordinator(asked, transactional_id)
 
-    async def _coordinating(
-        self, request: Any, *, timeout_s: float = _REQUEST_TIMEOUT_S
-    ) -> _Asked:
+    async def _coordinating(self, request: Any, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> _Asked:
         await self.refresh(())  # so that other brokers than the bootstrap servers are asked
         answer = await self._ask(request)
         if answer.error_code:
