@@ -318,6 +318,8 @@ def test_a_stream_that_was_written_within_transactions_is_retired(testbed: Testb
     stream = f"configmaps@{namespace}"
     with relay_of(testbed, namespace, "a") as relay:
         relay.await_ready()
+        seen = command("tail", "-c", relay.file, "--from-beginning", "--until-end", timeout_s=60.0)
+        assert (seen.code, "one" in seen.stdout) == (0, True), seen.stdout + seen.stderr
         assert relay.stop() == 0
         other = testbed.relay("secrets", name="b", kafka={"delivery": "transactional"})
         done = command("retire", stream, "-c", other.file, "--yes", "--force", timeout_s=60.0)

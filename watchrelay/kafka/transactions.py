@@ -80,7 +80,7 @@ _AWAY: Final = frozenset((14, 15, 16))
 _OVER: Final = frozenset((48, 51, 120))
 """Answers to a batch by which its transaction is over, beside those by which its identity is."""
 
-_SOON_S, _SOON_MAX_S = 0.001, 0.05
+_SOON_S, _SOON_MAX_S = 0.002, 0.05
 _ELSEWHERE_S, _ELSEWHERE_MAX_S = 0.05, 2.0
 _REFUSED_S, _REFUSED_MAX_S = 0.5, 30.0
 _AWAY_PAUSE_S: Final = 0.2
