@@ -46,6 +46,11 @@ _log = logging.getLogger(__name__)
 FENCED: Final = 1 << 17
 """The code of a batch whose stream has a newer claim: it is not sent any more."""
 
+_PACE_S: Final = 0.02
+"""From the begin of a transaction of few records to that of the next one: each costs as much as
+many records."""
+_FEW_RECORDS: Final = 100
+
 Result = Literal["committed", "aborted", "unknown"]
 """How a transaction ended. After `unknown` its records may be in the topic twice."""
 
@@ -182,7 +187,9 @@ class TransactionalProducer(Producer):
                 while self._identity is not None:
                     await self._due.wait()
                     self._due.clear()
-                    await self._transact()
+                    began_s = clock.now_s()
+                    if await self._transact() < _FEW_RECORDS:
+                        await asyncio.sleep(max(0.0, began_s + _PACE_S - clock.now_s()))
         finally:
             self._hang_up()
 
@@ -239,11 +246,11 @@ class TransactionalProducer(Producer):
 
     # ---- one transaction -------------------------------------------------------------------------
 
-    async def _transact(self) -> None:
-        """Send what waits, and commit it; else the id is to be taken again."""
+    async def _transact(self) -> int:
+        """Send what waits, and commit it; else the id is to be taken again. The number of records."""
         sent = {each: each.state.queue[0] for each in self._partitions.values() if each.state.queue}
         if not sent:
-            return
+            return 0
         began_s, self._sent, self._offsets = clock.now_s(), sent, {}
         result: Result = "aborted"
         if await self._added() and await self._appended():
@@ -259,6 +266,7 @@ class TransactionalProducer(Producer):
             _log.warning("transaction was not committed, sending it again", extra=extra)
             self._listener.rebuilt("identity")
             self._identity = None
+        return sum(batch.packed.record_count() for batch in sent.values())
 
     async def _added(self) -> bool:
         """Whether the partitions are in a transaction."""

@@ -408,3 +408,14 @@ async def test_the_marker_of_a_commit_is_no_gap_between_own_records() -> None:
         (delivery,) = stage.deliver(0)
         await delivery
         assert stage.sink.foreign_ranges("t", 0, 0, 12) == [(8, 10)], "a marker and another record"
+
+
+@virtual
+async def test_transactions_of_few_records_begin_some_milliseconds_apart() -> None:
+    async with staged() as stage:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for _ in range(10):
+            (delivery,) = stage.deliver(0)
+            await delivery
+        assert 0.17 < loop.time() - began_s < 0.25
