@@ -247,7 +247,7 @@ class TransactionalProducer(Producer):
     # ---- one transaction -------------------------------------------------------------------------
 
     async def _transact(self) -> int:
-        """Send what waits, and commit it; else the id is to be taken again. The number of records."""
+        """Send what waits, and commit it, or have the id taken again; the number of records."""
         sent = {each: each.state.queue[0] for each in self._partitions.values() if each.state.queue}
         if not sent:
             return 0
