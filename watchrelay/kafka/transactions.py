@@ -249,12 +249,13 @@ class TransactionalProducer(Producer):
     async def _transact(self) -> int:
         """Send what waits, and commit it, or have the id taken again; the number of records."""
         sent = {each: each.state.queue[0] for each in self._partitions.values() if each.state.queue}
-        if not sent:
+        identity = self._identity
+        if not sent or identity is None:
             return 0
         began_s, self._sent, self._offsets = clock.now_s(), sent, {}
         result: Result = "aborted"
-        if await self._added() and await self._appended():
-            result = await self._committed()
+        if await self._added(identity) and await self._appended():
+            result = await self._committed(identity)
         self._transactions.transaction_ended(result, clock.now_s() - began_s)
         if result == "committed" and not self._is_over:
             offsets, self._sent = self._offsets, {}
@@ -268,12 +269,12 @@ class TransactionalProducer(Producer):
             self._identity = None
         return sum(batch.packed.record_count() for batch in sent.values())
 
-    async def _added(self) -> bool:
+    async def _added(self, identity: Identity) -> bool:
         """Whether the partitions are in a transaction."""
         places = [partition.place for partition in self._sent]
 
         async def add(coordinator: TransactionCoordinator) -> int:
-            codes = await coordinator.add(self._identity_of(), places)
+            codes = await coordinator.add(identity, places)
             for place, code in codes.items():
                 if code not in (0, 55) and ANSWERS.get(code) is Answer.REFUSED:
                     self._listener.failed(place, error_of(code), retriable=code == 3)
@@ -293,18 +294,14 @@ class TransactionalProducer(Producer):
         self._unanswered = set()
         return not self._is_over
 
-    async def _committed(self) -> Result:
+    async def _committed(self, identity: Identity) -> Result:
         async def commit(coordinator: TransactionCoordinator) -> int:
-            return await coordinator.commit(self._identity_of())
+            return await coordinator.commit(identity)
 
         answer, silences = await self._ask(commit, self._transactional_id)
         if answer is Answer.DONE:
             return "committed"
         return "unknown" if silences else "aborted"
-
-    def _identity_of(self) -> Identity:
-        assert self._identity is not None, "a transaction has a producer id"
-        return self._identity
 
     def _end_transaction(self) -> None:
         self._is_over = True
