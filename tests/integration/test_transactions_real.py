@@ -8,7 +8,7 @@ import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -252,11 +252,12 @@ def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path)
     return Testbed(cluster, kafka_broker, tmp_path)
 
 
-def relay_of(testbed: Testbed, namespace: str, name: str) -> Daemon:
+def relay_of(testbed: Testbed, namespace: str, name: str, **more: Any) -> Daemon:
     return testbed.relay(
         {"resource": "configmaps", "namespaces": [namespace]},
         name=name,
         kafka={"delivery": "transactional"},
+        **more,
     )
 
 
@@ -304,6 +305,43 @@ def test_a_consumer_of_committed_records_sees_one_owner_at_a_time(testbed: Testb
                 )
                 print(f"killed: read back {read - claimed} ms after the next claim")
                 assert third.stop() == 0
+        reader.transactional = True
+        reader.read()
+        assert_one_owner_at_a_time(reader, topic)
+
+
+@on_both
+def test_replicas_hand_a_stream_over_and_take_it_from_one_that_is_killed(testbed: Testbed) -> None:
+    (namespace,) = testbed.namespaces(1)
+    topic = testbed.topic("configmaps")
+    with (
+        ExitStack() as stack,
+        Churn(testbed.cluster, [namespace], operations=300, per_s=50) as churn,
+        testbed.reader(topic) as reader,
+    ):
+
+        def replica(name: str) -> Daemon:
+            return stack.enter_context(
+                relay_of(testbed, namespace, name, sharding={"enabled": True})
+            ).await_ready()
+
+        def owns(relay: Daemon) -> bool:
+            (stream,) = relay.api_streams().values()
+            return stream["state"] == "watching" and bool(stream["complete"])
+
+        first = replica("a")
+        first.wait("it owns the stream", lambda: owns(first))
+        second = replica("b")
+        assert first.stop() == 0
+        second.wait("the stream was handed over", lambda: owns(second))
+        (handed,) = first.said("stream handed over")
+        assert handed["released"]
+        third = replica("c")
+        second.kill()
+        third.wait("the stream was taken over", lambda: owns(third))
+        churn.finish()
+        verified = command("verify", "-c", third.file, "--cluster", timeout_s=60.0)
+        assert verified.code == 0, verified.stdout + verified.stderr
         reader.transactional = True
         reader.read()
         assert_one_owner_at_a_time(reader, topic)
