@@ -22,6 +22,7 @@ from tests.bench import (
     restart,
     returning,
     snapshots,
+    transactional,
     verifying,
     viewers,
 )
@@ -34,6 +35,7 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
     "flood": ("Flood", flood.flood),
     "paced": ("At 1,000 events a second", flood.paced),
     "paced1": ("At 1,000 events a second, 1 partition", flood.paced_on_one),
+    "transactional": ("Transactions", transactional.transactional),
     "memory": ("Memory", footprint.memory),
     "start": ("Start", footprint.start),
     "idle": ("Idle", footprint.idle),

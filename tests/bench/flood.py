@@ -122,7 +122,7 @@ def paced_on_one(rig: Rig) -> list[Row]:
 def _paced(
     rig: Rig, what: str, partitions: int, *, cpu_goal: float, p50_goal: float | None = None
 ) -> list[Row]:
-    turns = take_turns(rig, _pace_once, partitions=partitions)
+    turns = take_turns(rig, pace_once, partitions=partitions)
     cpu, p50, p99 = (_of(turns, field) for field in ("cpu_us", "p50", "p99"))
     added = f"{what}: added latency, source to a consumer"
     return [
@@ -133,7 +133,7 @@ def _paced(
     ]
 
 
-def _pace_once(program: Program) -> Turn:
+def pace_once(program: Program) -> Turn:
     """Some seconds that do not count, then those that do."""
     source, pid, speed_ms = program.source, program.pid, loop_ms()
     assert source is not None, "what takes turns has a source of ours"

@@ -264,6 +264,7 @@ class Relay(Program):
         tree: Path | None = None,
         resources: list[Any] | None = None,
         more: dict[str, Any] | None = None,
+        delivery: str = "idempotent",
     ) -> None:
         self.cluster = cluster = rig.next_cluster()
         if isinstance(source, Path):
@@ -276,7 +277,7 @@ class Relay(Program):
             bootstrap=rig.bootstrap,
             kubeconfig=kubeconfig,
             resources=resources or ["pods"],
-            kafka={"partitions": partitions},
+            kafka={"partitions": partitions, "delivery": delivery},
         )
         del config["heartbeatInterval"]
         # Neither tree writes byte code: what it finds of it is decided here.

@@ -9,7 +9,6 @@ import yaml
 
 from tests.support.charttools import CHART, ROOT, VALUES
 from tools.chart.generate import chart_files, comments, config_schema, values_schema
-from watchrelay.config.checks import LATER
 from watchrelay.config.settings import json_schema
 
 
@@ -27,30 +26,15 @@ def test_what_is_generated_with_helm_and_helm_docs_is_committed() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_config_of_the_values_is_that_of_the_daemon_but_for_what_it_refuses() -> None:
+def test_the_config_of_the_values_is_that_of_the_daemon() -> None:
     daemon = json_schema()
     schema, definitions = config_schema()
-    refused = {row.path[-1] for row in LATER}
-    assert {
-        key: _plain(value, refused)
-        for key, value in schema["properties"].items()
-        if key not in refused
-    } == {
-        key: _plain(value, refused)
-        for key, value in daemon["properties"].items()
-        if key not in refused
-    }
-    assert _plain(definitions, refused) == _plain(daemon["$defs"], refused)
+    assert schema["properties"] == daemon["properties"]
+    assert definitions == daemon["$defs"]
     assert schema["required"] == daemon["required"]
     whole = values_schema()
     assert whole["properties"]["config"]["properties"] == schema["properties"]
     assert definitions.items() <= whole["$defs"].items()
-
-
-def _plain(node: Any, without: set[str]) -> Any:
-    if isinstance(node, dict):
-        return {key: _plain(value, without) for key, value in node.items() if key not in without}
-    return [_plain(each, without) for each in node] if isinstance(node, list) else node
 
 
 def _keys(node: Any, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:

@@ -11,11 +11,13 @@ import yaml
 
 from tests.support.charttools import CHART, ROOT, program, python_program, run
 from tests.support.jsonschemas import by_schema
-from tests.support.kafkarights import PREFIX, RIGHTS, names
+from tests.support.kafkarights import PREFIX, RIGHTS, TRANSACTION_RIGHTS, names
 from watchrelay import __version__
 from watchrelay.config import load_settings
 
 DEPLOY = ROOT / "deploy"
+_KINDS = {"topic": "Topic", "group": "Group", "transactionalId": "TransactionalId"}
+"""What Strimzi calls the kinds of things that rights are on."""
 COMPOSE = DEPLOY / "compose"
 
 
@@ -163,11 +165,15 @@ def test_strimzis_user_and_the_documentation_name_the_rights_that_a_relay_is_sho
     spec = _yaml(DEPLOY / "strimzi" / "user.yaml")["spec"]
     acls = spec["authorization"]["acls"]
     wanted = sorted(
-        [*(("Topic", PREFIX, right) for right in names(RIGHTS)), ("Group", PREFIX, "READ")]
+        [
+            *(("Topic", PREFIX, right) for right in names(RIGHTS)),
+            ("Group", PREFIX, "READ"),
+            *(("TransactionalId", PREFIX, right) for right in names(TRANSACTION_RIGHTS)),
+        ]
     )
     assert {each["resource"]["patternType"] for each in acls} == {"prefix"}
     assert sorted(
-        (each["resource"]["type"].capitalize(), each["resource"]["name"], operation.upper())
+        (_KINDS[each["resource"]["type"]], each["resource"]["name"], operation.upper())
         for each in acls
         for operation in each["operations"]
     ) == sorted((kind, name, right.replace("_", "")) for kind, name, right in wanted)

@@ -22,7 +22,15 @@ from confluent_kafka.admin import (
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.kafkabroker import Version
-from tests.support.kafkarights import RIGHTS, certified, denied, grant, grant_group, granted
+from tests.support.kafkarights import (
+    RIGHTS,
+    certified,
+    denied,
+    grant,
+    grant_group,
+    grant_transactions,
+    granted,
+)
 from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed
 from tests.unit.daemon.conftest import settings_of
@@ -169,3 +177,25 @@ async def test_a_replica_that_may_not_join_its_group_is_told_so_by_validate(
     )
     assert refused.code == 78
     assert str(allowed) == "ok: group k8s.test.relays: 0 members"
+
+
+async def test_a_relay_that_may_not_use_its_transactional_ids_is_told_so_by_validate(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    grant(broker, *RIGHTS, user="transactions")
+    async with SyntheticCluster() as cluster:
+        (tmp_path / "config").write_text(cluster.kubeconfig())
+        settings = settings_of(
+            ["pods"],
+            kafka={**certified(broker, "transactions"), "delivery": "transactional"},
+            kubernetes={"kubeconfig": str(tmp_path / "config")},
+        )
+        *_, refused = await check_everything(settings)
+        grant_transactions(broker, user="transactions")
+        *_, allowed = await check_everything(settings)
+    assert str(refused) == (
+        "error: transactional ids: transactional id k8s.test.pods may not be used by this user: "
+        "grant WRITE and DESCRIBE on it or its prefix"
+    )
+    assert refused.code == 78
+    assert str(allowed) == "ok: transactional ids: this user may write under 1 id"

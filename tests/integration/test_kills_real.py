@@ -107,6 +107,7 @@ def assert_all_agree(
     fresh, complaints = asyncio.run(fresh_tables(testbed.broker.bootstrap, testbed.control_topic))
     assert (fresh, complaints) == (wanted, [])
     with testbed.reader(*testbed.topics(*PATHS)) as late:
+        late.transactional = reader.transactional
         late.read()
     assert {stream: late.table(stream) for stream in PATHS} == wanted
     late.assert_right(*PATHS, duplicates=True)
@@ -114,18 +115,23 @@ def assert_all_agree(
         assert reader.plain[topic] == wanted[stream], "a table that knows no markers is another"
 
 
+@pytest.mark.parametrize("delivery", ["idempotent", "transactional"])
 def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_leaves_right_topics_and_readers(
     real_cluster: ControlPlane,
     kafka_broker: KafkaBroker,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    delivery: str,
 ) -> None:
     testbed, rng = Testbed(real_cluster, kafka_broker, tmp_path), random.Random(5)
     bulk = fill(testbed, real_cluster)
-    relay = testbed.relay(*PATHS, defaults={"snapshotInterval": "10s"})
+    relay = testbed.relay(
+        *PATHS, defaults={"snapshotInterval": "10s"}, kafka={"delivery": delivery}
+    )
     with ExitStack() as stack:
         stack.callback(real_cluster.request, "DELETE", bulk, timeout_s=60.0)
         reader = stack.enter_context(testbed.reader(*testbed.topics(*PATHS)))
+        reader.transactional = delivery == "transactional"
         stack.enter_context(relay)
         relay.await_ready()
         living = stack.enter_context(LiveReader(kafka_broker.bootstrap, testbed.control_topic))
@@ -158,11 +164,12 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         reader.read()
         assert_all_agree(testbed, real_cluster, reader, living)
         reader.assert_right(*PATHS, duplicates=True)
+        assert not (reader.transactional and reader.stale), "of each partition one owner at a time"
         counted = reader.accounts()
         changes = assert_every_change_was_said_once(reader, recorder, upto)
         with capsys.disabled():
             print(
-                f"\nkafka {kafka_broker.version}: {victim.lives} kills "
+                f"\nkafka {kafka_broker.version}, {delivery}: {victim.lives} kills "
                 f"({dict(victim.deaths)}), lives went on {dict(victim.decisions())}; "
                 f"{counted.total()} object records = {counted['changes']} changes + "
                 f"{counted['snapshot']} members of snapshots + "

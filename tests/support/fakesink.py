@@ -128,6 +128,7 @@ class FakeControl:
         *,
         starting_point: dict[str, object] | None,
         highest_epoch: Callable[[], Awaitable[int]],
+        transactional_id: str = "",
     ) -> int:
         """As the port says."""
         await asyncio.sleep(0)

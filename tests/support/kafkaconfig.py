@@ -152,6 +152,7 @@ def server_properties(
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": in_sync,
         "transaction.state.log.num.partitions": "2",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         "group.initial.rebalance.delay.ms": "0",
         # A killed broker may not come back before its session is over: 9 s by default.
         "broker.session.timeout.ms": "2000",

@@ -20,15 +20,13 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.kafkabroker import KafkaBroker
-from watchrelay.config.checks import LATER
 
 RIGHTS = (AclOperation.WRITE, AclOperation.READ, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
 """All on topics by their prefix. Replicas that share streams need READ on their group too
-(`grant_group`), which no other relay is given. With transactions comes WRITE on their ids: this
-release has none."""
-assert ("kafka", "delivery") in {row.path for row in LATER}, (
-    "RIGHTS are short of what has come meanwhile"
-)
+(`grant_group`), and a relay with `delivery: transactional` TRANSACTION_RIGHTS
+(`grant_transactions`); no other relay is given these."""
+TRANSACTION_RIGHTS = (AclOperation.WRITE, AclOperation.DESCRIBE)
+"""On transactional ids by their prefix."""
 
 PREFIX = "k8s."
 
@@ -53,16 +51,28 @@ def grant(
 
 def grant_group(broker: KafkaBroker, *, user: str) -> None:
     """Let a user be a member of the groups that begin with `PREFIX`."""
-    member = AclBinding(
-        ResourceType.GROUP,
-        PREFIX,
-        ResourcePatternType.PREFIXED,
-        f"User:{user}",
-        "*",
-        AclOperation.READ,
-        AclPermissionType.ALLOW,
-    )
-    for made in broker.admin.create_acls([member]).values():
+    _grant(broker, ResourceType.GROUP, AclOperation.READ, user=user)
+
+
+def grant_transactions(broker: KafkaBroker, *, user: str) -> None:
+    """Let a user write under the transactional ids that begin with `PREFIX`."""
+    _grant(broker, ResourceType.TRANSACTIONAL_ID, *TRANSACTION_RIGHTS, user=user)
+
+
+def _grant(broker: KafkaBroker, kind: Any, *rights: Any, user: str) -> None:
+    allowed = [
+        AclBinding(
+            kind,
+            PREFIX,
+            ResourcePatternType.PREFIXED,
+            f"User:{user}",
+            "*",
+            right,
+            AclPermissionType.ALLOW,
+        )
+        for right in rights
+    ]
+    for made in broker.admin.create_acls(allowed).values():
         made.result(10)
 
 

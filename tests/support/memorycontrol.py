@@ -58,10 +58,14 @@ class MemoryControl:
         self.records.clear()
         self.control.started_over()
 
-    async def claim(self, stream: str = "pods") -> int:
+    async def claim(self, stream: str = "pods", *, transactional_id: str = "") -> int:
         origin = await self.control.origin(stream, 1)
         return await self.control.claim(
-            stream, DESCRIBED, starting_point=origin, highest_epoch=self.nothing
+            stream,
+            DESCRIBED,
+            starting_point=origin,
+            highest_epoch=self.nothing,
+            transactional_id=transactional_id,
         )
 
     async def nothing(self) -> int:

@@ -19,14 +19,26 @@ def batch_head(data: bytes) -> tuple[int, int, int, int]:
     return producer_id, epoch, sequence, count
 
 
+def transactional_id(data: bytes) -> str:
+    """The one of a request, "" for none."""
+    at = _transactional_id_at(data)
+    length = max(0, struct.unpack_from(">h", data, at)[0])
+    return data[at + 2 : at + 2 + length].decode()
+
+
+def _transactional_id_at(data: bytes) -> int:
+    return 14 + int(struct.unpack_from(">h", data, 12)[0])
+
+
 def produce_request(data: bytes) -> tuple[int, list[tuple[str, int, bytes]]]:
     """Correlation id, and the batches by topic and partition."""
     size, key, version, correlation = struct.unpack_from(">ihhi", data)
     assert (size, key, version) == (len(data) - 4, 0, 7)
-    at = 14 + struct.unpack_from(">h", data, 12)[0]
-    transactional, acks, _, topics = struct.unpack_from(">hhii", data, at)
-    assert (transactional, acks) == (-1, -1)
-    at += 12
+    at = _transactional_id_at(data)
+    at += 2 + max(0, struct.unpack_from(">h", data, at)[0])
+    acks, _, topics = struct.unpack_from(">hii", data, at)
+    assert acks == -1
+    at += 10
     batches = []
     for _ in range(topics):
         (length,) = struct.unpack_from(">h", data, at)

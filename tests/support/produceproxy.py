@@ -29,6 +29,8 @@ class ProduceProxy:
         self.port = free_port()
         self.target = 0
         self.fate: Callable[[], Fate] = lambda: "pass"
+        self.keys = {_PRODUCE}
+        """Of the requests that have a fate; only a produce answer is rewritten."""
         self.seen: Counter[str] = Counter()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,7 +45,7 @@ class ProduceProxy:
             while True:
                 frame = await _frame(reader)
                 fate: Fate = "pass"
-                if frame[4:6] == struct.pack(">h", _PRODUCE):
+                if struct.unpack_from(">h", frame, 4)[0] in self.keys:
                     fate = self.fate()
                     self.seen[fate if isinstance(fate, str) else "rewritten"] += 1
                 if fate == "unsent":

@@ -28,6 +28,7 @@ from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.oversize import limit_unknown
+from watchrelay.publish.ports import Transactions
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamRelay
 
@@ -133,6 +134,7 @@ class Rig:
         conflate: bool = True,
         reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
         may_finish: Callable[[], bool] = lambda: False,
+        transactions: Transactions | None = None,
     ) -> None:
         self.spec = spec or spec_of(partitions=partitions, snapshot_interval_s=snapshot_interval_s)
         self.sink = sink or FakeSink()
@@ -154,6 +156,7 @@ class Rig:
             conflate=conflate,
             reread_limit=reread_limit,
             may_finish=may_finish,
+            transactions=transactions,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
         )

@@ -94,6 +94,31 @@ def released() -> Vector:
     )  # fmt: skip
 
 
+def within_transactions() -> Vector:
+    log = Log()
+    writer = Writer(_STREAM, [log], epoch=2)
+    writer.first("shop/a", "shop/b")
+    log.end += 1  # the marker of the commit
+    writer.snapshot()
+    log.end += 1
+    log.end += 2  # a record that was aborted, and the marker of that; its position is used again
+    writer.put("shop/a", 2)
+    log.end += 1
+    writer.beat()
+    log.end += 1
+    control: list[tuple[int, str, dict[str, object] | None]] = [
+        (0, "stream/pods", description(1)),
+        (1, "claim/pods", {**claim("w1"), "ids": ["k8s.c.pods"]}),
+        (2, "snapshot/pods", writer.index()),
+    ]
+    return Vector(
+        "bootstrap-transactional",
+        "F29: a claim with transactional ids, and offsets of the markers of transactions and of an "
+        "aborted record: nothing changes for a reader of committed records.",
+        [log], bootstrap="control", control=control,
+    )  # fmt: skip
+
+
 def no_snapshot_yet() -> Vector:
     log = Log()
     writer = Writer(_STREAM, [log], epoch=2)
@@ -253,6 +278,7 @@ def tell() -> list[Vector]:
         by_claim(),
         claimed_twice(),
         released(),
+        within_transactions(),
         no_snapshot_yet(),
         retired(),
         several_partitions(),

@@ -31,7 +31,6 @@ import yaml
 
 from tools.dashboards.build import dashboards
 from watchrelay.config import load_settings
-from watchrelay.config.checks import LATER
 from watchrelay.config.settings import json_schema
 from watchrelay.config.streams import plan
 from watchrelay.daemon.plan import control_spec, signal_spec
@@ -57,26 +56,10 @@ def tools_directory() -> Path:
 
 
 def config_schema() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The daemon's schema without what this release refuses: the schema of `config`, and its
-    definitions."""
+    """The daemon's schema: that of `config`, and its definitions."""
     schema = json_schema()
     definitions = schema.pop("$defs")
     del schema["$schema"], schema["title"]
-    for row in LATER:
-        section = schema
-        for key in row.path[:-1]:
-            section = section["items"] if key == "*" else section["properties"][key]
-            if "$ref" in section:
-                section = definitions[section["$ref"].rpartition("/")[2]]
-        if row.only:
-            values = [0, "0"] if row.only == (0.0,) else list(row.only)
-            held = section["properties"][row.path[-1]]
-            section["properties"][row.path[-1]] = {
-                "description": held["description"],
-                "enum": values,
-            }
-        else:
-            del section["properties"][row.path[-1]]
     return schema, definitions
 
 
@@ -117,8 +100,6 @@ def values_schema() -> dict[str, Any]:
     schema["$defs"]["alert"] = {
         "enum": [rule["alert"] for group in rules()["groups"] for rule in group["rules"]]
     }
-    if any(row.path == ("sharding", "enabled") for row in LATER):
-        schema["properties"]["replicas"]["maximum"] = 1
     for path, said in comments((CHART / "values.yaml").read_text()).items():
         section = schema
         for key in path:

@@ -18,7 +18,6 @@ from watchrelay.admin.asyncapi import (
     TYPES,
 )
 from watchrelay.cli.main import build_parser
-from watchrelay.config.checks import LATER
 from watchrelay.config.edits import COLD
 from watchrelay.config.settings import json_schema
 from watchrelay.core.exit_codes import EXIT_CODES
@@ -79,20 +78,12 @@ def when(path: tuple[str, ...]) -> str:
     return "restart" if any(path[: len(cold)] == cold for cold in COLD) else "while running"
 
 
-def later(path: tuple[str, ...]) -> str:
-    """A note if this release refuses the key or some of its values."""
-    for row in LATER:
-        if row.path == path:
-            return f" **Not in this release{f': only {code(row.written)}' if row.only else ''}.**"
-    return ""
-
-
 def keys(section: Mapping[str, Any], at: tuple[str, ...], definitions: Mapping[str, Any]) -> str:
     """The table of a section's own keys; a subsection is a link to its heading."""
     rows = []
     for name, key in section["properties"].items():
         path = (*at, name)
-        text = key.get("description", "") + later(path)
+        text = key.get("description", "")
         inner = definition(key, definitions) or definition(key.get("items", {}), definitions)
         if inner is not None:
             text = text or str(inner.get("description", ""))

@@ -36,12 +36,14 @@ from watchrelay.daemon.plan import (
     streams_by_id,
     topic_conflict,
     topic_spec,
+    transactional_id,
     why_overlapping,
 )
 from watchrelay.kafka.group import check_group
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topics import Topics
+from watchrelay.kafka.transactions import check_transactional_ids
 from watchrelay.kube.auth.credentials import load_credentials
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
@@ -105,6 +107,9 @@ async def check_everything(settings: Settings, act_as: str = "") -> list[CheckRe
     results += await check_topics(settings, streams, create=False)
     if settings.sharding.enabled and not any(each.subject == "kafka" for each in results):
         results.append(await _check_group(settings))
+    ids = [transactional_id(settings, each.spec.id) for each in streams]
+    if any(ids) and not any(each.subject == "kafka" for each in results):
+        results.append(await _check_transactional_ids(settings, ids))
     return results
 
 
@@ -196,6 +201,17 @@ async def _check_group(settings: Settings) -> CheckResult:
     except SinkUnavailable as error:
         code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
         return _error(subject, str(error), code)
+
+
+async def _check_transactional_ids(settings: Settings, ids: Sequence[str]) -> CheckResult:
+    subject = "transactional ids"
+    connection = kafka_connection(settings, client_id="watchrelay-check")
+    try:
+        await check_transactional_ids(connection, ids)
+    except SinkUnavailable as error:
+        code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
+        return _error(subject, str(error), code)
+    return CheckResult(subject, f"this user may write under {counted(len(ids), 'id')}")
 
 
 def _refused(spec: TopicSpec, reason: str) -> CheckResult:

@@ -33,7 +33,8 @@ from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, Watch
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.ownership import RETIRE, retirement_holder
-from watchrelay.daemon.plan import control_spec
+from watchrelay.daemon.plan import control_spec, transactional_id
+from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
@@ -137,6 +138,8 @@ async def retire_with(
     """As `retire_stream`, with a sink and a control topic that already run."""
     published_streams(control, [stream])
     spec = spec_of(settings, stream, control.described_streams()[stream])
+    own = transactional_id(settings, stream)
+    transactions = StreamTransactions(own, spec.topic, stream, sink, control) if own else None
     try:
         async with asyncio.timeout(patience_s) as patience:
 
@@ -144,7 +147,9 @@ async def retire_with(
                 patience.reschedule(asyncio.get_running_loop().time() + patience_s)
 
             deletes = (
-                await _RetirementWriter(spec, connection, sink, control, progressed).run()
+                await _RetirementWriter(
+                    spec, connection, sink, control, transactions, progressed
+                ).run()
                 if await _exists(connection, spec)
                 else None
             )
@@ -297,6 +302,7 @@ class _RetirementWriter:
     connection: KafkaConnection
     sink: KafkaSink
     control: ControlTopic
+    transactions: StreamTransactions | None
     progressed: Callable[[], None]
     epoch: int = 0
     sequences: Counter[int] = field(default_factory=Counter)
@@ -310,8 +316,11 @@ class _RetirementWriter:
             spec.description,
             starting_point=None,
             highest_epoch=lambda: highest_epoch(self.connection, spec.topic, spec.id),
+            transactional_id="" if self.transactions is None else self.transactions.id,
             replace_description=bool(self.control.blocked(spec.id)),
         )
+        if self.transactions is not None:
+            await self.transactions.begin(self.epoch)
         claims = await self._mark(encoder_for(spec, self.epoch), lambda _: Marker("claim"))
         spans = [
             OffsetRange(partition, None, offset) for partition, (_, offset) in enumerate(claims)
@@ -389,6 +398,7 @@ class _RetirementWriter:
                 f"stream {self.spec.id}: a relay claimed it meanwhile: remove it from that "
                 "relay's config first"
             )
-        offsets = (await self.sink.deliver(Batch(self.spec.topic, partition, records))).offsets
+        batch = Batch(self.spec.topic, partition, records, self.spec.id)
+        receipt = await self.sink.deliver(batch)
         self.progressed()
-        return offsets
+        return receipt.offsets

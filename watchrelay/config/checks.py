@@ -1,16 +1,15 @@
-"""Checks of settings as a whole: what cannot work, what comes later, what may not be meant."""
+"""Checks of settings as a whole: what cannot work, what may not be meant."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import SecretStr
 
-from watchrelay.config.keys import field_name
 from watchrelay.config.settings import KafkaSecurity, ResourceEntry, Settings
 from watchrelay.config.streams import Planned, is_secrets, own_topics, plan, reach_of, separate
 from watchrelay.config.tree import Path
@@ -31,30 +30,8 @@ class Refusal:
     other: Path = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A key of which this release accepts `only` some values (none: it must not be given), as
-    `written`."""
-
-    path: tuple[str, ...]
-    only: tuple[object, ...] = ()
-    written: str = ""
-
-
-LATER: Final = (Later(("kafka", "delivery"), only=("idempotent",), written="idempotent"),)
-"""What comes with a later release; remove the row when the behaviour arrives."""
-
-
-def refusals(settings: Settings, given: Callable[[Path], bool]) -> Iterator[Refusal]:
-    """Everything that is wrong about `settings` as a whole (`defaults` are merged); `given`:
-    whether a source sets the key at a path."""
-    for row in LATER:
-        value: Any = settings
-        for key in row.path:
-            value = getattr(value, field_name(value, key))
-        if given(row.path) and value not in row.only:
-            cure = f"in this one: {row.written}" if row.only else "leave the key out"
-            yield Refusal((row.path,), "comes with a later release", cure)
+def refusals(settings: Settings) -> Iterator[Refusal]:
+    """Everything that is wrong about `settings` as a whole (`defaults` are merged)."""
     for keys, message, hint in _security(settings.kafka.security):
         yield Refusal(tuple(("kafka", "security", key) for key in keys), message, hint)
     kafka = settings.kafka

@@ -50,7 +50,7 @@ class Loaded:
 
     def problems_of(self, settings: Settings) -> list[ConfigProblem]:
         """The conflicts within `settings`, a variant of these; with the lines of this file."""
-        found = refusals(settings, self.given.origins.__contains__)
+        found = refusals(settings)
         return _in_order([_refused(self.given, refusal) for refusal in found])
 
 
@@ -131,7 +131,7 @@ def _check(given: Given) -> tuple[Settings, list[ConfigProblem]]:
             broken.add(_set_aside(raw, path))
         settings = Settings.model_validate(raw)
     settings = with_defaults(settings)
-    for refusal in refusals(settings, given.origins.__contains__):
+    for refusal in refusals(settings):
         concerned = {each for path in refusal.paths for each in _with_default(path)}
         if not any(path[: len(bad)] == bad for path in concerned for bad in broken):
             found.append(_refused(given, refusal))

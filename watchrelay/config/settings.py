@@ -165,8 +165,8 @@ class KafkaSettings(Section):
     structured or debezium. Default: cloudevents."""
 
     delivery: Delivery = "idempotent"
-    """idempotent, or transactional (fenced by the brokers, for consumers that ignore headers).
-    Default: idempotent."""
+    """idempotent, or transactional: consumers that ignore headers and read committed records see
+    the records of one owner at a time. Default: idempotent."""
 
 
 class Defaults(Section):

@@ -61,7 +61,7 @@ class _IndexPartition(msgspec.Struct):
 
 
 _FIELDS: dict[str, dict[str, Any]] = {
-    "claim": {"instance": _Id, "holder": _Name, "from": _From | None},
+    "claim": {"instance": _Id, "holder": _Name, "from": _From | None, "ids": list[_Name]},
     "release": {"epoch": _Epoch},
     "stream": {
         "topic": _TopicName,
@@ -195,15 +195,22 @@ def _odd(value: object, shape: Any, name: str) -> str:
 
 
 def claim_value(
-    holder: str, instance: str, version: str, time_ms: int, starting_point: Value | None
+    holder: str,
+    instance: str,
+    version: str,
+    time_ms: int,
+    starting_point: Value | None,
+    ids: Sequence[str] = (),
 ) -> Value:
-    """`claim/<stream>`. `starting_point` is {"snapshot","begin":[offset]} or None."""
+    """`claim/<stream>`. `starting_point` is {"snapshot","begin":[offset]} or None; `ids`: the
+    transactional ids of this writer and of those before it."""
     return {
         "holder": holder,
         "instance": instance,
         "version": version,
         "time": rfc3339(time_ms),
         "from": starting_point,
+        **({"ids": [*ids]} if ids else {}),
     }
 
 
@@ -267,6 +274,8 @@ class StreamControl:
     claimed: int = -1
     """The highest of those, -1 before any claim."""
     holder: str | None = None
+    ids: tuple[str, ...] = ()
+    """The transactional ids that its claims have named."""
     released: int = -1
     """The newest epoch of which a release was read; -1 for none."""
     origin: Value | None = None
@@ -370,6 +379,7 @@ class ControlState:
         match kind:
             case "claim" if parsed is not None:
                 # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
+                held.ids = tuple(dict.fromkeys((*held.ids, *parsed.get("ids", ()))))
                 first = held.instances.setdefault(parsed["instance"], offset)
                 if first > held.claimed:
                     held.claimed = first

@@ -174,6 +174,13 @@ def replicas_group(settings: Settings) -> str:
     return f"{settings.kafka.topic_prefix}.{settings.cluster}.relays"
 
 
+def transactional_id(settings: Settings, stream: str) -> str:
+    """The id under which the brokers know the writer of `stream`; "" without transactions."""
+    if settings.kafka.delivery != "transactional":
+        return ""
+    return f"{settings.kafka.topic_prefix}.{settings.cluster}.{stream}"
+
+
 def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
     """Why a stream may not be written as the config asks, for its description pins another
     shape; "" when it may."""

@@ -34,12 +34,14 @@ from watchrelay.daemon.plan import (
     pinned_conflict,
     topic_conflict,
     topic_spec,
+    transactional_id,
 )
 from watchrelay.daemon.recovery import READS_AT_ONCE, LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.standby import CATCH_UPS_AT_ONCE, Follower, Standby
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
+from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import written
@@ -562,8 +564,16 @@ class StreamRunner:
             may_finish=self._may_finish,
             flush_timer=self._context.flush_timer,
             foreign_records=reader,
+            transactions=self._transactions(),
             rng=self._context.rng,
         )
+
+    def _transactions(self) -> StreamTransactions | None:
+        context, spec = self._context, self.spec
+        own = transactional_id(context.settings, spec.id)
+        if not own:
+            return None
+        return StreamTransactions(own, spec.topic, spec.id, context.sink, context.control)
 
     async def _resumed(
         self, relay: StreamRelay, store: Store, reader: LogReader, followed: LogFold | None

@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from watchrelay import __version__
@@ -113,6 +113,7 @@ class ControlTopic:
         *,
         starting_point: dict[str, object] | None,
         highest_epoch: Callable[[], Awaitable[int]],
+        transactional_id: str = "",
         replace_description: bool = False,
     ) -> int:
         """Open a new epoch of `stream` and return it: higher than every epoch before it.
@@ -123,6 +124,7 @@ class ControlTopic:
         here: the sink repeats it. See docs/record-contract.md, section 4.1.
 
         Args:
+            transactional_id: under which the claimant will write, "" for none.
             replace_description: write another description first, with an `epochBase` above all on
                 the stream's own topic.
 
@@ -150,6 +152,7 @@ class ControlTopic:
             version=__version__,
             time_ms=self._wall_ms(),
             starting_point=starting_point,
+            ids=self._ids(stream, transactional_id),
         )
         offset = await self._append("claim", stream, value)
         if self._lives != lives or offset < read:
@@ -167,6 +170,14 @@ class ControlTopic:
             await self.write("stream", stream, wanted)
         _log.info("stream claimed", extra={"stream": stream, "epoch": epoch, "holder": self.holder})
         return epoch
+
+    def _ids(self, stream: str, *more: str) -> tuple[str, ...]:
+        known = (*self._former.of(stream).ids, *self._state.of(stream).ids, *more)
+        return tuple(dict.fromkeys(filter(None, known)))
+
+    def former_ids(self, stream: str, transactional_id: str) -> Sequence[str]:
+        """The transactional ids under which others than `transactional_id` may have written."""
+        return [each for each in self._ids(stream) if each != transactional_id]
 
     def blocked(self, stream: str) -> str:
         """Why `stream` cannot be claimed, with the cure; "" when it can."""

@@ -62,13 +62,15 @@ class ProducerSettings:
 
     `request_timeout_s`: how long brokers may wait for replicas; after a second more without an
     answer the connection is aborted. `stalled_after_s`: when a batch without acknowledgement, or a
-    refusal that passes in most cases, is shown to operators.
+    refusal that passes in most cases, is shown to operators. `transaction_timeout_s`: so long
+    after it began brokers abort a transaction that nobody ends.
     """
 
     batch_bytes: int = 512 * 1024
     request_bytes: int = 16 * 1024 * 1024
     request_timeout_s: float = 15.0
     stalled_after_s: float = 10.0
+    transaction_timeout_s: float = 15.0
     secrets_every_s: float = 5.0
 
 
@@ -85,7 +87,7 @@ class ProducerListener(AccessListener, Protocol):
         ...
 
 
-class _Partition:
+class OutgoingPartition:
     """A partition and its way to the leader; what a Link calls `Outgoing`.
 
     `found_in`: the number of the metadata that may name its leader; older ones do not.
@@ -123,6 +125,7 @@ class Producer:
     are appended in the order of `append`.
 
     Args:
+        transactional_id: Of the requests; "" for none.
         reach: Makes what knows the cluster; in tests another one.
     """
 
@@ -132,10 +135,12 @@ class Producer:
         settings: ProducerSettings,
         listener: ProducerListener,
         *,
+        transactional_id: str = "",
         reach: Callable[[KafkaConnection], Brokers] = Brokers,
         rng: random.Random | None = None,
     ) -> None:
         self._settings, self._listener = settings, listener
+        self._transactional_id = transactional_id
         self._client_id = connection.client_id
         self._rng = rng or random.Random()
         self._access = ClusterAccess(
@@ -150,9 +155,9 @@ class Producer:
         """That of partitions which begin now; None: another is needed first. It has written no
         topic that was forgotten: from sequence 0 on, the broker would take the first batches for
         repetitions and drop them without a word."""
-        self._partitions: dict[TopicPartition, _Partition] = {}
-        self._ready: list[_Partition] = []
-        self._leaderless: dict[_Partition, None] = {}
+        self._partitions: dict[TopicPartition, OutgoingPartition] = {}
+        self._ready: list[OutgoingPartition] = []
+        self._leaderless: dict[OutgoingPartition, None] = {}
         self._wanted = asyncio.Event()
         """A partition has begun to wait for its leader."""
         self._metadata = 0
@@ -199,7 +204,7 @@ class Producer:
             return batch
         partition = self._partitions.get(place)
         if partition is None:
-            partition = self._partitions[place] = _Partition(place, self._new_state())
+            partition = self._partitions[place] = OutgoingPartition(place, self._new_state())
         partition.state.queue.append(batch)
         self._list(partition)
         return batch
@@ -276,7 +281,7 @@ class Producer:
 
     # ---- out -------------------------------------------------------------------------------------
 
-    def _list(self, partition: _Partition) -> None:
+    def _list(self, partition: OutgoingPartition) -> None:
         """Send what the partition has with the next flush."""
         if partition.is_listed or not partition.state.sendable or self._is_cut:
             return
@@ -294,7 +299,7 @@ class Producer:
         self._listener.gather()
         self._is_flushing = False
         ready, self._ready = self._ready, []
-        by_link: dict[Link, list[_Partition]] = {}
+        by_link: dict[Link, list[OutgoingPartition]] = {}
         for partition in ready:
             if not partition.state.sendable:
                 partition.is_listed = False
@@ -308,7 +313,7 @@ class Producer:
             for link, partitions in by_link.items():
                 link.send(partitions)
 
-    def _await_leader(self, partition: _Partition) -> None:
+    def _await_leader(self, partition: OutgoingPartition) -> None:
         if partition not in self._leaderless:
             partition.leaderless_s = asyncio.get_running_loop().time()
             self._leaderless[partition] = None
@@ -316,16 +321,16 @@ class Producer:
 
     # ---- in --------------------------------------------------------------------------------------
 
-    def _answered(self, partition: _Partition, code: int, offset: int) -> None:
+    def _answered(self, partition: OutgoingPartition, code: int, offset: int) -> None:
         if self._is_cut or not self._has(partition):
             return
         if code:
             retriable = STEPS.get(code) not in (None, Step.DENIED)
-            self._listener.failed(partition.place, _error(code), retriable=retriable)
+            self._listener.failed(partition.place, error_of(code), retriable=retriable)
         self._perform(partition, partition.state.answered(code, offset))
 
     def _link_lost(
-        self, link: Link, unanswered: list[_Partition], waiting: list[_Partition]
+        self, link: Link, unanswered: list[OutgoingPartition], waiting: list[OutgoingPartition]
     ) -> None:
         self._retired.discard(link)
         for node in [node for node, known in self._links.items() if known is link]:
@@ -340,7 +345,7 @@ class Producer:
             partition.link = None
             self._list(partition)
 
-    def _perform(self, partition: _Partition, effects: Iterable[Effect]) -> None:
+    def _perform(self, partition: OutgoingPartition, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Settled(batch, offset, code):
@@ -368,7 +373,7 @@ class Producer:
                     self._spawn(self._renew(partition), "producer-identity")
         self._list(partition)
 
-    def _resume(self, partition: _Partition) -> None:
+    def _resume(self, partition: OutgoingPartition) -> None:
         partition.timer = None
         partition.state.resume()
         self._list(partition)
@@ -378,7 +383,7 @@ class Producer:
         self._tasks.create_task(work, name=name)
 
     async def _locate(
-        self, partition: _Partition, batch: PendingBatch, start: int, identity: Identity
+        self, partition: OutgoingPartition, batch: PendingBatch, start: int, identity: Identity
     ) -> None:
         topic, index = partition.place
         backoff = _ASK_RETRY
@@ -395,7 +400,7 @@ class Producer:
                     self._perform(partition, partition.state.located(found))
                 return
 
-    async def _renew(self, partition: _Partition) -> None:
+    async def _renew(self, partition: OutgoingPartition) -> None:
         backoff = _ASK_RETRY
         while self._has(partition):
             brokers = await self._access.reach()
@@ -411,7 +416,7 @@ class Producer:
                 break
         self._access.well(None)
 
-    def _has(self, partition: _Partition) -> bool:
+    def _has(self, partition: OutgoingPartition) -> bool:
         """Whether the partition was not forgotten."""
         return self._partitions.get(partition.place) is partition
 
@@ -441,7 +446,7 @@ class Producer:
         await brokers.refresh(topics)
         self._metadata += 1
 
-    def _leader_of(self, partition: _Partition) -> int:
+    def _leader_of(self, partition: OutgoingPartition) -> int:
         """The node id of the leader; -1 while it is not known."""
         brokers = self._access.brokers
         if brokers is None or partition.found_in > self._metadata:
@@ -449,7 +454,7 @@ class Producer:
         node = brokers.leader(*partition.place)
         return -1 if node is None else node
 
-    def _link_of(self, partition: _Partition) -> Link | None:
+    def _link_of(self, partition: OutgoingPartition) -> Link | None:
         """The link to the leader, which is kept; None until both, and an identity, are known."""
         state = partition.state
         state.identity = state.identity or self._identity
@@ -513,7 +518,7 @@ class Producer:
                 continue
             partition.leaderless_s = now_s
             if code:
-                error = _error(code)
+                error = error_of(code)
             elif leader is None:
                 error = UnknownTopicOrPartitionError()
             else:
@@ -525,6 +530,7 @@ class Producer:
     async def _open(self, brokers: Brokers, node: int) -> None:
         link = Link(
             client_id=self._client_id,
+            transactional_id=self._transactional_id,
             timeout_s=self._settings.request_timeout_s,
             request_bytes=self._settings.request_bytes,
             answered=self._answered,
@@ -568,7 +574,7 @@ class Producer:
             self._end_idle_links()
 
 
-def _error(code: int) -> Exception:
+def error_of(code: int) -> Exception:
     """The error of a code, one that aiokafka does not know by its number."""
     kind = for_code(code)
     error: Exception = kind() if kind.errno == code else kind(f"error code {code}")

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import RecordTooLarge
+from watchrelay.core.errors import Fenced, RecordTooLarge
 from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -24,6 +24,7 @@ from watchrelay.kafka.produce_state import PendingBatch
 from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
 from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
+from watchrelay.kafka.transactions import FENCED, Result, TransactionalProducer
 from watchrelay.kafka.troubles import SILENCE, KafkaTroubles
 from watchrelay.kafka.written_offsets import WrittenOffsets
 from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics, TopicMetrics
@@ -44,6 +45,8 @@ _WATCH_EVERY_S = 1.0
 
 _Outstanding = tuple[TopicPartition, str]
 """A partition and a stream that writes it: each has one batch on its way at most."""
+_Writer = tuple[str, str]
+"""(topic, stream)."""
 
 
 @dataclass(slots=True)
@@ -81,12 +84,12 @@ class _Deliveries:
     than its records. The first of `packs` is with the producer or waits for `timer`."""
 
     __slots__ = (
-        "backoff", "is_listed", "packed", "packs", "partition", "pending", "records", "sent_s",
-        "timer", "topic", "waiting",
+        "backoff", "is_listed", "marker_at", "packed", "packs", "partition", "pending", "producer",
+        "records", "sent_s", "timer", "topic", "waiting",
     )  # fmt: skip
 
-    def __init__(self, partition: TopicPartition, topic: _Topic) -> None:
-        self.partition, self.topic = partition, topic
+    def __init__(self, partition: TopicPartition, topic: _Topic, producer: Producer) -> None:
+        self.partition, self.topic, self.producer = partition, topic, producer
         self.waiting: deque[Delivery] = deque()
         self.packed: deque[Delivery] = deque()
         self.records: list[WireRecord] = []
@@ -96,6 +99,8 @@ class _Deliveries:
         self.is_listed = False
         self.backoff = _RETRY
         self.sent_s = 0.0
+        self.marker_at = -1
+        """Where the marker of the newest commit is, if nobody else wrote meanwhile."""
 
     def unpack(self) -> list[Delivery]:
         """The deliveries that were packed; nothing is from now on."""
@@ -134,11 +139,16 @@ class KafkaSink:
         self._settings = settings or ProducerSettings()
         self._rng = rng or random.Random()
         self._producer = Producer(connection, self._settings, self, reach=reach, rng=self._rng)
+        self._reach = reach
+        self._transactional: dict[_Writer, TransactionalProducer] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: dict[_Writer, asyncio.Task[None]] = {}
         self._packer = Packer()
         self._written = WrittenOffsets()
         self._topics: dict[str, _Topic] = {}
         self._troubles = KafkaTroubles(statuses)
-        self._deliveries: dict[TopicPartition, _Deliveries] = {}
+        self._deliveries: dict[TopicPartition | _Outstanding, _Deliveries] = {}
+        """By partition; those of a stream with a producer of its own by both."""
         self._ready: deque[_Deliveries] = deque()
         """Those to pack with the next flush."""
         self._outstanding: dict[_Outstanding, float] = {}
@@ -168,10 +178,14 @@ class KafkaSink:
         positions.
         """
         partition = TopicPartition(batch.topic, batch.partition)
-        deliveries = self._deliveries.get(partition)
+        producer, place = self._producer, partition
+        if self._transactional and (batch.topic, batch.stream) in self._transactional:
+            producer = self._transactional[batch.topic, batch.stream]
+            place = (partition, batch.stream)
+        deliveries = self._deliveries.get(place)
         if deliveries is None:
-            deliveries = _Deliveries(partition, self._topic(batch.topic))
-            self._deliveries[partition] = deliveries
+            deliveries = _Deliveries(partition, self._topic(batch.topic), producer)
+            self._deliveries[place] = deliveries
         delivery = Delivery(batch, deliveries, done)
         self._outstanding[partition, batch.stream] = asyncio.get_running_loop().time()
         # what is of a lost topic is neither sent nor answered
@@ -187,10 +201,10 @@ class KafkaSink:
             deliveries.waiting.remove(delivery)
         elif deliveries.packed and all(each.done is _nobody for each in deliveries.packed):
             if deliveries.pending is not None:
-                self._producer.withdraw(deliveries.partition, deliveries.pending)
+                deliveries.producer.withdraw(deliveries.partition, deliveries.pending)
             deliveries.unpack()
             self._list(deliveries)
-        elif (pending := deliveries.pending) is not None and self._producer.take_back(
+        elif (pending := deliveries.pending) is not None and deliveries.producer.take_back(
             deliveries.partition, pending
         ):  # what others packed with it leaves without it
             living = [each for each in deliveries.unpack() if each.done is not _nobody]
@@ -234,9 +248,65 @@ class KafkaSink:
 
     def close(self, topic: str, stream: str) -> None:
         """`stream` stops writing the topic."""
+        self._end_transactions(topic, stream)
         if self._writers.close(topic, stream):
             self._identity.forget(topic)
             self._forget(topic)
+
+    async def begin_transactions(
+        self,
+        topic: str,
+        stream: str,
+        *,
+        transactional_id: str,
+        former_ids: Sequence[str],
+        is_ours: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Abort what former writers of `stream` have open. From now on, until `close`, it writes
+        the topic within transactions of its own, and receipts are given at their commits.
+
+        Args:
+            former_ids: the transactional ids of former writers.
+            is_ours: whether the stream's claim is the newest, read when it is called.
+
+        Raises: Fenced when it is not.
+        """
+        assert self._tasks is not None, "streams begin while the sink runs"
+        self._end_transactions(topic, stream)
+        producer = TransactionalProducer(
+            self._connection,
+            self._settings,
+            self,
+            transactional_id=transactional_id,
+            former_ids=former_ids,
+            is_ours=is_ours,
+            reach=self._reach,
+            rng=self._rng,
+        )
+        producer.held = self._producer.held
+        self._transactional[topic, stream] = producer
+        self._running[topic, stream] = self._tasks.create_task(
+            producer.run(), name=f"transactions {stream}"
+        )
+        await producer.taken.wait()
+        if producer.is_fenced:
+            raise _fenced(stream)
+
+    def _end_transactions(self, topic: str, stream: str) -> None:
+        producer = self._transactional.pop((topic, stream), None)
+        if producer is None:
+            return
+        producer.cut()
+        self._running.pop((topic, stream)).cancel()
+        for place, deliveries in list(self._deliveries.items()):
+            if deliveries.producer is producer:
+                del self._deliveries[place]
+                deliveries.unpack()
+                deliveries.waiting.clear()
+
+    @property
+    def _producers(self) -> list[Producer]:
+        return [self._producer, *self._transactional.values()]
 
     def foreign_ranges(
         self, topic: str, partition: int, start: int, stop: int
@@ -253,16 +323,19 @@ class KafkaSink:
 
     def hold_while(self, held: Callable[[], bool]) -> None:
         """Ask `held` before each produce request is written: while it is true none leaves."""
-        self._producer.held = held
+        for producer in self._producers:
+            producer.held = held
 
     def resume(self) -> None:
         """Send what was held."""
-        self._producer.resume()
+        for producer in self._producers:
+            producer.resume()
 
     def reset(self) -> None:
         """Have nothing that was sent and not acknowledged reach a broker later on; it is sent
         again."""
-        self._producer.reset()
+        for producer in self._producers:
+            producer.reset()
 
     async def end_offset(self, topic: str, partition: int) -> int:
         """The end of a partition, as its leader knows it now. Raises: SinkUnavailable."""
@@ -273,7 +346,8 @@ class KafkaSink:
 
     async def run(self) -> None:
         """Serve until cancelled; then no byte leaves any more."""
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as self._tasks:
+            tasks = self._tasks
             tasks.create_task(self._watch(), name="sink-watchdog")
             tasks.create_task(self._look_for_topics(), name="sink-look")
             await self._producer.run()
@@ -285,7 +359,7 @@ class KafkaSink:
         if deliveries.waiting and not deliveries.packed and not deliveries.is_listed:
             deliveries.is_listed = True
             self._ready.append(deliveries)
-            self._producer.flush_soon()
+            deliveries.producer.flush_soon()
 
     def gather(self) -> None:
         """As of ProducerListener."""
@@ -318,7 +392,7 @@ class KafkaSink:
     def _append(self, deliveries: _Deliveries) -> None:
         """Append the next pack."""
         deliveries.timer, deliveries.sent_s = None, clock.now_s()
-        deliveries.pending = self._producer.append(
+        deliveries.pending = deliveries.producer.append(
             deliveries.partition, deliveries.packs[0], partial(self._answered, deliveries)
         )
 
@@ -332,6 +406,9 @@ class KafkaSink:
                 loop.call_soon(self._lose, deliveries.partition.topic, why)
         elif code == CUT:
             pass  # nobody knows whether it is in the log
+        elif code == FENCED:
+            for delivery in deliveries.unpack():
+                self._finish(delivery, _fenced(delivery.batch.stream))
         elif issubclass(for_code(code), SIZES):
             self._split(deliveries)
         else:
@@ -355,7 +432,7 @@ class KafkaSink:
         metrics = deliveries.topic.metrics
         metrics.produce_duration_seconds.observe(clock.now_s() - deliveries.sent_s)
         metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
-        self._written.note(deliveries.partition, first, stop)
+        self._note_written(deliveries, first, stop)
         if self._troubles.messages:
             self._troubles.ended(_subject(deliveries.partition))
         deliveries.backoff = _RETRY
@@ -370,6 +447,11 @@ class KafkaSink:
         for delivery in whole:
             self._finish(delivery, Receipt(delivery.offsets))
         return ""
+
+    def _note_written(self, deliveries: _Deliveries, first: int, stop: int) -> None:
+        if deliveries.producer is not self._producer:
+            first, deliveries.marker_at = first - (first - 1 == deliveries.marker_at), stop
+        self._written.note(deliveries.partition, first, stop)
 
     def _split(self, deliveries: _Deliveries) -> None:
         """Append in two halves what was refused for its size."""
@@ -402,7 +484,7 @@ class KafkaSink:
         batch, place = which.batch, index - which.at
         self._finish(which, self._too_large(batch, place, which.offsets, refused))
 
-    def _finish(self, delivery: Delivery, answer: Receipt | RecordTooLarge) -> None:
+    def _finish(self, delivery: Delivery, answer: Receipt | RecordTooLarge | Fenced) -> None:
         if delivery.done is not _nobody:
             self._close(delivery)
             delivery.done(answer)
@@ -468,11 +550,13 @@ class KafkaSink:
 
     def _forget(self, topic: str) -> None:
         """Nothing that is on its way to the topic is sent or answered any more."""
-        self._producer.forget(topic)
-        for partition in [each for each in self._deliveries if each.topic == topic]:
-            deliveries = self._deliveries.pop(partition)
-            deliveries.unpack()
-            deliveries.waiting.clear()
+        for producer in self._producers:
+            producer.forget(topic)
+        for place, deliveries in list(self._deliveries.items()):
+            if deliveries.partition.topic == topic:
+                del self._deliveries[place]
+                deliveries.unpack()
+                deliveries.waiting.clear()
 
     def _topic_lost(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
         if streams:
@@ -533,6 +617,11 @@ class KafkaSink:
         """As of ProducerListener."""
         self._metrics.counter("producer_rebuilds").labels(reason).inc()
 
+    def transaction_ended(self, result: Result, took_s: float) -> None:
+        """As of TransactionListener."""
+        self._metrics.counter("transactions").labels(result).inc()
+        self._metrics.histogram("transaction_duration_seconds").observe(took_s)
+
     # ---- silence ---------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
@@ -586,6 +675,10 @@ class KafkaSink:
         status = self._statuses.streams.get(stream)
         if status is not None and not any(other == stream for _, other in self._silent):
             status.recovered("records")
+
+
+def _fenced(stream: str) -> Fenced:
+    return Fenced(f"stream {stream}: a newer claim was read")
 
 
 def _subject(partition: TopicPartition) -> str:

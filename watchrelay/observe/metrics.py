@@ -155,7 +155,10 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
         "last_ack_timestamp_seconds": "When Kafka last acknowledged a batch, Unix time."
     },
     ("counter", ("result",)): {
-        "signals": "Records read from the signal topic, by what became of them."
+        "signals": "Records read from the signal topic, by what became of them.",
+        "transactions": "Transactions by how they ended: committed, aborted, or with an unknown "
+        "outcome. What was not committed is sent again; after an unknown outcome it may be in the "
+        "topic twice.",
     },
     ("counter", ("verb", "code")): {
         "kube_requests": "Requests to the API server, by verb and status code (0: no answer)."
@@ -177,7 +180,8 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
         "group_doubt_seconds": "Time during which it could not.",
     },
     ("histogram", ()): {
-        "event_loop_lag_seconds": "How late a timer of the event loop ran, twice a second."
+        "event_loop_lag_seconds": "How late a timer of the event loop ran, twice a second.",
+        "transaction_duration_seconds": "Time from the begin of a transaction to its end.",
     },
     ("counter", ("generation",)): {
         "gc_pause_seconds": "Time that Python's garbage collector held everything up."

@@ -37,6 +37,7 @@ class ControlLog(Protocol):
         *,
         starting_point: dict[str, object] | None,
         highest_epoch: Callable[[], Awaitable[int]],
+        transactional_id: str,
     ) -> int: ...
     async def origin(self, stream: str, partitions: int) -> dict[str, object] | None: ...
     def outclaimed(self, stream: str, epoch: int) -> bool: ...
@@ -46,6 +47,20 @@ class ControlLog(Protocol):
     async def write(
         self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
     ) -> None: ...
+
+
+class Transactions(Protocol):
+    """The transactions in which a stream is written. Implemented by daemon/transactions.py."""
+
+    @property
+    def id(self) -> str:
+        """The transactional id."""
+        ...
+
+    async def begin(self, epoch: int) -> None:
+        """Abort what former writers have open; from now on what is sent is committed before its
+        receipt. Raises: Fenced when the claim of `epoch` is not the newest any more."""
+        ...
 
 
 class StateView(Protocol):

@@ -27,7 +27,13 @@ from watchrelay.publish.backpressure import SOFT_BYTES, Backpressure
 from watchrelay.publish.machine import AwaitingList, Confirmation, Draining, Effect, Event, Phase
 from watchrelay.publish.oversize import Oversize, limit_unknown
 from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch, RenderedMarker
-from watchrelay.publish.ports import ControlLog, ForeignRecordReader, RecordSink, StateView
+from watchrelay.publish.ports import (
+    ControlLog,
+    ForeignRecordReader,
+    RecordSink,
+    StateView,
+    Transactions,
+)
 from watchrelay.publish.recovery import ListAndDiff, RecoveredState
 from watchrelay.publish.repair import StaleRecordRepair
 from watchrelay.publish.reporting import PublishReporter
@@ -65,6 +71,7 @@ class StreamRelay:
         may_finish: Whether what is queued may be sent although a newer claim was read in the
             control topic; by default the writer stops.
         reread_limit: Reads the topic's `max.message.bytes`; None when it cannot.
+        transactions: None: the records are written without.
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class StreamRelay:
         reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
         flush_timer: FlushTimer | None = None,
         foreign_records: ForeignRecordReader | None = None,
+        transactions: Transactions | None = None,
         rng: random.Random | None = None,
         now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
@@ -131,7 +139,7 @@ class StreamRelay:
         self._deliveries: dict[int, Any] = {}
         """By partition, that of its outstanding batch."""
         self._schedule = SnapshotSchedule(spec.snapshot_interval_s, rng or random.Random())
-        self._foreign_records = foreign_records
+        self._foreign_records, self._transactions = foreign_records, transactions
         self._repair: StaleRecordRepair | None = None
         self._phase: Phase = AwaitingList()
         self._snapshot: Snapshot | None = None
@@ -224,13 +232,19 @@ class StreamRelay:
         description, starting_point = self.spec.description, self._starting_point
         former = self._control.newest_epoch(stream) if awaits_release else None
         self._epoch = await self._control.claim(
-            stream, description, starting_point=starting_point, highest_epoch=highest_epoch
+            stream,
+            description,
+            starting_point=starting_point,
+            highest_epoch=highest_epoch,
+            transactional_id="" if self._transactions is None else self._transactions.id,
         )
         self._encoder = encoder_for(self.spec, self._epoch)
         self._status.epoch = self._epoch
         self._metrics.stream_epoch.set(self._epoch)
         if former is not None:
             await self._await_release(former)
+        if self._transactions is not None:
+            await self._transactions.begin(self._epoch)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._in_group(self._send_claims)
         if self._foreign_records is not None:

@@ -455,9 +455,6 @@ KAFKA = {
     "{bootstrapServers: [a:1], topicPrefix: a/b}": [
         '"a/b" is not a topic name: use letters, digits, dot, underscore and hyphen, at most 249'
     ],
-    "{bootstrapServers: [a:1], delivery: transactional}": [
-        "comes with a later release (in this one: idempotent)"
-    ],
     "{bootstrapServers: [a:1], security: {protocol: TLS}}": [
         'must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, not "TLS"'
     ],

@@ -1,5 +1,4 @@
-"""Each key of the design's sample config is accepted, or refused with the words "comes with a later
-release": never ignored."""
+"""Each key of the design's sample config is accepted, and never ignored."""
 
 from __future__ import annotations
 
@@ -11,11 +10,9 @@ import pytest
 import yaml
 
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.checks import LATER
 from watchrelay.config.keys import env_name, env_path, every_key
 from watchrelay.config.settings import with_defaults
 from watchrelay.config.tree import read_yaml
-from watchrelay.core.errors import ConfigError
 
 BASE: dict[str, Any] = {
     "cluster": "c",
@@ -149,10 +146,6 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("revision", 7, {}),
 ]
 
-REFUSED_YET = {
-    ("kafka.delivery", "transactional"),
-}
-
 
 def written(values: dict[str, Any]) -> str:
     """The values as a YAML file."""
@@ -181,15 +174,11 @@ def value_of(settings: Settings, path: str) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "beside"), SAMPLE, ids=[f"{path}={value}" for path, value, _ in SAMPLE]
 )
-def test_every_key_of_the_sample_is_honoured_or_refused_as_coming_later(
+def test_every_key_of_the_sample_is_honoured(
     tmp_path: Path, path: str, value: Any, beside: dict[str, Any]
 ) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(written({**BASE, **beside, path: value}))
-    if (path, str(value)) in {(refused, str(what)) for refused, what in REFUSED_YET}:
-        with pytest.raises(ConfigError, match="comes with a later release"):
-            load_settings(str(file), environ={})
-        return
     settings = load_settings(str(file), environ={})
     held = value_of(settings, path)
     expected = {
@@ -221,20 +210,6 @@ def test_the_sample_names_every_key_there_is() -> None:
     }
     leaves -= {"observe", "shutdown", "sharding"}
     assert leaves == {re.sub(r"\.0", "[0]", path) for path, _, _ in SAMPLE}
-
-
-def test_a_default_is_always_a_value_that_this_release_has() -> None:
-    settings = Settings.model_validate(
-        {
-            "cluster": "c",
-            "kafka": {"bootstrapServers": ["k:1"]},
-            "resources": [{"resource": "pods"}],
-        }
-    )
-    for row in LATER:
-        if row.only:
-            assert value_of(settings, ".".join(row.path).replace("*", "0")) in row.only
-    assert ("kafka", "delivery") in {row.path for row in LATER}
 
 
 def test_every_key_has_a_variable_of_its_own_that_finds_it_again() -> None:

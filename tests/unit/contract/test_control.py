@@ -55,6 +55,16 @@ def test_the_newest_release_is_known_and_no_claim() -> None:
     assert read(claim("a")).of("pods").released == -1
 
 
+def test_transactional_ids_of_all_claims_are_known() -> None:
+    def naming(instance: str, ids: object) -> tuple[str, dict[str, object] | None]:
+        return "claim/pods", {"instance": instance, "holder": "h", "ids": ids}
+
+    first, second, odd = naming("a", ["x", "y"]), naming("b", ["x", "z"]), naming("c", "w")
+    assert read(described(1), first, second, claim("d")).of("pods").ids == ("x", "y", "z")
+    held = read(described(1), first, odd).of("pods")
+    assert (held.ids, held.epoch) == (("x", "y"), 3), "an odd field is as if it were absent"
+
+
 def test_null_forgets_index_and_description_but_no_claim() -> None:
     held = read(
         described(1),

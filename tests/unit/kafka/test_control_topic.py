@@ -185,3 +185,27 @@ def test_a_stream_that_was_never_handed_over_is_forgotten_without_a_release() ->
         ]
 
     run(body())
+
+
+def test_a_claim_hands_on_the_transactional_ids_of_the_claims_before() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+
+        def named() -> object:
+            claim = topic.records[-1][1]
+            assert claim is not None
+            return claim.get("ids")
+
+        await topic.claim()
+        assert named() is None
+        for own, ids in (("a", ["a"]), ("b", ["a", "b"]), ("", ["a", "b"])):
+            await topic.claim(transactional_id=own)
+            assert named() == ids
+        topic.lose()
+        topic.begin()
+        assert await topic.control.restore()
+        await topic.claim(transactional_id="c")
+        assert named() == ["a", "b", "c"], "also when the topic was lost"
+        assert topic.control.former_ids("pods", "c") == ["a", "b"]
+
+    run(body())

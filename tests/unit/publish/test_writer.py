@@ -80,6 +80,37 @@ def test_a_claim_that_is_overtaken_while_it_waits_for_a_release_writes_no_marker
     run_virtually(body())
 
 
+class Transactions:
+    """Those of a stream whose claim is the newest, or is not."""
+
+    id = "k8s.c.pods"
+
+    def __init__(self, *, ours: bool) -> None:
+        self.ours, self.begun = ours, list[int]()
+
+    async def begin(self, epoch: int) -> None:
+        self.begun.append(epoch)
+        await asyncio.sleep(1.0)
+        if not self.ours:
+            raise Fenced("a newer claim was read")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_transactions_begin_between_the_control_claim_and_the_markers(*, ours: bool) -> None:
+    async def body() -> None:
+        transactions = Transactions(ours=ours)
+        rig = Rig(partitions=1, transactions=transactions)
+        claim = asyncio.get_running_loop().create_task(rig.relay.claim(rig.highest_epoch))
+        await asyncio.sleep(0.5)
+        assert transactions.begun == [1]
+        assert (rig.control.claims, rig.markers("claim")) == ([("pods", None)], [])
+        await asyncio.wait([claim])
+        assert isinstance(claim.exception(), Fenced) == (not ours)
+        assert len(rig.markers("claim")) == ours
+
+    run_virtually(body())
+
+
 def test_without_a_living_writer_nothing_is_waited_for() -> None:
     async def body() -> None:
         rig, loop = Rig(partitions=1), asyncio.get_running_loop()

@@ -1,5 +1,5 @@
 """What is asked of a cluster beside appending: leaders, topic ids, producer ids, where a batch is
-in the log, and the coordinator of a group.
+in the log, and the coordinators of groups and transactional ids.
 
 One connection of aiokafka's, to any broker; when it fails, the others are tried and then the
 bootstrap servers, so that brokers that were all replaced are found.
@@ -28,6 +28,10 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
 from watchrelay.kafka.client.link import Link, no_surprises
 from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
+from watchrelay.kafka.client.transaction_coordinator import (
+    TransactionCoordinator,
+    find_transaction_coordinator,
+)
 
 _REQUEST_TIMEOUT_S = 5.0
 _GROUP_TIMEOUT_S = 15.0
@@ -118,12 +122,20 @@ class Brokers:
 
     async def coordinator(self, group: str) -> Coordinator:
         """A connection of its own to the coordinator of a group."""
+        asked = await self._coordinating(find_coordinator(group), timeout_s=_GROUP_TIMEOUT_S)
+        return Coordinator(asked, group)
+
+    async def transaction_coordinator(self, transactional_id: str) -> TransactionCoordinator:
+        """A connection of its own to the coordinator of a transactional id."""
+        asked = await self._coordinating(find_transaction_coordinator(transactional_id))
+        return TransactionCoordinator(asked, transactional_id)
+
+    async def _coordinating(self, request: Any, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> _Asked:
         await self.refresh(())  # so that other brokers than the bootstrap servers are asked
-        answer = await self._ask(find_coordinator(group))
+        answer = await self._ask(request)
         if answer.error_code:
             raise for_code(answer.error_code)
-        asked = await self._connected(answer.host, answer.port, timeout_s=_GROUP_TIMEOUT_S)
-        return Coordinator(asked, group)
+        return await self._connected(answer.host, answer.port, timeout_s=timeout_s)
 
     async def open(self, node: int, link: Link) -> None:
         """Connect `link` to the broker of that id, which is a leader."""

@@ -94,6 +94,7 @@ class Link(asyncio.Protocol):
         lost: Called once with the link, the partitions without an answer, and those that were not
             sent.
         held: Asked before each request; while it is true none is written.
+        transactional_id: That of every batch; "" for none.
     """
 
     def __init__(
@@ -105,14 +106,17 @@ class Link(asyncio.Protocol):
         answered: Callable[[Any, int, int], None],
         lost: Callable[[Link, list[Any], list[Any]], None],
         held: Callable[[], bool] = lambda: False,
+        transactional_id: str = "",
     ) -> None:
         self.is_lost = False
         self._answered, self._lost, self._held = answered, lost, held
         self._request_bytes = request_bytes
         name = client_id.encode()
         self._client_id = _NAME_LENGTH.pack(len(name)) + name
-        # no transactional id, acks of all in-sync replicas, timeout
-        self._fixed = struct.pack(">hhi", -1, -1, int(timeout_s * 1000))
+        writer = transactional_id.encode()
+        self._fixed = _NAME_LENGTH.pack(len(writer) or -1) + writer
+        # acks of all in-sync replicas, timeout
+        self._fixed += struct.pack(">hi", -1, int(timeout_s * 1000))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._connection: AIOKafkaConnection | None = None

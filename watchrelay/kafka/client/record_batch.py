@@ -20,7 +20,7 @@ from watchrelay.contract.wire import WireRecord
 OVERHEAD_BYTES = 61
 """Header of a record batch. Source: Kafka protocol guide, "Record Batch"."""
 
-_ZSTD = 4
+_ZSTD, _TRANSACTIONAL = 4, 16
 _MAGIC = 2
 _NO_LEADER_EPOCH = -1
 _BEFORE_CHECKED = struct.Struct(">qiibI")
@@ -109,6 +109,10 @@ class PackedBatch:
         self._body = body
         self._packed_ms = packed_ms
         self._attributes = _ZSTD if compressed else 0
+
+    def within_transaction(self) -> None:
+        """It is sent within a transaction."""
+        self._attributes |= _TRANSACTIONAL
 
     def record_count(self) -> int:
         """Number of records."""

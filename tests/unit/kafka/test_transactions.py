@@ -1,0 +1,421 @@
+"""A stream's transactions, with a coordinator and leaders whose answers the test gives: what is sent
+again, when the id is taken, and when a receipt is given. Virtual time."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from tests.support.producefake import (
+    FakeTransport,
+    answer_frame,
+    batch_head,
+    produce_request,
+    transactional_id,
+)
+from tests.support.relays import until, virtual
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import Fenced, RecordTooLarge
+from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.client.brokers import Brokers
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.link import Link
+from watchrelay.kafka.producer import ProducerSettings
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.transactions import ANSWERS, Answer
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+
+Delivered = asyncio.Task[Receipt]
+ID, FORMER = "k8s.c.pods", "k8s.c.pods-of-before"
+_ATTRIBUTES_AT, _TRANSACTIONAL = 21, 16
+AWAY = KafkaConnectionError("no broker answers")
+TOO_LARGE, OUT_OF_ORDER, NOT_LEADER = 10, 45, 6
+AGAIN = sorted(code for code, answer in ANSWERS.items() if answer is not Answer.DONE)
+OVER = [47, 48, 49, 59, 90, 120]
+
+
+class Coordinator:
+    """Answers with what the test has scripted for a request, else with 0."""
+
+    def __init__(self, stage: "Stage", name: str) -> None:
+        self._stage, self._name = stage, name
+
+    async def _answer(self, request: str) -> int:
+        await asyncio.sleep(0.001)
+        self._stage.seen.append(request)
+        script = self._stage.script[request.split()[0]]
+        answer = script.popleft() if script else 0
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def take(self, *, timeout_s: float) -> tuple[int, tuple[int, int]]:
+        assert timeout_s == 15.0
+        if not (code := await self._answer(f"take {self._name}")):
+            self._stage.epoch += 1
+        return code, (7, self._stage.epoch)
+
+    async def add(
+        self, producer: tuple[int, int], places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        partitions = ",".join(str(each.partition) for each in places)
+        code = await self._answer(f"add {partitions} by {producer[1]}")
+        return dict.fromkeys(places, code)
+
+    async def commit(self, producer: tuple[int, int]) -> int:
+        return await self._answer(f"commit by {producer[1]}")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Cluster(Brokers):
+    """One broker leads all partitions and coordinates."""
+
+    def __init__(self, stage: "Stage") -> None:
+        self._stage = stage
+        self.errors = {}
+
+    async def refresh(self, topics: Collection[str]) -> None:
+        await asyncio.sleep(0.001)
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return 0
+
+    def forget(self, topic: str) -> None:
+        """Nothing is known."""
+
+    async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None]:
+        return {}
+
+    async def producer_id(self) -> tuple[int, int]:
+        return 1, 0
+
+    async def open(self, node: int, link: Link) -> None:
+        link.adopt(Leader(self._stage, link))
+
+    async def transaction_coordinator(self, transactional_id: str) -> Coordinator:  # type: ignore[override]
+        return Coordinator(self._stage, transactional_id)
+
+    async def locate(self, *_: object) -> None:
+        """The batch is not in the log."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Leader(FakeTransport):
+    """Answers each produce request by the script."""
+
+    def __init__(self, stage: "Stage", link: Link) -> None:
+        super().__init__(link)
+        self._stage = stage
+
+    def write(self, data: Any) -> None:
+        super().write(data)
+        number, batches = produce_request(data)
+        name = transactional_id(data)
+        answers = []
+        for topic, partition, content in batches:
+            producer, epoch, sequence, count = batch_head(content)
+            within = bool(content[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL)
+            assert within == bool(name) == (producer == 7)
+            self._stage.seen.append(f"write {partition}: {sequence} by {epoch}")
+            script = self._stage.script[f"write{partition}"]
+            code = script.popleft() if script else 0
+            if isinstance(code, Exception):
+                return
+            answers.append((topic, partition, code, self._stage.end if not code else -1))
+            self._stage.end += count
+        asyncio.get_running_loop().call_later(0.001, self.receive, answer_frame(number, answers))
+
+
+class Stage:
+    """A sink with one stream that writes within transactions. `seen`: what was asked."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.script: dict[str, deque[int | Exception]] = defaultdict(deque)
+        self.epoch = self.end = self.looks = 0
+        self.is_ours = True
+        self.metrics, self.statuses = Metrics(), StatusRegistry()
+        self.sink = KafkaSink(
+            KafkaConnection(bootstrap_servers=("nowhere:1",)),
+            metrics=self.metrics,
+            statuses=self.statuses,
+            settings=ProducerSettings(request_timeout_s=4.0),
+            reach=lambda _: Cluster(self),
+        )
+
+    async def look(self) -> bool:
+        self.looks += 1
+        self.seen.append("look")
+        return self.is_ours
+
+    async def begin(self, *former_ids: str) -> None:
+        await self.sink.begin_transactions(
+            "t", "pods", transactional_id=ID, former_ids=former_ids, is_ours=self.look
+        )
+
+    def deliver(self, *partitions: int) -> list[Delivered]:
+        loop = asyncio.get_running_loop()
+        return [
+            loop.create_task(
+                self.sink.deliver(Batch("t", each, [WireRecord(b"a", b"x", [])] * 2, "pods")),
+                name="delivery",
+            )
+            for each in partitions
+        ]
+
+    def ended(self, result: str) -> float:
+        return (
+            self.metrics.registry.get_sample_value(
+                "watchrelay_transactions_total", {"result": result}
+            )
+            or 0.0
+        )
+
+
+@asynccontextmanager
+async def staged(*, begun: bool = True) -> AsyncIterator[Stage]:
+    stage = Stage()
+    async with asyncio.TaskGroup() as tasks:
+        sink = tasks.create_task(stage.sink.run(), name="sink")
+        await asyncio.sleep(0.01)
+        if begun:
+            await stage.begin()
+            stage.seen.clear()
+            stage.looks = 0
+        yield stage
+        sink.cancel()
+        await asyncio.wait([sink])
+        for task in asyncio.all_tasks():
+            if task.get_name() == "delivery":
+                task.cancel()
+
+
+@virtual
+async def test_the_claim_is_read_before_and_behind_the_ids_are_taken() -> None:
+    async with staged(begun=False) as stage:
+        await stage.begin(FORMER)
+        assert stage.seen == ["look", f"take {FORMER}", f"take {ID}", "look"]
+
+
+@virtual
+async def test_what_is_delivered_at_a_time_is_one_transaction_acknowledged_at_its_commit() -> None:
+    async with staged() as stage:
+        stage.script["commit"] += [51] * 20
+        first = stage.deliver(0, 1)
+        await until(lambda: "commit by 1" in stage.seen)
+        assert not any(each.done() for each in first)
+        second = stage.deliver(2)
+        receipts = [await each for each in first + second]
+        assert [each.offsets for each in receipts] == [[0, 1], [2, 3], [4, 5]]
+        writes = ["write 0: 0 by 1", "write 1: 0 by 1"]
+        commits = ["commit by 1"] * 21
+        assert stage.seen == [
+            *("add 0,1 by 1", *writes, *commits),
+            *("add 2 by 1", "write 2: 0 by 1", "commit by 1"),
+        ]
+        assert stage.ended("committed") == 2
+
+
+@virtual
+async def test_what_other_streams_and_the_control_topic_get_is_in_no_transaction() -> None:
+    async with staged() as stage:
+        record = WireRecord(b"a", b"b", [])
+        for batch in (Batch("t", 0, [record], "secrets"), Batch("control", 0, [record], "pods")):
+            assert (await stage.sink.deliver(batch)).offsets
+        assert stage.seen == ["write 0: 0 by 0", "write 0: 0 by 0"]
+
+
+@virtual
+async def test_a_transaction_that_is_being_ended_is_waited_for_in_milliseconds() -> None:
+    async with staged() as stage:
+        stage.script["add"] += [51] * 5
+        began_s = asyncio.get_running_loop().time()
+        (delivery,) = stage.deliver(0)
+        await delivery
+        assert asyncio.get_running_loop().time() - began_s < 0.025
+
+
+@pytest.mark.parametrize("code", AGAIN)
+@pytest.mark.parametrize("request_", ["take", "add", "commit"])
+def test_after_these_codes_the_same_is_asked_again(request_: str, code: int) -> None:
+    @virtual
+    async def run() -> None:
+        async with staged(begun=False) as stage:
+            stage.script[request_] += [code, code]
+            await stage.begin()
+            (delivery,) = stage.deliver(0)
+            assert (await delivery).offsets == [0, 1]
+            assert sum(each.startswith(request_) for each in stage.seen) == 3
+            assert stage.epoch == 1, "the id was taken once"
+            assert not stage.statuses.problems
+
+    run()
+
+
+@pytest.mark.parametrize("code", OVER)
+@pytest.mark.parametrize("request_", ["add", "write0", "commit"])
+def test_after_these_codes_the_id_is_taken_and_all_is_written_again(
+    request_: str, code: int
+) -> None:
+    @virtual
+    async def run() -> None:
+        async with staged() as stage:
+            stage.script[request_].append(code)
+            deliveries = stage.deliver(0, 1)
+            for each in deliveries:
+                await each
+            assert stage.looks == 2
+            assert stage.seen[-4:] == [
+                "add 0,1 by 2",
+                "write 0: 0 by 2",
+                "write 1: 0 by 2",
+                "commit by 2",
+            ]
+            assert (stage.ended("aborted"), stage.ended("committed")) == (1, 1)
+
+    run()
+
+
+@virtual
+async def test_an_id_that_cannot_be_taken_is_asked_for_again() -> None:
+    async with staged(begun=False) as stage:
+        stage.script["take"] += [90, 47, AWAY]
+        await stage.begin()
+        assert stage.seen == ["look", *[f"take {ID}"] * 4, "look"]
+
+
+@virtual
+async def test_a_commit_without_an_answer_is_asked_for_again_and_then_unknown() -> None:
+    async with staged() as stage:
+        stage.script["commit"] += [AWAY, 0, AWAY, 47]
+        for _ in range(2):
+            (delivery,) = stage.deliver(0)
+            await delivery
+        commits = [each for each in stage.seen if each.startswith("commit")]
+        assert commits == [*["commit by 1"] * 4, "commit by 2"]
+        assert (stage.ended("unknown"), stage.ended("committed")) == (1, 2)
+
+
+@virtual
+async def test_a_batch_that_is_refused_is_handed_back_and_the_others_are_committed() -> None:
+    async with staged() as stage:
+        stage.script["write0"] += [TOO_LARGE] * 3
+        refused, taken = stage.deliver(0, 1)
+        assert (await taken).offsets
+        with pytest.raises(RecordTooLarge):
+            await refused
+        assert "write 1: 0 by 1" in stage.seen
+        assert stage.ended("aborted") == 0
+
+
+@virtual
+async def test_a_lost_link_sends_the_same_again_within_the_transaction() -> None:
+    async with staged() as stage:
+        stage.script["write0"] += [NOT_LEADER, NOT_LEADER]
+        (delivery,) = stage.deliver(0)
+        assert (await delivery).offsets == [4, 5]
+        assert stage.seen.count("write 0: 0 by 1") == 3
+        assert stage.ended("committed") == 1
+
+
+@virtual
+async def test_fenced_and_outclaimed_ends_the_stream() -> None:
+    async with staged() as stage:
+        stage.script["commit"].append(90)
+        stage.is_ours = False
+        (delivery,) = stage.deliver(0)
+        with pytest.raises(Fenced):
+            await delivery
+        assert stage.epoch == 1, "the id was not taken again"
+        (later,) = stage.deliver(1)
+        with pytest.raises(Fenced):
+            await later
+
+
+@virtual
+async def test_an_owner_that_claims_while_the_id_is_taken_is_found_by_the_second_look() -> None:
+    async with staged(begun=False) as stage:
+        ours = [True, False]
+
+        async def look() -> bool:
+            return ours.pop(0)
+
+        stage.look = look  # type: ignore[method-assign]
+        with pytest.raises(Fenced):
+            await stage.begin()
+        assert stage.seen == [f"take {ID}"]
+
+
+@virtual
+async def test_a_missing_right_is_named_with_its_cure() -> None:
+    async with staged(begun=False) as stage:
+        stage.script["take"] += [53] * 3
+        begun = asyncio.get_running_loop().create_task(stage.begin())
+        await asyncio.sleep(1.0)
+        assert "grant WRITE and DESCRIBE on it or its prefix" in stage.statuses.problems["kafka"]
+        await begun
+        assert not stage.statuses.problems
+
+
+@virtual
+async def test_what_is_withdrawn_is_not_answered_and_the_rest_goes_on() -> None:
+    async with staged() as stage:
+        stage.script["add"] += [14]
+        withdrawn, other = stage.deliver(0, 1)
+        await asyncio.sleep(0.005)
+        withdrawn.cancel()
+        assert (await other).offsets
+        (again,) = stage.deliver(0)
+        assert (await again).offsets
+        assert stage.ended("committed") >= 2
+
+
+@virtual
+async def test_a_topic_that_is_lost_ends_its_transaction() -> None:
+    async with staged() as stage:
+        lost: list[str] = []
+        stage.sink.open("t", "pods", lost.append, made=False)
+        stage.script["add"] += [3] * 4
+        stage.deliver(0)
+        await asyncio.sleep(1.0)
+        stage.sink.close("t", "pods")
+        stage.sink.open("t", "pods", lost.append, made=True)
+        stage.script["add"].clear()
+        await stage.begin()
+        (delivery,) = stage.deliver(0)
+        assert (await delivery).offsets
+        assert stage.epoch == 2
+
+
+@virtual
+async def test_the_marker_of_a_commit_is_no_gap_between_own_records() -> None:
+    async with staged() as stage:
+        for _ in range(3):
+            (delivery,) = stage.deliver(0)
+            await delivery
+            stage.end += 1
+        assert stage.sink.foreign_ranges("t", 0, 0, 8) == []
+        stage.end += 1
+        (delivery,) = stage.deliver(0)
+        await delivery
+        assert stage.sink.foreign_ranges("t", 0, 0, 12) == [(8, 10)], "a marker and another record"
+
+
+@virtual
+async def test_transactions_of_few_records_begin_some_milliseconds_apart() -> None:
+    async with staged() as stage:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for _ in range(10):
+            (delivery,) = stage.deliver(0)
+            await delivery
+        assert 0.17 < loop.time() - began_s < 0.25
