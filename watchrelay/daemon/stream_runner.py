@@ -347,7 +347,7 @@ class StreamRunner:
             self._context.metrics.forget_gauges(stream)
             self._status.recovered("stream")
             self._status.state = "standby"
-            self._status.owner = self._context.control.holder_of(stream)
+            sharing.show_owner(self._status)
         former = await sharing.assigned(stream)
         self._metrics = self._new_metrics()
         self._metrics.ownership_changes_total["assigned"].inc()
