@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -458,6 +459,26 @@ async def test_of_a_group_with_a_large_table_are_shown_the_numbers_of_streams() 
         await replica.write()
         await replica.claimed_by("other")
         assert not replica.sharing.lost("pods"), "its holder is known all the same"
+
+
+@virtual
+async def test_beside_a_leader_of_another_release_the_group_is_shown_as_far_as_it_is_known() -> (
+    None
+):
+    async with running() as replica:
+        older = zlib.compress(b'[{"pods":""},[],{"h":["pods"],"other":[]}]')
+        replica.group._assigned(3, older)
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.generation, shown.leader, shown.members) == (3, "", ())
+        assert replica.sharing.may_claim("pods")
+        newer = b'[{"jobs":""},[],{},["other",false,[["other",[1,2],"c",true,false,0,"new"]],7],8]'
+        replica.group._assigned(4, zlib.compress(newer))
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.leader, shown.even) == ("other", False)
+        assert [each.holder for each in shown.members] == ["other"]
+        assert replica.sharing.may_claim("jobs")
 
 
 def rebalances(replica: Replica) -> dict[str, float]:
