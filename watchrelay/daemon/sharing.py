@@ -140,9 +140,6 @@ class Sharing:
     ) -> None:
         self._holder, self._control, self._sink = holder, control, sink
         self._statuses, self._api_answers = statuses, api_answers
-        statuses.group = GroupStatus(holder)
-        self._rebalances = metrics.counter("group_rebalances")
-        self._takeovers = metrics.histogram("takeover_duration_seconds")
         self._balance_after_s, self._rng = balance_after_s, rng or random.Random()
         self._now_s, self._boot_s, self._wall_ms = now_s, boot_s, wall_ms
         self._plans: dict[str, str] = {}
@@ -179,6 +176,9 @@ class Sharing:
             metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
         )
         sink.hold_while(lambda: self.doubtful)
+        statuses.group = GroupStatus(holder)
+        self._rebalances = metrics.counter("group_rebalances")
+        self._takeovers = metrics.histogram("takeover_duration_seconds")
 
     async def run(self) -> None:
         """Be a member of the group until cancelled."""

@@ -61,11 +61,11 @@ _VALUES: Final = {
     "watch_ends": ("timeout", "gone", "eof", "error"),
     "events_received": ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"),
     "events_filtered": ("suppressed", "namespace", "quarantined"),
-    "group_rebalances": ("joined", "left", "died", "asked"),
-    "takeover_duration_seconds": ("handover", "failover"),
     "ownership_changes": ("claim", "assigned", "handed_over", "revoked", "fenced"),
     "records_acked": ("event", "snapshot", "tombstone", "marker"),
     "records_trimmed": ("fields", "stub", "withheld"),
+    "group_rebalances": ("joined", "left", "died", "asked"),
+    "takeover_duration_seconds": ("handover", "failover"),
 }
 """The values of the last label, where a stream or topic has a series for each of them."""
 
