@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.admin_server import RunningAdminServer, live
+from tests.support.admin_server import RunningAdminServer, live, shared
 from tests.support.browser import Browser, Page
 from watchrelay.core import clock
 from watchrelay.core.causes import KUBERNETES, MISSING_RIGHT
@@ -90,6 +90,11 @@ def everything_is_wrong(statuses: StatusRegistry) -> None:
     statuses.problems["restart"] = "a restart is needed for what was edited in kafka"
 
 
+def streams_are_shared(statuses: StatusRegistry) -> None:
+    live(statuses, "pods")
+    shared(statuses)
+
+
 def two_hundred(statuses: StatusRegistry) -> None:
     everything_is_wrong(statuses)
     for number in range(190):
@@ -139,6 +144,8 @@ def complaints(page: Page, axe: str) -> list[str]:
         (everything_is_wrong, 400, False),
         (everything_is_wrong, 400, True),
         (two_hundred, 1280, False),
+        (streams_are_shared, 1280, False),
+        (streams_are_shared, 400, True),
     ],
 )
 def test_axe_finds_nothing(
@@ -207,6 +214,23 @@ def test_names_and_messages_are_text_whatever_they_hold(
         "the address opens the same rows",
         f"document.querySelectorAll('.transitions').length === {len(HOSTILE)}",
     )
+    assert page.problems == []
+
+
+def test_replicas_and_owners_are_shown_where_streams_are_shared_and_only_there(
+    browser: Browser, window: RunningAdminServer
+) -> None:
+    window.do(lambda: live(window.statuses, "pods"))
+    page = opened(browser, window)
+    columns = "[...document.querySelectorAll('th.owner, td.owner, #replicas')]"
+    visible = f"{columns}.filter((each) => each.checkVisibility()).map((each) => each.innerText)"
+    assert page.evaluate(visible) == []
+    window.do(lambda: shared(window.statuses, other=HOSTILE[0]))
+    page.wait("they are shown", f"{visible}.length === 4")
+    shown = page.evaluate(visible)
+    assert "relay-1\n1 stream, leader, this one, config aaaa" in shown[0]
+    assert f"{HOSTILE[0]}\n1 stream, does not reach the API server, leaving" in shown[0]
+    assert sorted(shown[1:]) == sorted(["Owner", "relay-1", HOSTILE[0]])
     assert page.problems == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.admin_server import RunningAdminServer, live
+from tests.support.admin_server import RunningAdminServer, live, shared
 from tests.support.process import wait_until
 from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe import page
@@ -68,6 +68,43 @@ def test_a_terminal_is_given_a_table_worst_first(window: RunningAdminServer) -> 
         line.split()[0] for line in text.splitlines() if re.match(r"(STREAM|pods|secrets) ", line)
     ]
     assert table == ["STREAM", "secrets", "pods"]
+
+
+def test_replicas_and_the_owners_of_all_streams_are_shown(window: RunningAdminServer) -> None:
+    code, _, body = get(window, "/api/group")
+    assert code == 404
+    assert "sharding.enabled" in json.loads(body)["error"]
+    assert "OWNER" not in get(window, "/")[2]
+    window.do(lambda: shared(window.statuses))
+    group = json.loads(get(window, "/api/group")[2])
+    assert {**group, "members": [each["holder"] for each in group["members"]]} == {
+        "holder": "relay-1",
+        "revision": 3,
+        "generation": 12,
+        "leader": "relay-1",
+        "even": True,
+        "members": ["relay-1", "relay-2"],
+    }
+    assert group["members"][1] == {
+        "holder": "relay-2",
+        "revision": 3,
+        "configAdopted": "1970-01-01T00:00:02.000Z",
+        "configHash": "bbbb",
+        "fit": False,
+        "leaving": True,
+        "assigned": 1,
+        "streams": ["nodes"],
+    }
+    rows = {row["stream"]: row for row in json.loads(get(window, "/api/streams")[2])}
+    assert [(row["role"], row["owner"], row["objects"]) for row in rows.values()] == [
+        ("owner", "relay-1", 12),
+        ("standby", "relay-2", 5),
+    ]
+    text = get(window, "/")[2]
+    assert "replicas: 2" in text
+    assert "relay-1: 1 stream, leader, this one, config aaaa" in text
+    assert "relay-2: 1 stream, unfit, leaving, config bbbb" in text
+    assert re.search(r"^nodes .* relay-2$", text, re.MULTILINE)
 
 
 def test_events_are_sent_where_the_system_has_no_timeout_for_unread_data(

@@ -167,6 +167,7 @@ class Replica(Suspendable):
             make_group=self._make_member,
             control=self.control,
             sink=sink,
+            metrics=_METRICS,
             statuses=self.statuses,
             api_answers=self._api_answers,
             balance_after_s=world.balance_after_s,

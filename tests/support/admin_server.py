@@ -6,6 +6,7 @@ from typing import Self, TypeVar
 from tests.support.loopthread import LoopThread
 from watchrelay.core import clock
 from watchrelay.core.timestamps import rfc3339
+from watchrelay.observe.group import GroupStatus, MemberStatus
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.server import AdminServer
@@ -26,6 +27,17 @@ def live(statuses: StatusRegistry, stream: str, topic: str = "") -> StreamStatus
     )
     status.frontier, status.last_snapshot = "1004", rfc3339(clock.wall_ms() - 90_000)
     return status
+
+
+def shared(statuses: StatusRegistry, *, other: str = "relay-2") -> None:
+    """Two replicas share the streams; the other one writes `nodes`."""
+    status = statuses.open("nodes", "k8s.test.core.nodes")
+    status.state, status.owner, status.objects = "standby", other, 5
+    members = (
+        MemberStatus("relay-1", 3, 1_000, "aaaa", True, False, 1, ("pods",)),
+        MemberStatus(other, 3, 2_000, "bbbb", False, True, 1, ("nodes",)),
+    )
+    statuses.group = GroupStatus("relay-1", 3, 12, "relay-1", True, members)
 
 
 class RunningAdminServer:

@@ -170,6 +170,23 @@ FLEET: Final[Rows] = (
                 counts=True,
             ),
             Panel(
+                "Takeovers",
+                "Time from the assignment of a stream that another replica wrote to the first "
+                "acknowledgement: 95th percentile.",
+                "s",
+                (
+                    (
+                        (
+                            "histogram_quantile(0.95, sum by (kind, le) (rate("
+                            f"watchrelay_takeover_duration_seconds_bucket{{{ALL}}}{RATE})))"
+                        ),
+                        "{{kind}}",
+                    ),
+                ),
+                empty="no takeover",
+                may_be_empty=True,
+            ),
+            Panel(
                 "In doubt",
                 "Seconds per second in which a replica could not know whether it is still in the "
                 "group, and how often that began.",

@@ -51,6 +51,8 @@ from watchrelay.observe.status import StatusRegistry
 Watching = Callable[[str, float], None]
 
 _BATCH_RECORDS = 500
+_TAKEOVER_S = 5.0
+"""Past a session, until another replica that has the stream in its config has claimed it."""
 _INTERVALS = 1.5
 _MARGIN_S = 1.0
 _READING_BACK_S = 600.0
@@ -94,6 +96,7 @@ async def plan_retirement(
 
     Raises: StillWritten, NotPublished, SinkUnavailable, TopicRefused."""
     connection = kafka_connection(settings, client_id="watchrelay-retire")
+    sharding = settings.sharding
     name = await check_control_topic(settings, connection)
     async with read_control_topic(ControlTopic(connection, name, ReadOnlySink())) as control:
         published_streams(control, [stream])
@@ -106,6 +109,7 @@ async def plan_retirement(
                 connection,
                 control,
                 interval_s=settings.heartbeat_interval_s,
+                session_s=sharding.session_timeout_s if sharding.enabled else None,
                 watching=watching,
             )
         return RetirementPlan(stream, spec.topic, count if isinstance(count, int) else None, exists)
@@ -222,15 +226,19 @@ async def refuse_written(
     control: ControlTopic,
     *,
     interval_s: float,
+    session_s: float | None = None,
     watching: Watching,
 ) -> None:
     """Return when no relay writes the stream: none of its records comes in one and a half
     heartbeat intervals, whatever the clocks of other hosts show. A claim would stop that relay
-    as a whole (exit 75), and its next start would publish again what was retired.
+    as a whole (exit 75), and its next start would publish again what was retired. Of replicas that
+    share streams one takes over what another gives up, while any has the stream in its config.
 
     Args:
         control: has been read to its end.
         interval_s: between two heartbeats.
+        session_s: of the group, after which a dead replica is replaced; None: no streams are
+            shared.
         watching: called with the topic and the seconds before it is watched.
 
     Raises: StillWritten: names the relay and the cure. SinkUnavailable."""
@@ -247,13 +255,17 @@ async def refuse_written(
                 "stream from its config and try again when it is done, or use --force if it is gone"
             )
         wait_s = _INTERVALS * interval_s + _MARGIN_S
+        configs = "that relay's config"
+        ends = "that relay then stops all its streams and exits with code 75"
+        if session_s is not None:
+            wait_s = max(wait_s, session_s + _TAKEOVER_S)
+            configs, ends = "the config of every replica", "they then end this stream alone"
         watching(spec.topic, wait_s)
         if (found := await probe.more(within_s=wait_s)) is not None:
             raise StillWritten(
                 f"stream {spec.id} is being written by relay {holder} (epoch {found.epoch}, topic "
-                f"{spec.topic}): remove it from that relay's config, which the relay reloads by "
-                "itself, then retire it; or use --force: that relay then stops all its streams and "
-                "exits with code 75"
+                f"{spec.topic}): remove it from {configs}, which is reloaded without a restart, "
+                f"then retire it; or use --force: {ends}"
             )
 
 

@@ -18,9 +18,10 @@ _DESCRIPTION = """\
 For a stream that was removed from the config for good: claims it, publishes a delete for each of
 its objects and an empty last snapshot, then removes its records from the control topic. Consumers
 end with an empty state. Refused while the stream is in the config, or while a relay writes it:
-remove it from that relay's config first; the relay reloads its config by itself. To find out
-whether a relay writes it takes up to one and a half heartbeat intervals. May be repeated after an
-interruption; asks for confirmation before it changes anything."""
+remove it from that relay's config first, or from those of all replicas; the relay reloads its
+config by itself. To find out whether a relay writes it takes up to one and a half heartbeat
+intervals, with replicas at least a session and 5 s. May be repeated after an interruption; asks for
+confirmation before it changes anything."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="also while a relay writes the stream: that relay stops, with exit code 75",
+        help="also while a relay writes the stream: that relay stops, with exit code 75; replicas "
+        "end this stream alone, until their config changes or they restart",
     )
 
 

@@ -50,6 +50,30 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
     config_hash: str = ""
 
 
+class MemberSummary(msgspec.Struct, frozen=True, array_like=True):
+    """What operators are shown of a member: of its metadata, and how many streams it is given."""
+
+    holder: str
+    config_order: tuple[int, int] = (0, 0)
+    config_hash: str = ""
+    fit: bool = True
+    leaving: bool = False
+    assigned: int = 0
+
+
+class GroupSummary(msgspec.Struct, frozen=True, array_like=True):
+    """What operators are shown of the group.
+
+    Args:
+        leader: its holder.
+        even: no stream is to move to even out loads.
+    """
+
+    leader: str = ""
+    even: bool = True
+    members: tuple[MemberSummary, ...] = ()
+
+
 class MemberAssignment(msgspec.Struct, frozen=True, array_like=True):
     """What a replica is given.
 
@@ -57,13 +81,15 @@ class MemberAssignment(msgspec.Struct, frozen=True, array_like=True):
         own: by stream that it is to write, the holder that writes it now and hands it over; "" if
             none does, or the replica itself.
         warm: streams that it is to follow without writing.
-        owners: by holder, the streams that it is to write, for all holders; empty where that is
-            more than `OWNERS_BYTES_MAX`.
+        owners: by holder, the streams that it is to write, for all holders; without the streams
+            where that is more than `OWNERS_BYTES_MAX`.
+        group: for operators.
     """
 
     own: dict[str, str] = {}
     warm: tuple[str, ...] = ()
     owners: dict[str, tuple[str, ...]] = {}
+    group: GroupSummary = GroupSummary()
 
 
 def assign_streams(
@@ -97,6 +123,28 @@ def assign_streams(
     even = group.even_out(may_move=balance)
     group.add_standbys(standbys)
     return group.assignments(), even
+
+
+def summarize(
+    members: Mapping[str, MemberMetadata],
+    assignments: Mapping[str, MemberAssignment],
+    *,
+    leader: str,
+    even: bool,
+) -> GroupSummary:
+    """The group with these assignments, its members ordered by holder."""
+    rows = [
+        MemberSummary(
+            holder=each.holder,
+            config_order=each.config_order,
+            config_hash=each.config_hash,
+            fit=each.fit,
+            leaving=each.leaving,
+            assigned=len(assignments[member].own),
+        )
+        for member, each in members.items()
+    ]
+    return GroupSummary(leader, even, tuple(sorted(rows, key=lambda row: row.holder)))
 
 
 @dataclass(slots=True)
@@ -250,7 +298,7 @@ class _Group:
             holder = self.members[member].holder
             owners[holder] = tuple(sorted({*owners.get(holder, ()), *load.own}))
         if len(msgspec.json.encode(owners)) > OWNERS_BYTES_MAX:
-            owners = {}
+            owners = dict.fromkeys(owners, ())
         return {
             member: MemberAssignment(
                 own={stream: self._former(stream, member) for stream in sorted(load.own)},

@@ -134,6 +134,7 @@ def make_sharing(
         ),
         control=control,
         sink=sink,
+        metrics=metrics,
         statuses=statuses,
         api_answers=api_answers,
         balance_after_s=sharding.balance_after_s,

@@ -12,7 +12,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
@@ -24,11 +27,15 @@ from watchrelay.daemon.assignor import (
     decode_assignment,
     decode_metadata,
     encode,
+    summarize,
 )
+from watchrelay.daemon.group_view import group_status, rebalance_reason
 from watchrelay.daemon.ownership import is_retirement
 from watchrelay.daemon.tasks import first_of
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.group import GroupStatus
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +53,7 @@ AWAIT_ASSIGNMENT_S: Final = 0.5
 member waits for the release for 1 s."""
 LEAVE_TIMEOUT_S: Final = 2.0
 _BALANCE_CHECK_S: Final = 1.0
+_SILENCE_CHECK_S: Final = 1.0
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 _HEALTHY_S: Final = 60.0
 
@@ -58,6 +66,8 @@ class Group(Protocol):
 
     @property
     def doubtful(self) -> bool: ...
+    @property
+    def silent(self) -> bool: ...
     def rejoin(self) -> None: ...
     async def run(self) -> None: ...
     async def leave(self, *, within_s: float) -> None: ...
@@ -93,11 +103,15 @@ class HoldableSink(Protocol):
 
 @dataclass(slots=True)
 class _Tenure:
-    """A stream from the decision to claim it until its writer has ended. `epoch` None: the claim is
-    not acknowledged; `end`: ends the writer; `ending`: it was called."""
+    """A stream from the decision to claim it until its writer has ended. `takeover`: "handover" or
+    "failover" where another replica wrote it before, else ""; `assigned_s`: since when the stream
+    was assigned; `epoch` None: the claim is not acknowledged; `end`: ends the writer; `ending`: it
+    was called."""
 
     end: Callable[[], None]
     since_s: float
+    takeover: str
+    assigned_s: float
     epoch: int | None = None
     ending: bool = False
     outclaimed_s: float | None = None
@@ -129,6 +143,7 @@ class Sharing:
         make_group: MakeGroup,
         control: ControlTopic,
         sink: HoldableSink,
+        metrics: Metrics,
         statuses: StatusRegistry,
         api_answers: Callable[[], Awaitable[bool]],
         balance_after_s: float,
@@ -155,6 +170,8 @@ class Sharing:
         """Streams of the assignment that were not lost since, nor was the membership."""
         self._lost_since_join: set[str] = set()
         self._withheld: dict[str, _Withheld] = {}
+        self._retired: set[str] = set()
+        """Streams that were retired before the config was as it is, or are withheld since."""
         self._offers: dict[str, Backoff] = {}
         self._tenures: dict[str, _Tenure] = {}
         self._warm: set[str] = set()
@@ -176,11 +193,15 @@ class Sharing:
             metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
         )
         sink.hold_while(lambda: self.doubtful)
+        statuses.group = GroupStatus(holder)
+        self._rebalances = metrics.counter("group_rebalances")
+        self._takeovers = metrics.histogram("takeover_duration_seconds")
 
     async def run(self) -> None:
         """Be a member of the group until cancelled."""
         await self._planned.wait()
         await self._control.caught_up()
+        self._retired = self._retirements()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._group.run(), name="group member")
             tasks.create_task(self._watch_claims(), name="group claims")
@@ -199,15 +220,17 @@ class Sharing:
         (known_revision, adopted_ms), _ = self._config
         if plans != self._plans or revision != known_revision or not self._planned.is_set():
             adopted_ms = self._wall_ms()
-        self._config = (revision, adopted_ms), config_hash
+        former, self._config = self._config, ((revision, adopted_ms), config_hash)
+        if former != self._config:
+            self._group.rejoin()
         if plans != self._plans:
             self._plans = dict(plans)
+            self._retired = self._retirements()
             self._withheld = {
                 stream: each
                 for stream, each in self._withheld.items()
                 if each.until_s is not None and stream in plans
             }
-            self._group.rejoin()
         self._planned.set()
 
     def _offered(self) -> dict[str, str]:
@@ -255,12 +278,22 @@ class Sharing:
     def claiming(self, stream: str, end: Callable[[], None]) -> None:
         """The claim begins. `end` is called when the stream is not to be claimed any more, and,
         once it was claimed, when a newer claim is read."""
-        self._tenures[stream] = _Tenure(end, self._now_s())
+        former, takeover = self._control.holder_of(stream), ""
+        if former is not None and former != self._holder:
+            takeover = "handover" if self._assignment.own.get(stream) else "failover"
+        now_s = self._now_s()
+        self._tenures[stream] = _Tenure(end, now_s, takeover, self._given_s.get(stream, now_s))
 
     def claimed(self, stream: str, epoch: int) -> None:
         """The claim is acknowledged."""
-        self._tenures[stream].epoch = epoch
+        tenure = self._tenures[stream]
+        tenure.epoch = epoch
+        if tenure.takeover:
+            self._statuses.open(stream).next_acked = partial(self._took_over, tenure)
         self._end_outclaimed()
+
+    def _took_over(self, tenure: _Tenure) -> None:
+        self._takeovers.labels(tenure.takeover).observe(self._now_s() - tenure.assigned_s)
 
     def ended(self, stream: str) -> None:
         """The writer has ended: of what is queued nothing leaves any more."""
@@ -372,7 +405,8 @@ class Sharing:
         )
         if balance:
             self._disturbed_s = now_s
-        return {member: encode(each) for member, each in assignments.items()}
+        group = summarize(known, assignments, leader=self._holder, even=self._even)
+        return {member: encode(replace(each, group=group)) for member, each in assignments.items()}
 
     def _objects(self, stream: str) -> int:
         """As the stream's last snapshot counted them."""
@@ -392,6 +426,7 @@ class Sharing:
             for stream in own
         }
         self._assigned_in = {each: self._assigned_in.get(each, generation) for each in own}
+        self._show_group(generation, assignment)
         self._assignment = assignment
         self._claimable = own.keys() - self._lost_since_join
         self._leaving_assigned = self._leaving_reported
@@ -402,6 +437,15 @@ class Sharing:
         log.info("streams assigned", extra={"generation": generation, "streams": len(own)})
         self._joined.set()
         self._reassigned()
+
+    def _show_group(self, generation: int, assignment: MemberAssignment) -> None:
+        """Show the group of this generation; its leader counts why there is a new one."""
+        former = self._statuses.group
+        if self._group.leads and former is not None and former.generation != generation:
+            reason = rebalance_reason(self._assignment.group, assignment.group)
+            self._rebalances.labels(reason).inc()
+        (revision, _), _ = self._config
+        self._statuses.group = group_status(self._holder, revision, generation, assignment)
 
     def _lost(self) -> None:
         """The group does not know this member any more: others may own what was assigned to it."""
@@ -430,14 +474,37 @@ class Sharing:
             self._end_outclaimed()
 
     def _read(self) -> bool:
-        """Show who owns the streams that this replica does not; whether one that it writes was
-        claimed by another."""
-        for stream, status in self._statuses.streams.items():
+        """Show the streams that others write; whether one that this replica writes was claimed by
+        another."""
+        for status in self._statuses.streams.values():
             if status.state == "standby":
-                status.owner = self._control.holder_of(stream)
+                self.show_owner(status)
+        self._withhold_retired()
         return any(
             not self._tenures[stream].ending for stream in self._outclaimed(self._tenures.keys())
         )
+
+    def show_owner(self, status: StreamStatus) -> None:
+        """Show a stream that another replica writes, as the control topic describes it."""
+        status.owner = self._control.holder_of(status.stream)
+        status.objects = self._objects(status.stream)
+
+    def _withhold_retired(self) -> None:
+        """A stream that is retired while others have it in their configs is not to be taken over:
+        it is not offered until the config changes."""
+        retired = self._retirements()
+        new, self._retired = retired - self._retired, retired
+        for stream in new - self._tenures.keys():
+            self._withheld[stream] = _Withheld(None)
+            self._claimable.discard(stream)
+            self._lost_since_join.add(stream)
+        if new:
+            self._group.rejoin()
+
+    def _retirements(self) -> set[str]:
+        """Streams of the config whose newest claim is that of a retirement."""
+        holder_of = self._control.holder_of
+        return {stream for stream in self._plans if is_retirement(holder_of(stream) or "")}
 
     def _outclaimed(self, streams: Collection[str]) -> list[str]:
         return [
@@ -536,18 +603,23 @@ class Sharing:
 
     async def hand_over(self, *, within_s: float) -> None:
         """Have the other replicas take the streams of this one, which writes each until its
-        successor has claimed it. Returns when none is left that another will take, or after
-        `within_s`."""
+        successor has claimed it. Returns when none is left that another will take, when the group
+        cannot be reached, or after `within_s`."""
         self._leaving = True
         self._group.rejoin()
         self._reassigned()
         log.info("handing over streams", extra={"streams": len(self._tenures)})
         try:
             async with asyncio.timeout(within_s):
+                was_silent = False
                 while self._tenures.keys() - (
                     self._assignment.own.keys() if self._leaving_assigned else ()
                 ):
-                    await self._changed.wait()
+                    if was_silent and self._group.silent:
+                        log.warning("group cannot be reached, handing nothing over")
+                        break
+                    was_silent = self._group.silent
+                    await first_of(self._changed, timeout_s=_SILENCE_CHECK_S)
         except TimeoutError:
             log.warning("streams were not taken over", extra={"streams": len(self._tenures)})
 

@@ -373,7 +373,7 @@ class StreamRunner:
             self._context.metrics.forget_gauges(stream)
             self._status.recovered("stream")
             self._status.state = "standby"
-            self._status.owner = self._context.control.holder_of(stream)
+            sharing.show_owner(self._status)
         former = await self._await_assignment(sharing)
         while not sharing.may_claim(stream):  # lost again while the standby ended
             former = await self._await_assignment(sharing)

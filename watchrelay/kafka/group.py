@@ -18,7 +18,7 @@ from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavail
 from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.coordinator import Coordinator, Described, Joined
+from watchrelay.kafka.client.coordinator import Coordinator, Described
 from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.secrets import Secrets
 from watchrelay.observe.metrics import Metrics
@@ -126,13 +126,8 @@ class GroupMember:
         """When this static member was last unknown while it was in no doubt."""
         self._doubt_counted_s: float | None = None
         """Up to when the present doubt is counted."""
-        self._members: frozenset[str] = frozenset()
         self._members_gauge = metrics.gauge("group_members")
         self._generation_gauge = metrics.gauge("group_generation")
-        self._rebalances = {
-            reason: metrics.counter("group_rebalances").labels(reason)
-            for reason in ("joined", "gone", "asked")
-        }
         self._doubts = metrics.counter("group_doubts")
         self._doubt_seconds = metrics.counter("group_doubt_seconds")
 
@@ -140,10 +135,11 @@ class GroupMember:
     def doubtful(self) -> bool:
         """No heartbeat of the last session was answered, or the membership is lost: others may own
         what was assigned to this member."""
-        return self._is_lost or self._silent
+        return self._is_lost or self.silent
 
     @property
-    def _silent(self) -> bool:
+    def silent(self) -> bool:
+        """No request of the last session was answered."""
         return self._boot_s() - self.answered_s > self._session_s
 
     def rejoin(self) -> None:
@@ -266,7 +262,8 @@ class GroupMember:
             # a static member that is known is answered from memory: the leader has not seen its
             # metadata
             self._rejoin.set()
-        self._count_members(joined)
+        self._members_gauge.set(len(joined.members))  # only the leader is shown them
+        self._generation_gauge.set(joined.generation)
         self.generation = joined.generation
         _log.info("joined the group", extra=self._extra(leads=self.leads))
         self._assigned(joined.generation, assignment)
@@ -346,22 +343,6 @@ class GroupMember:
             self._doubt_counted_s = min(now_s, self.answered_s + self._session_s)
         self._doubt_seconds.inc(now_s - self._doubt_counted_s)
         self._doubt_counted_s = now_s
-
-    def _count_members(self, joined: Joined) -> None:
-        """Only the leader is shown the members."""
-        former, members = self._members, frozenset(joined.members)
-        self._members = members
-        self._members_gauge.set(len(members))
-        self._generation_gauge.set(joined.generation)
-        if not members or joined.generation == self.generation:
-            return
-        if not former:  # it leads since now: it is new, or the former leader is gone
-            reason = "joined" if self.generation < 0 else "gone"
-        elif members - former:
-            reason = "joined"
-        else:
-            reason = "gone" if former - members else "asked"
-        self._rebalances[reason].inc()
 
     # ---- connections -----------------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ _VALUES: Final = {
     "ownership_changes": ("claim", "assigned", "handed_over", "revoked", "fenced"),
     "records_acked": ("event", "snapshot", "tombstone", "marker"),
     "records_trimmed": ("fields", "stub", "withheld"),
+    "group_rebalances": ("joined", "left", "died", "asked"),
+    "takeover_duration_seconds": ("handover", "failover"),
 }
 """The values of the last label, where a stream or topic has a series for each of them."""
 
@@ -145,8 +147,13 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     ("counter", ("reason",)): {
         "producer_rebuilds": "Times the producer replaced its connections (watchdog, credentials) "
         "or the producer id of a partition (identity).",
-        "group_rebalances": "Times the leader of the group assigned the streams, because a replica "
-        "joined, is gone, or asked for it.",
+        "group_rebalances": "Times this replica assigned the streams as the leader of the group, "
+        "because a replica joined, left, died (its session ended), or asked for it.",
+    },
+    ("histogram", ("kind",)): {
+        "takeover_duration_seconds": "Time from the assignment of a stream that another replica "
+        "wrote to the first acknowledgement; handover: that replica still wrote it; failover: none "
+        "did. The time until a dead replica was noticed is not in it."
     },
     ("histogram", ("stream",)): {
         "relay_lag_seconds": "Time from receiving an event to its acknowledgement by Kafka."
@@ -344,6 +351,9 @@ class Metrics:
         for described in CATALOGUE.values():
             if described.name not in _COLLECTED:
                 self._families[described.name] = self._make(described)
+        for name in ("group_rebalances", "takeover_duration_seconds"):
+            for value in _VALUES[name]:
+                self._families[name].labels(value)
         self._collected = _Collected()
         self.gc_pause_seconds = self._collected.gc_seconds
         self.registry.register(self._collected)

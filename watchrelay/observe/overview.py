@@ -10,8 +10,9 @@ from typing import Final, Literal, get_args
 
 from watchrelay.core import clock
 from watchrelay.core.causes import KUBERNETES, Cause, CauseKind
-from watchrelay.core.text import printable
+from watchrelay.core.text import counted, printable
 from watchrelay.core.timestamps import rfc3339
+from watchrelay.observe.group import GroupStatus
 from watchrelay.observe.status import Readiness, StatusRegistry, StreamStatus
 
 Level = Literal["person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped"]
@@ -292,6 +293,7 @@ def _live(live: int, total: int) -> str:
 _SETTLED_MS = 1_000
 """A wait for an acknowledgement is shown from here on; shorter ones are usual."""
 _COLUMNS = ("STREAM", "STATE", "SINCE", "OBJECTS", "EVENTS/S", "LAG", "SNAPSHOT", "EPOCH")
+_SHARED_COLUMNS = (*_COLUMNS, "OWNER")
 _MARKS = {"person": "!!", "retrying": "! ", "behind": "! ", "notice": "- "}
 
 
@@ -326,6 +328,7 @@ def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Ov
         "started": about.started_ms,
         "ready": readiness.check()[0],
         "headline": headline(verdicts.values(), wrong),
+        "group": None if statuses.group is None else statuses.group.as_json(),
     }
     return Overview(
         now_ms,
@@ -380,10 +383,16 @@ def as_text(statuses: StatusRegistry, readiness: Readiness, about: About) -> str
         f"watchrelay {about.version} for {about.cluster}, {about.instance}, up {up}, {ready}",
         str(seen.relay["headline"]),
         *(line for card in seen.cards for line in _card_lines(card, seen.at_ms)),
+        *_replica_lines(statuses.group),
         "",
         *_table(
-            _cells(statuses.streams[str(each["stream"])], seen.at_ms)
-            for each in sorted(seen.rows.values(), key=lambda row: levels.index(str(row["level"])))
+            _COLUMNS if statuses.group is None else _SHARED_COLUMNS,
+            (
+                _cells(statuses.streams[str(each["stream"])], seen.at_ms)
+                for each in sorted(
+                    seen.rows.values(), key=lambda row: levels.index(str(row["level"]))
+                )
+            ),
         ),
     ]
     return "\n".join(printable(line) for line in lines) + "\n"
@@ -409,6 +418,22 @@ def _card_lines(card: Card, now_ms: int) -> Iterator[str]:
         yield f"   runbook: {advice.runbook}"
 
 
+def _replica_lines(group: GroupStatus | None) -> Iterator[str]:
+    if group is None:
+        return
+    yield ""
+    yield f"replicas: {len(group.members) or 'not known yet'}"
+    for each in group.members:
+        marks = (
+            ("leader", each.holder == group.leader),
+            ("this one", each.holder == group.holder),
+            ("unfit", not each.fit),
+            ("leaving", each.leaving),
+        )
+        words = [counted(each.assigned, "stream"), *(word for word, true in marks if true)]
+        yield f"   {each.holder}: {', '.join(words)}, config {each.config_hash}"
+
+
 def _cells(status: StreamStatus, now_ms: int) -> tuple[str, ...]:
     per_s = status.event_rate.per_s(now_ms)
     waiting_ms = status.waiting_since_ms()
@@ -422,11 +447,13 @@ def _cells(status: StreamStatus, now_ms: int) -> tuple[str, ...]:
         duration(lag_ms) if status.lag_ms is not None or waiting_ms else "-",
         status.last_snapshot or "-",
         "-" if status.epoch is None else str(status.epoch),
+        status.owner or "-",
     )
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    table = [_COLUMNS, *rows]
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """`rows` below their columns; cells without a column are left out."""
+    table = [columns, *(row[: len(columns)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

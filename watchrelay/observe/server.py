@@ -22,6 +22,7 @@ _ADDRESSES = """
 /readyz               200 once every stream's whole state is in Kafka; else 503 and the reasons
 /metrics              Prometheus metrics
 /api/streams          the streams as JSON; /api/streams/STREAM: one, with its recent transitions
+/api/group            the replicas that share the streams as JSON
 /api/overview         what a browser shows at / as JSON; /api/events: the same as server-sent events
 """
 _ASK_AGAIN_S: Final = 10
@@ -57,6 +58,7 @@ class AdminServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/api/streams", self._streams)
         app.router.add_get("/api/streams/{stream:.+}", self._stream)
+        app.router.add_get("/api/group", self._group)
         app.router.add_get("/api/overview", self._overview)
         app.router.add_get("/api/events", self._events)
         app.on_response_prepare.append(_nameless)
@@ -149,6 +151,12 @@ class AdminServer:
 
     async def _streams(self, _request: web.Request) -> web.Response:
         return _json([status.as_json() for status in self._statuses.streams.values()])
+
+    async def _group(self, _request: web.Request) -> web.Response:
+        group = self._statuses.group
+        if group is None:
+            return _json({"error": "no streams are shared: sharding.enabled is false"}, status=404)
+        return _json(group.as_json())
 
 
 async def _nameless(_request: web.Request, response: web.StreamResponse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -10,8 +11,11 @@ from watchrelay.core import causes, clock
 from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.core.text import counted, short
 from watchrelay.core.timestamps import rfc3339
+from watchrelay.observe.group import GroupStatus
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
+
+Role = Literal["owner", "standby"]
 
 Reporter = Literal["daemon", "discovery", "config", "stream", "watch", "records", "log"]
 """Who reports a trouble of a stream, each the only writer of its own: the daemon (credentials,
@@ -115,6 +119,8 @@ class StreamStatus:
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
     first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
+    `objects` and `owner` of a stream that another replica writes are those of its newest snapshot
+    and claim. `next_acked`: called once, with the next acknowledgement.
     `transitions_count`: transitions since the start, so that a reader knows when there are new
     ones."""
 
@@ -139,6 +145,7 @@ class StreamStatus:
     queued_ms: int = 0
     queued_records: int = 0
     queued_bytes: int = 0
+    next_acked: Callable[[], None] | None = None
     event_rate: EventRate = field(default_factory=EventRate)
     history: list[Transition] = field(default_factory=list)
     transitions_count: int = 0
@@ -204,6 +211,7 @@ class StreamStatus:
     def renew(self) -> None:
         """The stream restarts, perhaps with other objects: none of it is known to be in Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
+        self.next_acked = None
         self.recovered("records")
         self.recovered()
 
@@ -232,6 +240,9 @@ class StreamStatus:
         """A batch is acknowledged; its slowest event took `lag_s` (None: no event). `rest`:
         more is queued."""
         self.acked_ms = clock.wall_ms()
+        if self.next_acked is not None:
+            acked, self.next_acked = self.next_acked, None
+            acked()
         if not rest:
             self.queued_ms = self.queued_records = self.queued_bytes = 0
         if lag_s is not None:
@@ -245,11 +256,17 @@ class StreamStatus:
         """Since when what is queued waits without any acknowledgement; 0 when nothing is queued."""
         return max(self.queued_ms, self.acked_ms) if self.queued_ms else 0
 
+    @property
+    def role(self) -> Role:
+        """Whether this process writes the stream, or is to, or another replica."""
+        return "standby" if self.state == "standby" else "owner"
+
     def as_json(self) -> dict[str, object]:
         """The public form. Source: the operations reference, `/api/streams`."""
         return {
             "stream": self.stream,
             "topic": self.topic,
+            "role": self.role,
             "state": self.state,
             "stateSince": _time(self.state_ms),
             "objects": self.objects,
@@ -309,6 +326,8 @@ class StatusRegistry:
     problems: Problems = field(default_factory=Problems)
     """By name: "kafka", "kubernetes", "config", "reload", "restart", "control", "signal",
     "group"."""
+    group: GroupStatus | None = None
+    """Where replicas share the streams."""
 
     def open(self, stream: str, topic: str = "") -> StreamStatus:
         """The status of `stream`, made on first use."""

@@ -210,7 +210,9 @@ def test_a_thousand_streams_over_twenty_members_come_out_even() -> None:
         group.join(f"relay-{number}", plans)
     group.assign(balance=True)
     assert group.loads == [50] * 20
-    assert not any(each.owners for each in group.found.values()), "too large a table"
+    for each in group.found.values():
+        assert set(each.owners.values()) == {()}, "too large a table"
+        assert len(each.owners) == 20
 
 
 def test_the_table_of_owners_goes_to_all_where_it_is_small() -> None:

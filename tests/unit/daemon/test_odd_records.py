@@ -280,7 +280,12 @@ def mark(world: World, marker: Marker, sequence: int, age_s: int) -> None:
     )
 
 
-async def refuse(world: World, interval_s: float, watching: Callable[[str, float], None]) -> None:
+async def refuse(
+    world: World,
+    interval_s: float,
+    watching: Callable[[str, float], None],
+    session_s: float | None = None,
+) -> None:
     settings = world.settings("configmaps")
     connection = kafka_connection(settings, client_id="test")
     control_topic = ControlTopic(connection, "k8s.test.control", ReadOnlySink())
@@ -290,6 +295,7 @@ async def refuse(world: World, interval_s: float, watching: Callable[[str, float
             connection,
             control,
             interval_s=interval_s,
+            session_s=session_s,
             watching=watching,
         )
 
@@ -303,6 +309,22 @@ async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retir
     mark(world, heartbeat, 1, age_s=3600)
     with pytest.raises(StillWritten, match="epoch 7"):
         await refuse(world, 10.0, lambda _topic, _s: mark(world, heartbeat, 2, age_s=3600))
+
+
+async def test_a_replica_that_may_take_the_stream_over_is_waited_for(world: World) -> None:
+    world.make_topic("core.pods")
+    put(world, "stream/pods", DESCRIBED)
+    heartbeat = Marker("heartbeat", "5")
+    mark(world, heartbeat, 1, age_s=3600)
+    waits = []
+
+    def watching(_topic: str, wait_s: float) -> None:
+        waits.append(wait_s)
+        mark(world, heartbeat, 2, age_s=0)
+
+    with pytest.raises(StillWritten, match="from the config of every replica"):
+        await refuse(world, 1.0, watching, session_s=6.0)
+    assert waits == [11.0]
 
 
 @pytest.mark.parametrize(("age_s", "watched"), [(-3600, 0), (590, 0), (610, 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -21,6 +22,7 @@ from watchrelay.daemon.assignor import (
 )
 from watchrelay.daemon.ownership import retirement_holder
 from watchrelay.daemon.sharing import AWAIT_ASSIGNMENT_S, SURE_S, UNFIT_AFTER_S, Sharing
+from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
 BALANCE_AFTER_S = 60.0
@@ -37,7 +39,7 @@ class ScriptedGroup:
         assigned: Callable[[int, bytes], None],
         lost: Callable[[], None],
     ) -> None:
-        self.generation, self.leads, self.doubtful = -1, False, False
+        self.generation, self.leads, self.doubtful, self.silent = -1, False, False, False
         self.rejoins = self.left = 0
         self._metadata, self.assign, self._assigned, self.lose = metadata, assign, assigned, lost
 
@@ -66,6 +68,14 @@ class ScriptedGroup:
         self.generation += 1
         owners: dict[str, tuple[str, ...]] = {"h": tuple(own), **dict.fromkeys(others, ())}
         self._assigned(self.generation, encode(MemberAssignment(own, warm, owners)))
+
+    def lead(self, *others: MemberMetadata) -> None:
+        """The next generation, as this replica decides it for itself and these members."""
+        self.leads = True
+        members = {each.holder: encode(each) for each in others}
+        given = self.assign({"h": self._metadata(), **members})
+        self.generation += 1
+        self._assigned(self.generation, given["h"])
 
 
 class HeldSink:
@@ -109,7 +119,7 @@ class Replica:
     """`Sharing` with everything around it."""
 
     def __init__(self) -> None:
-        self.topic, self.statuses = MemoryControl(), StatusRegistry()
+        self.topic, self.statuses, self.metrics = MemoryControl(), StatusRegistry(), Metrics()
         self.sink = HeldSink(self.topic)
         self.groups: list[ScriptedGroup] = []
         self.api_answers = True
@@ -120,6 +130,7 @@ class Replica:
             make_group=self._make_group,
             control=self.topic.control,
             sink=self.sink,
+            metrics=self.metrics,
             statuses=self.statuses,
             api_answers=self._answers,
             balance_after_s=BALANCE_AFTER_S,
@@ -413,6 +424,36 @@ async def test_a_retired_stream_is_not_offered_until_the_config_changes() -> Non
         assert set(replica.group.reported().plans) == {"jobs", "pods"}
 
 
+@virtual
+async def test_a_stream_that_is_retired_is_taken_over_by_no_replica() -> None:
+    async with running() as replica:
+        await replica.described()
+        replica.group.give({}, "other")
+        await replica.claimed_by(retirement_holder())
+        await asyncio.sleep(0.1)
+        replica.group.give({"pods": ""}, "other", joining=False)
+        assert not replica.sharing.may_claim("pods"), "it joined before"
+        assert set(replica.group.reported().plans) == {"jobs"}
+        replica.plan("pods", "jobs", revision=2)
+        assert set(replica.group.reported().plans) == {"jobs"}
+        replica.plan("jobs")
+        replica.plan("pods", "jobs")
+        assert set(replica.group.reported().plans) == {"jobs", "pods"}
+
+
+@virtual
+async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> None:
+    async with running() as replica:
+        status = replica.statuses.open("pods")
+        status.state = "standby"
+        await replica.described()
+        await replica.claimed_by("other")
+        index = WireRecord(control_key("snapshot", "pods"), control_value({"count": 7}), [])
+        await replica.topic.deliver(Batch("control", 0, [index], "pods"))
+        await until(lambda: status.objects == 7)
+        assert (status.owner, status.role) == ("other", "standby")
+
+
 # ---- what is reported ----------------------------------------------------------------------------
 
 
@@ -495,6 +536,132 @@ async def test_the_leader_ignores_odd_members_and_balances_after_a_quiet_time() 
         await asyncio.sleep(4.0)
         assert replica.group.rejoins > rejoins
         assert assigned() == [2, 2]
+
+
+@virtual
+async def test_the_group_is_shown_with_what_each_member_reported_and_is_given() -> None:
+    async with running() as replica:
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.generation, shown.members) == (None, ())
+        plans = {"pods": "plan", "jobs": "plan"}
+        other = MemberMetadata("other", (2, 5), plans, config_hash="d", writing={"jobs": 3})
+        replica.group.lead(other, MemberMetadata("unfit", fit=False, leaving=True))
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.holder, shown.leader, shown.generation, shown.even) == ("h", "h", 0, True)
+        own, second, third = shown.members
+        assert (own.holder, own.config_hash, own.streams) == ("h", "c", ("pods",))
+        assert second.as_json() == {
+            "holder": "other",
+            "revision": 2,
+            "configAdopted": "1970-01-01T00:00:00.005Z",
+            "configHash": "d",
+            "fit": True,
+            "leaving": False,
+            "assigned": 1,
+            "streams": ("jobs",),
+        }
+        assert (third.fit, third.leaving, third.assigned, third.streams) == (False, True, 0, ())
+
+
+@virtual
+async def test_of_a_group_with_a_large_table_are_shown_the_numbers_of_streams() -> None:
+    async with running() as replica:
+        plans = {f"stream-{number:04}": "p" for number in range(1000)}
+        replica.group.lead(MemberMetadata("other", plans=plans))
+        shown = replica.statuses.group
+        assert shown is not None
+        assert [(each.assigned, each.streams) for each in shown.members] == [
+            (2, None),
+            (1000, None),
+        ]
+        await replica.write()
+        await replica.claimed_by("other")
+        assert not replica.sharing.lost("pods"), "its holder is known all the same"
+
+
+@virtual
+async def test_beside_a_leader_of_another_release_the_group_is_shown_as_far_as_it_is_known() -> (
+    None
+):
+    async with running() as replica:
+        older = zlib.compress(b'[{"pods":""},[],{"h":["pods"],"other":[]}]')
+        replica.group._assigned(3, older)
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.generation, shown.leader, shown.members) == (3, "", ())
+        assert replica.sharing.may_claim("pods")
+        newer = b'[{"jobs":""},[],{},["other",false,[["other",[1,2],"c",true,false,0,"new"]],7],8]'
+        replica.group._assigned(4, zlib.compress(newer))
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.leader, shown.even) == ("other", False)
+        assert [each.holder for each in shown.members] == ["other"]
+        assert replica.sharing.may_claim("jobs")
+
+
+def rebalances(replica: Replica) -> dict[str, float]:
+    """How often the leader assigned the streams, by reason."""
+    family = replica.metrics.counter("group_rebalances")
+    return {
+        sample.labels["reason"]: sample.value
+        for metric in family.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    }
+
+
+@virtual
+async def test_the_leader_counts_why_the_streams_are_assigned_again() -> None:
+    async with running() as replica:
+        a, b = MemberMetadata("a"), MemberMetadata("b")
+        replica.group.lead(a, b)
+        replica.group.lead(a, b)
+        replica.group.lead(a)
+        replica.group.lead(MemberMetadata("a", leaving=True))
+        replica.group.lead()
+        assert rebalances(replica) == {"joined": 1, "asked": 2, "died": 1, "left": 1}
+        replica.group.leads = False
+        replica.group.give({}, "a")
+        assert sum(rebalances(replica).values()) == 5, "counted by its leader alone"
+
+
+# ---- takeovers -----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement() -> None:
+    def taken_over(replica: Replica) -> dict[str, float]:
+        family = replica.metrics.histogram("takeover_duration_seconds")
+        return {
+            sample.labels["kind"]: sample.value
+            for metric in family.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_sum")
+        }
+
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""}, "other")
+        await asyncio.sleep(1.0)
+        await replica.write()
+        replica.statuses.open("pods").acked(lag_s=None, rest=False)
+        assert taken_over(replica) == {"handover": 0, "failover": 0}, "nobody wrote it before"
+        await replica.claimed_by("other")
+        replica.sharing.lost("pods")
+        replica.sharing.ended("pods")
+        for own, kind in (({"pods": "other"}, "handover"), ({"pods": ""}, "failover")):
+            replica.group.give({}, "other")
+            replica.group.give(own, "other")
+            await asyncio.sleep(3.0)
+            await replica.write()
+            await asyncio.sleep(1.0)
+            for _ in range(2):
+                replica.statuses.open("pods").acked(lag_s=None, rest=False)
+            assert taken_over(replica)[kind] == 4.0
+            await replica.claimed_by("other")
+            replica.sharing.lost("pods")
+            replica.sharing.ended("pods")
 
 
 # ---- doubt ---------------------------------------------------------------------------------------
@@ -601,9 +768,20 @@ async def test_a_replica_that_leaves_waits_for_what_others_take_and_for_nothing_
         await asyncio.sleep(0.1)
         assert not leaving.done()
         replica.sharing.ended("pods")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
         assert leaving.done(), "nobody else can run jobs"
+
+
+@virtual
+async def test_a_replica_that_cannot_reach_the_group_waits_for_nobody() -> None:
+    loop = asyncio.get_running_loop()
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        replica.group.silent = True
+        began_s = loop.time()
+        await replica.sharing.hand_over(within_s=15.0)
+        assert loop.time() - began_s < 3.0
 
 
 @virtual

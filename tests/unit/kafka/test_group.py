@@ -150,7 +150,6 @@ async def test_members_join_are_assigned_and_send_a_heartbeat_each_second() -> N
         assert len(requests(group, "join")) == 2 + 3, "each asks for its id first; a joins again"
         assert (a.count("group_members"), b.count("group_members")) == (2, 0)
         assert b.count("group_generation") == 2
-        assert a.count('group_rebalances_total{cluster="",reason="joined"}') == 2
 
 
 @virtual
@@ -172,7 +171,6 @@ async def test_who_sends_no_heartbeat_is_out_after_a_session_and_who_leaves_at_o
         died_s = loop.time()
         await until(lambda: b.assignments[-1] == (3, b"all"))
         assert SESSION_S - 1.0 <= loop.time() - died_s <= SESSION_S + 1.1
-        assert b.count('group_rebalances_total{cluster="",reason="gone"}') == 1
         async with joined(group, "a") as a:
             await until(lambda: b.assignments[-1] == (4, b"none"))
         await a.member.leave(within_s=1.0)
@@ -193,7 +191,6 @@ async def test_a_member_joins_again_when_what_it_reports_has_changed() -> None:
         await until(lambda: len(a.assignments) == 2)
         assert (a.reports, a.decisions, a.losses) == (3, 2, 0)
         assert a.member.member_id == member_id
-        assert a.count('group_rebalances_total{cluster="",reason="asked"}') == 1
 
 
 @virtual

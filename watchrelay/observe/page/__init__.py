@@ -10,6 +10,7 @@ FILES: Final = {
     "page.js": "text/javascript",
     "rows.js": "text/javascript",
     "cards.js": "text/javascript",
+    "replicas.js": "text/javascript",
     "words.js": "text/javascript",
 }
 HEADERS: Final = {

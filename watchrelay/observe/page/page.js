@@ -1,6 +1,7 @@
 // The page: one line of server-sent events from the relay, closed while nobody looks, and what it says spread over cards and rows.
 
 import { paintCards, takeCards } from "./cards.js";
+import { takeGroup } from "./replicas.js";
 import { Table } from "./rows.js";
 import { age, clock, count, now, say, setClock } from "./words.js";
 
@@ -50,6 +51,7 @@ function takeRelay(relay) {
   known = relay;
   say(document.getElementById("cluster"), relay.cluster);
   say(document.getElementById("verdict"), relay.headline);
+  takeGroup(relay.group);
 }
 
 function heard() {

@@ -61,6 +61,7 @@ const COLUMNS = [
   { key: "bookmark", title: "Last bookmark", by: (row) => now() - (moment(row.data.lastBookmark) ?? 0), number: true },
   { key: "snapshot", title: "Last snapshot", by: (row) => now() - (moment(row.data.lastSnapshot) ?? 0), number: true },
   { key: "epoch", title: "Epoch", by: (row) => row.data.epoch ?? -1, number: true },
+  { key: "owner", title: "Owner", by: (row) => row.data.owner ?? "" },
   { key: "error", title: "Last error, next attempt", by: null },
 ];
 
@@ -111,9 +112,10 @@ class Row {
     say(this.meaning, `, ${MEANINGS[data.level] ?? data.level}, since `);
     say(this.cells.objects, data.listed === null ? count(data.objects) : `${count(data.listed)} listed`);
     say(this.cells.epoch, data.epoch === null ? "–" : String(data.epoch));
+    say(this.cells.owner, data.owner ?? "–");
     say(this.error, data.error ?? "–");
     mark(this.error, "title", data.error);
-    this.text = `${data.stream}\n${data.topic}\n${data.error ?? ""}\n${data.state}`.toLowerCase();
+    this.text = `${data.stream}\n${data.topic}\n${data.error ?? ""}\n${data.state}\n${data.owner ?? ""}`.toLowerCase();
     if (this.open && told !== data.told) this.tell();
     this.paint();
   }
