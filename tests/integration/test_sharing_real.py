@@ -12,86 +12,21 @@ from typing import Any
 import pytest
 
 from tests.support.churn import Churn
-from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.pace import last
 from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
+from tests.support.replicas import SESSION_S, SETTLE_S, Replicas
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 STREAMS = 12
-SESSION_S = 6.0
-SETTLE_S = 5.0
 
 
 @pytest.fixture
 def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
     return Testbed(cluster, kafka_broker, tmp_path)
-
-
-class Replicas:
-    """Replicas of one relay, by name."""
-
-    def __init__(self, testbed: Testbed, namespaces: list[str], stack: ExitStack) -> None:
-        self.testbed, self._namespaces, self._stack = testbed, namespaces, stack
-        self.running: dict[str, Daemon] = {}
-        self.all: list[Daemon] = []
-
-    def start(self, name: str) -> Daemon:
-        relay = self.testbed.relay(
-            {"resource": "configmaps", "namespaces": self._namespaces},
-            name=name,
-            sharding={"enabled": True, "balanceAfter": "2s"},
-        )
-        self.running[name] = self._stack.enter_context(relay)
-        self.all.append(relay)
-        return relay
-
-    def owned(self) -> dict[str, list[str]]:
-        """By replica, the streams whose whole state it has published as their owner."""
-        return {
-            name: [
-                stream
-                for stream, row in relay.api_streams().items()
-                if row["state"] == "watching" and row["complete"]
-            ]
-            for name, relay in self.running.items()
-        }
-
-    def await_shared(self, *, deadline_s: float, even: bool = False) -> dict[str, list[str]]:
-        """Return once each stream has one owner, `even`: and each replica some."""
-        owned: dict[str, list[str]] = {}
-
-        def shared() -> bool:
-            nonlocal owned
-            owned = self.owned()
-            counts = Counter(stream for streams in owned.values() for stream in streams)
-            each_once = len(counts) == STREAMS and set(counts.values()) == {1}
-            return each_once and (not even or all(owned.values()))
-
-        try:
-            wait_until("each stream has one owner", shared, deadline_s=deadline_s)
-        except TimeoutError as late:
-            raise AssertionError(f"{late}: {owned}") from None
-        return owned
-
-    def epochs(self) -> dict[str, int]:
-        return {
-            stream: row["epoch"]
-            for relay in self.running.values()
-            for stream, row in relay.api_streams().items()
-            if row["complete"]
-        }
-
-    def said(self, message: str) -> list[dict[str, Any]]:
-        return [line for relay in self.all for line in relay.said(message)]
-
-    def verify(self) -> None:
-        relay = next(iter(self.running.values()))
-        verified = command("verify", "-c", relay.file, "--cluster", timeout_s=120.0)
-        assert verified.code == 0, verified.stdout + verified.stderr
 
 
 @pytest.fixture
@@ -102,16 +37,13 @@ def shared(testbed: Testbed) -> Callable[[], Any]:
     def running() -> Iterator[tuple[Replicas, Churn, TopicReader]]:
         namespaces = testbed.namespaces(STREAMS)
         with ExitStack() as stack:
-            replicas = Replicas(testbed, namespaces, stack)
+            entry = {"resource": "configmaps", "namespaces": namespaces}
+            replicas = Replicas(testbed, [entry], stack, streams=STREAMS)
             churn = stack.enter_context(
                 Churn(testbed.cluster, namespaces, operations=100, kinds=("configmaps",), per_s=50)
             )
             reader = stack.enter_context(testbed.reader(testbed.topic("configmaps")))
-            for name in "abc":
-                replicas.start(name)
-            for relay in replicas.running.values():
-                relay.await_ready()
-            replicas.await_shared(deadline_s=30.0, even=True)
+            replicas.start_shared(*"abc")
             yield replicas, churn, reader
 
     return running
