@@ -17,8 +17,7 @@ from tests.support.kafkabroker import KafkaBroker
 from tests.support.pace import last
 from tests.support.replicas import SESSION_S, SETTLE_S, Replicas
 
-FLOOD_PER_S = 3000.0
-UPDATE_PER_S = 1000.0
+FLOOD_PER_S = 1000.0
 _SHARED_S = SESSION_S + 4 * SETTLE_S
 _UNFIT_S = 30.0
 
@@ -116,7 +115,7 @@ def _ended_under_overload(scene: Scene) -> None:
 
 def _updated(scene: Scene) -> None:
     """All replicas are replaced in turn, the new one first."""
-    with scene.load.at(UPDATE_PER_S):
+    with scene.load.at(FLOOD_PER_S):
         for name in sorted(scene.replicas.running):
             scene.start(proxied=name == scene.proxied)
             scene.end(name)
