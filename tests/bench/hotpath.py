@@ -198,7 +198,7 @@ class _Stages:
         def push() -> None:
             for some in changes:
                 queues.push(
-                    some, reason="watch", time_ms=1_790_000_000_000 + number, received_s=1.0
+                    some, reason="watch", time_ms=1_790_000_000_000 + number, received_at_s=1.0
                 )
 
         _, us = _clock(push)

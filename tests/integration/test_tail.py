@@ -103,9 +103,9 @@ async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(
             relay.push(
                 store.put(b"shop/%d" % number, b'{"changed":%d}' % number),
                 reason="watch",
-                received_s=0.0,
+                received_at_s=0.0,
             )
-        relay.push(store.remove(b"shop/1"), reason="watch", received_s=0.0)
+        relay.push(store.remove(b"shop/1"), reason="watch", received_at_s=0.0)
 
     replicas = {0: Replica(), 1: Replica()}
     written = await everything(reader(kafka, "pods", from_beginning=True, until_end=True))
@@ -134,7 +134,7 @@ async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(
         looking = tasks.create_task(look_on())
         async with writing(kafka, store) as relay:
             while not looking.done():
-                relay.push(store.put(b"shop/live", b"{}"), reason="watch", received_s=0.0)
+                relay.push(store.put(b"shop/live", b"{}"), reason="watch", received_at_s=0.0)
                 await asyncio.sleep(0.05)
     former = max((seen.partition, seen.offset) for seen in written)
     assert all(

@@ -135,7 +135,7 @@ class Story:
             value = self.store.unpack(change.entry) if upserted else None
             self.happened.setdefault(change.key, []).append((change.entry.uid, int(version), value))
         self.pushed += len(changes)
-        self.queues.push(changes, reason="watch", time_ms=1, received_s=1.0)
+        self.queues.push(changes, reason="watch", time_ms=1, received_at_s=1.0)
 
     def play(self, op: object) -> None:
         match op:

@@ -364,7 +364,7 @@ class BelievedFold:
         if (
             isinstance(record, MarkerRecord)
             and record.kind != "claim"
-            and recovery.marked
+            and recovery.marker_found
             and not recovery.proven
         ):
             recovery.proven = True

@@ -244,7 +244,7 @@ class KeptKeys(DirtyKeys):
         key: bytes,
         uid: str,
         published: int | None,
-        received_s: float,
+        received_at_s: float,
         *,
         must_publish: bool,
         removed: str | None = None,
@@ -253,7 +253,7 @@ class KeptKeys(DirtyKeys):
         known = self.get(key)
         if removed is None or known is None or known.hash is not None or known.must_publish:
             super().changed(
-                key, uid, published, received_s, must_publish=must_publish, removed=removed
+                key, uid, published, received_at_s, must_publish=must_publish, removed=removed
             )
         else:
             known.uid, known.states = uid, min(STATES_MAX, known.states + 1)

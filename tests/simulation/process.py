@@ -417,7 +417,7 @@ class Life:
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             published_version=found.newest,
             resumed=resumed,
-            followed=self.relay.followed,
+            watch_accepted=self.relay.watch_accepted,
         )
 
     async def _served(self, _resource: Resource) -> bool | None:

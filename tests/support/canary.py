@@ -327,7 +327,7 @@ async def _tell(told: Told, transform: Transform, selection: Selection, form: Fo
         told.add("resume", second.store.unpack(entry))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(second.relay.run(), name="relay")
-        second.relay.followed()
+        second.relay.watch_accepted()
         await _watch(told, second, version=900)
         await _snapshot(told, second)
         await asyncio.sleep(3.0)

@@ -173,7 +173,7 @@ class Rig:
 
     def say(self, changes: list[ObjectChange], reason: Reason = "watch") -> None:
         """What a reflector does with the changes of one batch."""
-        self.relay.push(changes, reason=reason, received_s=asyncio.get_running_loop().time())
+        self.relay.push(changes, reason=reason, received_at_s=asyncio.get_running_loop().time())
         self.relay.progressed(str(self.store.version))
 
     def sync(self) -> None:

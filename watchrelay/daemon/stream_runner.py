@@ -492,7 +492,7 @@ class StreamRunner:
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
             reread_limit=self._limit_again,
-            concluded=self._context.trim,
+            snapshot_completed=self._context.trim,
             may_finish=self._may_finish,
             flush_timer=self._context.flush_timer,
             foreign_records=reader,
@@ -569,7 +569,7 @@ class StreamRunner:
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             published_version=newest,
             resumed=resumed,
-            followed=relay.followed,
+            watch_accepted=relay.watch_accepted,
         )
         try:
             async with asyncio.TaskGroup() as group:

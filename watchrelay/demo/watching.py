@@ -99,9 +99,10 @@ class WatchStream:
                 continue  # whoever ends a watch cleanly gets all that was written before
             if self.caught_up:
                 self._on_caught_up()
-                if (due or (over and self._asked.bookmarks)) and self._storage.version >= floor:
+                if due or (over and self._asked.bookmarks):
                     bookmark_s = now_s + self._bookmark_interval_s
-                    await response.write(self._view.bookmark(self._storage.version))
+                    if self._storage.version >= floor:
+                        await response.write(self._view.bookmark(self._storage.version))
             if over or (self._ending and not events):
                 return
             if not events:

@@ -42,11 +42,11 @@ class ListDone(msgspec.Struct, frozen=True):
 
 
 class WatchedObjects(msgspec.Struct, frozen=True):
-    """Objects of the watch, in order, at least one; `received_s` is a moment of the monotonic
+    """Objects of the watch, in order, at least one; `received_at_s` is a moment of the monotonic
     clock."""
 
     frames: list[ObjectFrame]
-    received_s: float
+    received_at_s: float
 
 
 class CursorMoved(msgspec.Struct, frozen=True):

@@ -202,11 +202,11 @@ class Lag:
         self.counts = [0] * (len(LAG_BUCKETS_S) + 1)
         self.total_s = 0.0
 
-    def observe_batch(self, received_s: Iterable[float], now_s: float) -> float | None:
+    def observe_batch(self, received_at_s: Iterable[float], now_s: float) -> float | None:
         """Count `now_s - t` for each t but 0; the longest of them. Units: seconds, monotonic."""
         slowest_s: float | None = None
         # events of one chunk were received at one moment
-        for at_s, together in groupby(received_s):
+        for at_s, together in groupby(received_at_s):
             if at_s:
                 lag_s, count = now_s - at_s, len(list(together))
                 self.counts[bisect_left(LAG_BUCKETS_S, lag_s)] += count

@@ -44,7 +44,7 @@ class Backpressure:
         self._flowing = True
         self._progress.set()
 
-    async def progress(self) -> None:
+    async def next_progress(self) -> None:
         """Return at the next call of `progressed`."""
         self._progress.clear()
         await self._progress.wait()
@@ -77,10 +77,10 @@ class Backpressure:
         if self._should_yield():
             try:  # let the sink catch up
                 async with asyncio.timeout(YIELD_S):
-                    await self.progress()
+                    await self.next_progress()
             except TimeoutError:
                 self._flowing = False
         while self._must_wait():
             began_s = self._now_s()
-            await self.progress()
+            await self.next_progress()
             self._metrics.backpressure_seconds_total.inc(max(0.0, self._now_s() - began_s))

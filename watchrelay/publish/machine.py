@@ -27,13 +27,13 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     },
     "AwaitingDifference": {"ListCompleted": "Live", "DrainBegun": "Draining"},
     "Replaying": {
-        "Followed VersionReached": "Replaying Live",
+        "WatchAccepted VersionReached": "Replaying Live",
         "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Replaying",
         "ListCompleted": "Live",
         "DrainBegun": "Draining",
     },
     "Live": {
-        "Followed VersionReached ListCompleted": "Live",
+        "WatchAccepted VersionReached ListCompleted": "Live",
         "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Live",
         "DrainBegun": "Draining",
     },
@@ -47,7 +47,7 @@ test holds it equal to what `step` does."""
 
 class Confirmation(msgspec.Struct, frozen=True):
     """The partitions that still owe an acknowledged heartbeat queued after record number `covers`:
-    by that record the complete state had been queued. None are left: the stream is complete."""
+    by that record the complete state had been queued. None are ahead: the stream is complete."""
 
     partitions: frozenset[int]
     covers: int
@@ -66,10 +66,10 @@ class AwaitingList(msgspec.Struct, frozen=True):
 
 class PublishingFirstSnapshot(msgspec.Struct, frozen=True):
     """The first snapshot is under way. Until its end is queued, markers have frontier "0", which
-    says nothing about completeness. `reached`, in all phases: every change up to this version was
-    pushed or suppressed."""
+    says nothing about completeness. `reached_version`, in all phases: every change up to this
+    version was pushed or suppressed."""
 
-    reached: str = "0"
+    reached_version: str = "0"
 
 
 class AwaitingDifference(msgspec.Struct, frozen=True):
@@ -77,18 +77,18 @@ class AwaitingDifference(msgspec.Struct, frozen=True):
     store could be the result of another config. `newest`: the highest version on the log."""
 
     newest: str
-    reached: ClassVar[str] = "0"
+    reached_version: ClassVar[str] = "0"
     confirmation: ClassVar[None] = None
 
 
 class Replaying(msgspec.Struct, frozen=True):
     """The watch continues from the frontier of the log. `newest`: the highest version on the log,
-    "" once the watch has passed it. `followed`: the API server accepted the watch; before that
+    "" once the watch has passed it. `accepted`: the API server accepted the watch; before that
     there is no heartbeat. `confirmation` as in `Live`."""
 
-    reached: str
+    reached_version: str
     newest: str
-    followed: bool = False
+    accepted: bool = False
     confirmation: Confirmation | None = None
 
 
@@ -96,7 +96,7 @@ class Live(msgspec.Struct, frozen=True):
     """The log holds the complete state, or its records are queued. `confirmation`: the heartbeats
     that are awaited to confirm it; None: none was queued for that, or a snapshot will do."""
 
-    reached: str
+    reached_version: str
     confirmation: Confirmation | None = None
 
 
@@ -112,20 +112,20 @@ Phase = AwaitingList | PublishingFirstSnapshot | AwaitingDifference | Replaying 
 def frontier(phase: Phase) -> str:
     """The frontier of a marker queued now; "0" claims nothing."""
     match phase:
-        case Replaying(reached=reached) | Live(reached=reached):
-            return reached
+        case Replaying(reached_version=reached_version) | Live(reached_version=reached_version):
+            return reached_version
         case Draining(frontier=last) if last is not None:
             return last
     return "0"
 
 
-def may_beat(phase: Phase) -> bool:
+def may_send_heartbeat(phase: Phase) -> bool:
     """Whether a heartbeat may be queued."""
     match phase:
         case AwaitingList(unverified=True) | AwaitingDifference() | Draining():
             return False
-        case Replaying(followed=followed):
-            return followed
+        case Replaying(accepted=accepted):
+            return accepted
     return True
 
 
@@ -163,7 +163,7 @@ class VersionReached(msgspec.Struct, frozen=True):
     version: str
 
 
-class Followed(msgspec.Struct, frozen=True):
+class WatchAccepted(msgspec.Struct, frozen=True):
     """The API server accepted a watch that continues from the held state."""
 
 
@@ -198,7 +198,7 @@ Event = (
     Changed
     | ListCompleted
     | VersionReached
-    | Followed
+    | WatchAccepted
     | EarlyHeartbeatDue
     | HeartbeatAcked
     | EndQueued
@@ -232,8 +232,8 @@ def start(decision: Decision, newest: str) -> Phase:
             return AwaitingList(unverified)
         case ListAndDiff():
             return AwaitingDifference(newest)
-        case WatchFrom(frontier=reached):
-            return Replaying(reached, _left(newest, reached))
+        case WatchFrom(frontier=reached_version):
+            return Replaying(reached_version, _newest_ahead(newest, reached_version))
         case _:
             raise AssertionError("recovery is not finished")
 
@@ -244,7 +244,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
         case Draining(), _:
             return phase, ()
         case _, DrainBegun():
-            return Draining(frontier(phase) if may_beat(phase) else None), ()
+            return Draining(frontier(phase) if may_send_heartbeat(phase) else None), ()
         case AwaitingList(), Changed():
             assert phase.unverified, "a change before the first list was complete"
             return PublishingFirstSnapshot(), (Effect.BEGIN_FIRST_SNAPSHOT,)
@@ -254,8 +254,8 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return PublishingFirstSnapshot(version), (Effect.REPAIR,)
         case PublishingFirstSnapshot(), VersionReached(version=version):
             return PublishingFirstSnapshot(version), ()
-        case PublishingFirstSnapshot(reached=reached), EndQueued():
-            return Live(reached), ()
+        case PublishingFirstSnapshot(reached_version=reached_version), EndQueued():
+            return Live(reached_version), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():
             return _listed(phase, event)
         case Replaying() | Live(), _:
@@ -267,7 +267,11 @@ def _listed(
     phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
     version, held = event.version, phase.confirmation
-    known = {phase.reached} if isinstance(phase, Live) else {phase.reached, phase.newest}
+    known = (
+        {phase.reached_version}
+        if isinstance(phase, Live)
+        else {phase.reached_version, phase.newest}
+    )
     effects: list[Effect] = []
     if any(compare(version, each) == -1 for each in known):
         effects.append(Effect.LOWER_FRONTIER)
@@ -283,12 +287,12 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
         case VersionReached(version=version):
             if isinstance(phase, Live):
                 return Live(version, confirmation), ()
-            left = _left(phase.newest, version)
-            return _caught_up(replace(phase, reached=version, newest=left)), ()
-        case Followed():
+            ahead = _newest_ahead(phase.newest, version)
+            return _caught_up(replace(phase, reached_version=version, newest=ahead)), ()
+        case WatchAccepted():
             soon = () if confirmation == COMPLETE else (Effect.HEARTBEAT_SOON,)
             if isinstance(phase, Replaying):
-                phase = replace(phase, followed=True)
+                phase = replace(phase, accepted=True)
             return _caught_up(phase), soon
         case EarlyHeartbeatDue() if confirmation != COMPLETE:
             confirmation = confirmation or event.confirmation
@@ -305,12 +309,12 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
     return phase, ()
 
 
-def _left(newest: str, reached: str) -> str:
+def _newest_ahead(newest: str, reached_version: str) -> str:
     """`newest`, or "" when the watch has passed it."""
-    return newest if newest and compare(reached, newest) == -1 else ""
+    return newest if newest and compare(reached_version, newest) == -1 else ""
 
 
 def _caught_up(phase: Replaying | Live) -> Replaying | Live:
-    if isinstance(phase, Replaying) and phase.followed and not phase.newest:
-        return Live(phase.reached, phase.confirmation)
+    if isinstance(phase, Replaying) and phase.accepted and not phase.newest:
+        return Live(phase.reached_version, phase.confirmation)
     return phase

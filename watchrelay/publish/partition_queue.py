@@ -37,7 +37,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
     `value_hash` is that of the value as published. `replaces` is that of what the log
     holds for
-    the key before this record, None for nothing. `received_s` is monotonic, 0 for what no watch
+    the key before this record, None for nothing. `received_at_s` is monotonic, 0 for what no watch
     event caused. `held_bytes` counts towards the bound. `tombstone`: the null that follows a delete
     with a value (formats with an envelope); a delete without a value is a null itself.
     """
@@ -51,7 +51,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     replaces: int | None
     version: str
     time_ms: int
-    received_s: float
+    received_at_s: float
     held_bytes: int = RECORD_COST_BYTES
     trimmed: Trimmed = ""
     tombstone: bool = False
@@ -108,26 +108,26 @@ class RenderedBatch(msgspec.Struct):
             "marker": markers,
         }
 
-    def received_s(self) -> list[float]:
+    def received_at_s(self) -> list[float]:
         """When each object's event was received, monotonic; 0 for none."""
-        return [item.received_s for item in self.items if type(item) is QueuedRecord]
+        return [item.received_at_s for item in self.items if type(item) is QueuedRecord]
 
 
 class DirtyKey(msgspec.Struct, gc=False):
     """One key of a partition over its bound.
 
-    `uid` and `hash` are what the log holds after all that is queued; `hash` None: nothing. `gone`
-    is the version of the newest removal, "" for none. `must_publish`: a record is needed whatever
-    the state. `states` wait for a record, `STATES_MAX` at most; the oldest of them was received at
-    `received_s`.
+    `uid` and `hash` are what the log holds after all that is queued; `hash` None: nothing.
+    `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record is needed
+    whatever the state. `states` wait for a record, `STATES_MAX` at most; the oldest of them was
+    received at `received_at_s`.
     """
 
     uid: str
     hash: int | None
-    gone: str
+    deleted_version: str
     must_publish: bool
     states: int
-    received_s: float
+    received_at_s: float
 
 
 class DirtyKeys(OrderedDict[bytes, DirtyKey]):
@@ -150,7 +150,7 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         key: bytes,
         uid: str,
         published: int | None,
-        received_s: float,
+        received_at_s: float,
         *,
         must_publish: bool,
         removed: str | None = None,
@@ -159,15 +159,14 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         version. `uid` and `published` are what the log holds of a key that was not dirty."""
         known = self.get(key)
         if known is None:
-            gone = removed or ""
-            self[key] = DirtyKey(uid, published, gone, must_publish, 1, received_s)
+            self[key] = DirtyKey(uid, published, removed or "", must_publish, 1, received_at_s)
             return
         if removed is not None:
             if known.hash is None and not known.must_publish:
                 del self[key]
                 self.skipped += known.states + 1
                 return
-            known.gone = removed
+            known.deleted_version = removed
             if known.hash is None:
                 known.uid = uid
         if known.states < STATES_MAX:
@@ -229,7 +228,7 @@ class PartitionQueue:
                 yield item
 
     @property
-    def claimed_frontier(self) -> str:
+    def newest_frontier(self) -> str:
         """The newest frontier rendered or queued; "0" when the API server has gone back behind
         it."""
         if self.lowered:

@@ -17,7 +17,7 @@ from watchrelay.contract.wire import Reason
 from watchrelay.model.changes import Entry
 from watchrelay.model.resources import comparable, compare
 
-_LISTED: frozenset[Reason] = frozenset({"relist", "resume", "conflated"})
+_LIST_REASONS: frozenset[Reason] = frozenset({"relist", "resume", "conflated"})
 """Reasons of records that may come from a list, not from the watch."""
 _SEQUENCE_BITS = 64
 """`Entry.position` is the epoch, then the sequence."""
@@ -112,7 +112,7 @@ class LogRecovery:
             attrgetter("hash"), lambda entry: divmod(entry.position, 1 << _SEQUENCE_BITS)
         )
         self.entries = self.state.held
-        self.gone: dict[bytes, str] = {}
+        self.deleted: dict[bytes, str] = {}
         """Deleted keys, with the `ce_wrrv` of their last record other than a repair."""
         self.stale: dict[bytes, None] = {}
         """Keys whose last record on the log is one that consumers ignore."""
@@ -124,7 +124,7 @@ class LogRecovery:
         self.sequence_gap = False
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
-        self.marked = False
+        self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
         self.frontier = "0"
@@ -132,19 +132,19 @@ class LogRecovery:
         """The config hashes of the newest marker and of all claims after it."""
         self.last_snapshot: tuple[str, int] | None = None
         self.newest, self.ordered = "", True
-        self.listed = ""
+        self.newest_of_lists = ""
         """The highest version that may come from a list: the watch need not show it again."""
         self.api_server_restored = False
         """A marker has a lower frontier than one before it: the API server was restored."""
         self.records_since_snapshot = 0
         self._records_at_begin = 0
         self._pack = pack
-        self._fresh: dict[bytes, bytes] = {}
+        self._values: dict[bytes, bytes] = {}
 
     @property
     def empty(self) -> bool:
         """Whether what was read has no object and no complete snapshot."""
-        return not (self.entries or self.gone or self.stale or self.last_snapshot)
+        return not (self.entries or self.deleted or self.stale or self.last_snapshot)
 
     def apply(self, records: Iterable[Decoded]) -> None:
         """Apply the next records of the log and pack the values left by them; records of other
@@ -161,10 +161,10 @@ class LogRecovery:
                 self._object(record)
             else:
                 self._ignored(record)
-        for key, value in self._fresh.items():
+        for key, value in self._values.items():
             entry = self.entries[key]
             entry.packed = self._pack(value, entry.resource_version)
-        self._fresh.clear()
+        self._values.clear()
 
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
         """Advance to this position. An epoch begins with its claim, sequence 1."""
@@ -185,12 +185,12 @@ class LogRecovery:
         if record.value is None:
             self._deleted(record)
             return
-        self.gone.pop(key, None)
+        self.deleted.pop(key, None)
         at = record.epoch << _SEQUENCE_BITS | record.sequence
         self.state.hold(
             key, Entry(record.uid, record.version, record.value_hash, self.partition, b"", at)
         )
-        self._fresh[key] = record.value
+        self._values[key] = record.value
         if record.trimmed:
             self.trimmed[key] = record.trimmed
         else:
@@ -202,12 +202,12 @@ class LogRecovery:
             # a writer that died before its tombstone still has to send that
             self.stale[key] = None
         held = self.state.hold(key, None)
-        self._fresh.pop(key, None)
+        self._values.pop(key, None)
         self.trimmed.pop(key, None)
         if record.reason != "healed":
-            self.gone[key] = record.version
+            self.deleted[key] = record.version
         elif held is not None:
-            self.gone[key] = held.resource_version
+            self.deleted[key] = held.resource_version
 
     def _ignored(self, record: ObjectRecord) -> None:
         """Note a stale record: consumers that ignore headers must get the true state again, unless
@@ -225,11 +225,11 @@ class LogRecovery:
         if not comparable(version):
             self.ordered = False
             return
-        place, newest, listed = (len(version), version), self.newest, self.listed
+        place, newest, listed = (len(version), version), self.newest, self.newest_of_lists
         if place > (len(newest), newest):
             self.newest = version
-        if reason in _LISTED and place > (len(listed), listed):
-            self.listed = version
+        if reason in _LIST_REASONS and place > (len(listed), listed):
+            self.newest_of_lists = version
 
     def _marker(self, marker: MarkerRecord) -> None:
         if marker.kind == "claim":
@@ -240,7 +240,7 @@ class LogRecovery:
         self.api_server_restored = (
             self.api_server_restored or compare(marker.frontier, self.frontier) == -1
         )
-        self.marked, self.sequence_gap, self.frontier = True, False, marker.frontier
+        self.marker_found, self.sequence_gap, self.frontier = True, False, marker.frontier
         if marker.kind == "begin":
             self._records_at_begin = self.records_since_snapshot
         elif marker.kind == "end":
@@ -252,9 +252,9 @@ class LogRecovery:
         swept = self.state.judge(marker)
         self.proven = swept is not None
         for key, entry in (swept or {}).items():
-            self._fresh.pop(key, None)
+            self._values.pop(key, None)
             self.trimmed.pop(key, None)
-            self.gone[key] = entry.resource_version
+            self.deleted[key] = entry.resource_version
 
 
 def _in_order(version: str) -> tuple[int, str]:
@@ -288,7 +288,7 @@ def decide(
     unverified = [
         recovery
         for recovery in recoveries
-        if not recovery.proven and (recovery.marked or not recovery.empty)
+        if not recovery.proven and (recovery.marker_found or not recovery.empty)
     ]
     if unverified:
         known = set(from_start)
@@ -312,7 +312,9 @@ def decide(
     if any(recovery.api_server_restored for recovery in recoveries):
         return ListAndDiff("the API server was restored from a backup since the last snapshot")
     lowest = min(frontiers, key=_in_order)
-    if not bookmarks and any(compare(recovery.listed, lowest) == 1 for recovery in recoveries):
+    if not bookmarks and any(
+        compare(recovery.newest_of_lists, lowest) == 1 for recovery in recoveries
+    ):
         return ListAndDiff(
             "without bookmarks, the watch cannot confirm listed changes above the frontier"
         )
@@ -325,7 +327,7 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
     skip = {
         key: version
         for recovery in recoveries
-        for key, version in recovery.gone.items()
+        for key, version in recovery.deleted.items()
         if not after or compare(version, after) in {1, None}
     }  # a replay begins after the frontier: what is older cannot come again
     for recovery in recoveries:

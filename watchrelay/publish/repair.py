@@ -45,7 +45,7 @@ class StaleRecordRepair:
         self._next = list(checked)
         self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
-        self._seen = self._looked = 0
+        self._gaps_found = self._gaps_checked = 0
         self._ending = ("", 0)
         self._pause_s = PAUSE_MIN_S
 
@@ -55,8 +55,8 @@ class StaleRecordRepair:
         what is stale before it; later gaps do not count, for where another process writes to the
         same topic there is always one."""
         if all_queued and self._ending[0] != snapshot:
-            self._ending = (snapshot, self._seen)
-        return all_queued and self._looked >= self._ending[1]
+            self._ending = (snapshot, self._gaps_found)
+        return all_queued and self._gaps_checked >= self._ending[1]
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """Take the offsets of an acknowledged batch whose first record has `first_sequence`.
@@ -71,7 +71,7 @@ class StaleRecordRepair:
         for sequence, offset in enumerate(offsets, first_sequence):
             if offset > expected and self._foreign.foreign_ranges(partition, expected, offset):
                 self._gaps.append(_Gap(partition, expected, offset, sequence, end))
-                self._seen += 1
+                self._gaps_found += 1
                 self._wake.set()
             expected = offset + 1
 
@@ -106,6 +106,6 @@ class StaleRecordRepair:
                             )
                     elif isinstance(record, ObjectRecord):
                         stale[record.key] = partition
-        self._looked += len(gaps)
+        self._gaps_checked += len(gaps)
         self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else PAUSE_MIN_S
         return stale

@@ -34,7 +34,7 @@ class PublishReporter:
         metrics.snapshot_interval_seconds.set(snapshot_interval_s)
         self._overload: tuple[float, int] | None = None
         """When the logged overload began, and the states skipped since."""
-        self._log_again_s = float("-inf")
+        self._next_log_at_s = float("-inf")
 
     def acked(self, batch: RenderedBatch, queues: StreamQueues, now_s: float) -> None:
         """Count an acknowledged batch, which was removed from `queues`. `now_s` is monotonic."""
@@ -43,7 +43,7 @@ class PublishReporter:
             if count:
                 topic.records_acked_total[kind].inc(count)
         topic.record_bytes_total.inc(batch.payload_bytes)
-        slowest_s = self._metrics.relay_lag.observe_batch(batch.received_s(), now_s)
+        slowest_s = self._metrics.relay_lag.observe_batch(batch.received_at_s(), now_s)
         heartbeats_alone = len(batch.markers) == len(batch.records) and queues.empty
         if slowest_s is None and self._status.lag_ms and heartbeats_alone:
             slowest_s = 0.0
@@ -75,8 +75,8 @@ class PublishReporter:
 
     def overflown(self, queues: StreamQueues, now_s: float) -> None:
         """Log that a partition is over its bound. `now_s` is monotonic."""
-        if self._overload is None and now_s >= self._log_again_s:
-            self._overload, self._log_again_s = (now_s, 0), now_s + LOG_EVERY_S
+        if self._overload is None and now_s >= self._next_log_at_s:
+            self._overload, self._next_log_at_s = (now_s, 0), now_s + LOG_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.held_bytes}
             log.warning("queue full; conflating intermediate states", extra=extra)
 
@@ -90,7 +90,9 @@ class PublishReporter:
             ended_ms = min(parse_timestamp(str(ended).encode()), now_ms)
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
 
-    def concluded(self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int) -> None:
+    def snapshot_completed(
+        self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int
+    ) -> None:
         """Report a snapshot whose index record is written. `live`: objects held."""
         metrics, stream = self._metrics, self._status.stream
         self._status.last_snapshot = rfc3339(now_ms)

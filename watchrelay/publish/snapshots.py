@@ -26,7 +26,7 @@ SCAN_KEYS = 4096
 """Keys examined in one step at most, 100 ns each."""
 MEMBERS_QUIET_BYTES = 256 * 1024
 """Snapshot members in a partition's batch while there are no live events."""
-MEMBERS_LIVE_BYTES = 32 * 1024
+MEMBERS_BUSY_BYTES = 32 * 1024
 """The same while there are live events, which wait for what was queued before them."""
 QUIET_S = 0.25
 """A stream without events for this long counts as one without live events."""
@@ -41,10 +41,10 @@ class Snapshot:
         *,
         keys: list[bytes],
         partitions: int,
-        begun_s: float,
+        began_at_s: float,
         requests: tuple[str, ...],
     ) -> None:
-        self.id, self.begun_s, self.requests = snapshot_id, begun_s, requests
+        self.id, self.began_at_s, self.requests = snapshot_id, began_at_s, requests
         self.objects = 0
         self.place = 0
         """Number of keys examined, while any are left."""
@@ -52,7 +52,7 @@ class Snapshot:
         self._begins: dict[int, int] = {}
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
-        self._others, self._live_s = -1, -math.inf
+        self._others, self._last_change_at_s = -1, -math.inf
 
     @property
     def unfinished(self) -> bool:
@@ -75,9 +75,11 @@ class Snapshot:
         records queued so far, those of the snapshot included."""
         others = records - self.objects
         if others != self._others:
-            self._live_s = now_s if self._others >= 0 else -math.inf
+            self._last_change_at_s = now_s if self._others >= 0 else -math.inf
             self._others = others
-        return MEMBERS_LIVE_BYTES if now_s - self._live_s < QUIET_S else MEMBERS_QUIET_BYTES
+        return (
+            MEMBERS_BUSY_BYTES if now_s - self._last_change_at_s < QUIET_S else MEMBERS_QUIET_BYTES
+        )
 
     def chunk(
         self,

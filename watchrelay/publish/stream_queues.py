@@ -34,7 +34,7 @@ from watchrelay.publish.recovery import ListAndDiff, RecoveredState
 REFILL_KEYS_MAX = 4096
 """Dirty keys examined in one step at most, so that a step over keys that need no record stays under
 some milliseconds."""
-_LIVE: frozenset[Reason] = frozenset({"watch", "relist", "resume", "conflated"})
+_CHANGE_REASONS: frozenset[Reason] = frozenset({"watch", "relist", "resume", "conflated"})
 """Reasons of changes, as opposed to snapshot members and repairs."""
 
 Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
@@ -120,7 +120,7 @@ class StreamQueues:
         skipped, self._skipped = self._skipped, 0
         return skipped
 
-    def lower(self) -> None:
+    def lower_frontier(self) -> None:
         """Let the frontier go back: the API server was restored from a backup."""
         for queue in self.partitions:
             queue.former_frontier, queue.lowered = "0", True
@@ -143,14 +143,14 @@ class StreamQueues:
     # ---- changes, snapshots, repairs -------------------------------------------------------------
 
     def push(
-        self, changes: Sequence[ObjectChange], *, reason: Reason, time_ms: int, received_s: float
+        self, changes: Sequence[ObjectChange], *, reason: Reason, time_ms: int, received_at_s: float
     ) -> None:
         """Queue one record per change, in the same step as the change of the store.
 
         A change of a partition that is over its bound enters the set of dirty keys instead.
         """
         if self._conflating:
-            changes = self._enter(changes, received_s)
+            changes = self._mark_dirty(changes, received_at_s)
         partitions, unpublished, members = self.partitions, self.unpublished, self.members
         packed_max, raw_room = self.packed_max, self._raw_bytes - self.held_bytes
         held_total = upserted = 0
@@ -178,7 +178,7 @@ class StreamQueues:
                     replaces,
                     entry.resource_version,
                     time_ms,
-                    received_s,
+                    received_at_s,
                     held,
                     trimmed,
                 )
@@ -187,7 +187,7 @@ class StreamQueues:
                 upserted += 1
             else:
                 assert not isinstance(change, Upserted)
-                self._queue_removal(change, reason, time_ms, received_s)
+                self._queue_removal(change, reason, time_ms, received_at_s)
             if members:
                 members.discard(key)
         self.number += upserted
@@ -195,7 +195,7 @@ class StreamQueues:
         self.held_records += upserted
         self.object_records += upserted
         if self._bound_bytes is not None and self.held_bytes > self._bound_bytes:
-            self._relieve(self._bound_bytes)
+            self._conflate_fullest(self._bound_bytes)
 
     def _take_published_hash(self, key: bytes, whole: int | None) -> int | None:
         """The hash of what the log holds of an object before the record that is about to be queued;
@@ -209,18 +209,18 @@ class StreamQueues:
         """The hash of what the log holds of an object with a new state, and the verb of that."""
         replaces = self._take_published_hash(key, whole)
         self._forget(key)
-        fresh = whole is None or (replaces is None and key not in self.unverified)
-        return replaces, "added" if fresh else "modified"
+        is_new = whole is None or (replaces is None and key not in self.unverified)
+        return replaces, "added" if is_new else "modified"
 
     def _queue_removal(
-        self, change: Removed, reason: Reason, time_ms: int, received_s: float
+        self, change: Removed, reason: Reason, time_ms: int, received_at_s: float
     ) -> None:
         """Queue a delete; also of what this epoch did not publish, for an earlier one may have."""
         key, entry, version = change.key, change.entry, change.resource_version
         replaces = self._take_published_hash(key, entry.hash)
         self._forget(key)
         deletion = QueuedRecord(
-            key, entry, None, "deleted", reason, 0, replaces, version, time_ms, received_s
+            key, entry, None, "deleted", reason, 0, replaces, version, time_ms, received_at_s
         )
         self._append(self.partitions[entry.partition], *self._with_tombstone(deletion))
 
@@ -256,9 +256,9 @@ class StreamQueues:
         """The records of a deleted object."""
         if not self._tombstones:
             return [deletion]
-        return [deletion, replace(deletion, replaces=None, received_s=0.0, tombstone=True)]
+        return [deletion, replace(deletion, replaces=None, received_at_s=0.0, tombstone=True)]
 
-    def read(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
+    def push_member(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
         replaces = self._take_published_hash(key, entry.hash)
         verb: Verb = "added" if replaces is None and key not in self.unverified else "read"
@@ -273,7 +273,7 @@ class StreamQueues:
         reason: Reason,
         replaces: int | None,
         time_ms: int,
-        received_s: float = 0.0,
+        received_at_s: float = 0.0,
     ) -> None:
         """Queue the present state of an object that the store holds. `replaces` None: the log holds
         nothing of it, so a part that was published earlier is not reused."""
@@ -295,7 +295,7 @@ class StreamQueues:
             replaces,
             entry.resource_version,
             time_ms,
-            received_s,
+            received_at_s,
             held,
             trimmed,
         )
@@ -358,7 +358,7 @@ class StreamQueues:
         if queue.dirty is not None:
             if queue.unmarked_difference:
                 return
-            frontier, covers = queue.claimed_frontier, PARTIAL
+            frontier, covers = queue.newest_frontier, PARTIAL
         elif queue.former_frontier != "0" and (
             frontier == "0" or compare(frontier, queue.former_frontier) == -1
         ):
@@ -399,7 +399,7 @@ class StreamQueues:
             later.value, later.value_hash, later.trimmed = value, new, trimmed
         else:
             dirty_key = None if queue.dirty is None else queue.dirty.get(key)
-            if dirty_key is None or not dirty_key.gone:
+            if dirty_key is None or not dirty_key.deleted_version:
                 self.parts[key] = (item.entry.hash, new)
             if dirty_key is not None and dirty_key.hash == old:
                 dirty_key.hash = new
@@ -434,7 +434,7 @@ class StreamQueues:
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
         if item.replaces is not None:
-            reason: Reason = item.reason if item.reason in _LIVE else "conflated"
+            reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
             cost = RECORD_COST_BYTES
             deletion = replace(
                 item, value=None, verb="deleted", reason=reason, value_hash=0, held_bytes=cost
@@ -447,7 +447,9 @@ class StreamQueues:
 
     # ---- over the bound --------------------------------------------------------------------------
 
-    def _enter(self, changes: Sequence[ObjectChange], received_s: float) -> list[ObjectChange]:
+    def _mark_dirty(
+        self, changes: Sequence[ObjectChange], received_at_s: float
+    ) -> list[ObjectChange]:
         """Take the changes of partitions over their bound into their sets; returns the others."""
         rest: list[ObjectChange] = []
         for change in changes:
@@ -464,11 +466,11 @@ class StreamQueues:
             if removed is not None:
                 self.parts.pop(key, None)
             dirty.changed(
-                key, entry.uid, published, received_s, must_publish=must_publish, removed=removed
+                key, entry.uid, published, received_at_s, must_publish=must_publish, removed=removed
             )
         return rest
 
-    def _relieve(self, bound_bytes: int) -> None:
+    def _conflate_fullest(self, bound_bytes: int) -> None:
         """Collapse the fullest partitions until the rest is within the bound."""
         sizes = [
             (
@@ -505,7 +507,7 @@ class StreamQueues:
             if item.tombstone or (item.reason == "snapshot" and published is not None):
                 continue  # an unchanged snapshot member needs no record of its own
             queue.dirty.changed(
-                key, uid, published, item.received_s, must_publish=must_publish, removed=removed
+                key, uid, published, item.received_at_s, must_publish=must_publish, removed=removed
             )
 
     def refill(
@@ -550,23 +552,34 @@ class StreamQueues:
     ) -> int:
         """Queue what leads from the published state of `key` to `entry`; returns the number of
         states that got a record."""
-        replaces, received_s = dirty_key.hash, dirty_key.received_s
+        replaces, received_at_s = dirty_key.hash, dirty_key.received_at_s
         same = replaces is not None and entry is not None and entry.uid == dirty_key.uid
         records = 0
-        if not same and (replaces is not None or (dirty_key.must_publish and dirty_key.gone)):
+        if not same and (
+            replaces is not None or (dirty_key.must_publish and dirty_key.deleted_version)
+        ):
             present = queue.frontier if entry is None else entry.resource_version
             absent = Entry(dirty_key.uid, "", 0, queue.partition, b"")
-            version = dirty_key.gone or present
+            version = dirty_key.deleted_version or present
             deletion = QueuedRecord(
-                key, absent, None, "deleted", "conflated", 0, replaces, version, time_ms, received_s
+                key,
+                absent,
+                None,
+                "deleted",
+                "conflated",
+                0,
+                replaces,
+                version,
+                time_ms,
+                received_at_s,
             )
             self._append(queue, *self._with_tombstone(deletion))
             records = 1
         if entry is not None and not (same and self.published_hash(key, entry.hash) == replaces):
-            fresh = not same and (records == 1 or key not in self.unverified)
-            verb: Verb = "added" if fresh else "modified"
+            is_new = not same and (records == 1 or key not in self.unverified)
+            verb: Verb = "added" if is_new else "modified"
             self._queue_object(
-                key, entry, verb, "conflated", replaces if same else None, time_ms, received_s
+                key, entry, verb, "conflated", replaces if same else None, time_ms, received_at_s
             )
             return records + 1
         if dirty_key.must_publish and not records:

@@ -116,10 +116,10 @@ class HeartbeatInterval:
     def next_s(self, now_s: float, place: float) -> float:
         """The first heartbeat after `now_s`, monotonic. Streams with the same `place`, 0 to 1, send
         theirs together."""
-        beat_s = (now_s // self.interval_s + place) * self.interval_s
-        while beat_s <= now_s:
-            beat_s += self.interval_s
-        return beat_s
+        heartbeat_at_s = (now_s // self.interval_s + place) * self.interval_s
+        while heartbeat_at_s <= now_s:
+            heartbeat_at_s += self.interval_s
+        return heartbeat_at_s
 
     async def sleep(self, now_s: float, until_s: float) -> None:
         """Return at `until_s`, monotonic, or when the interval changed."""

@@ -61,7 +61,7 @@ class StreamRelay:
     Args:
         queue_bytes: Bound of the queues. With `conflate`, the fullest partitions keep only the set
             of their keys while the sum is over it; else the watch waits.
-        concluded: Called when a snapshot is complete.
+        snapshot_completed: Called when a snapshot is complete.
         may_finish: Whether what is queued may be sent although a newer claim was read in the
             control topic; by default the writer stops.
         reread_limit: Reads the topic's `max.message.bytes`; None when it cannot.
@@ -82,7 +82,7 @@ class StreamRelay:
         batch_bytes: int = BATCH_BYTES,
         max_message_bytes: int = 1024 * 1024,
         conflate: bool = True,
-        concluded: Callable[[], None] = lambda: None,
+        snapshot_completed: Callable[[], None] = lambda: None,
         may_finish: Callable[[], bool] = lambda: False,
         reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
         flush_timer: FlushTimer | None = None,
@@ -93,7 +93,7 @@ class StreamRelay:
     ) -> None:
         self.spec = spec
         self._sink, self._control, self._state = sink, control, state
-        self._metrics, self._status, self._concluded = metrics, status, concluded
+        self._metrics, self._status, self._snapshot_completed = metrics, status, snapshot_completed
         self._may_finish = may_finish
         self._queue_bytes, self._batch_bytes = queue_bytes, batch_bytes
         self._now_s, self._wall_ms, self._heartbeat_interval = now_s, wall_ms, heartbeat_interval
@@ -139,7 +139,7 @@ class StreamRelay:
         self._pending_repairs: dict[bytes, int] = {}
         """Stale keys with their partition, to be repaired once the phase permits it."""
         self._epoch = 0
-        self._origin: dict[str, object] | None = None
+        self._starting_point: dict[str, object] | None = None
         self._encoder: CloudEvents | None = None
         self._seen_ms: int | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -155,7 +155,9 @@ class StreamRelay:
         """Whether `room` returns at once."""
         return self._backpressure.has_room()
 
-    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
+    def push(
+        self, changes: Sequence[ObjectChange], *, reason: Reason, received_at_s: float
+    ) -> None:
         """Queue the records of `changes`, in the same step as the change of the store.
 
         The first list is published as a snapshot that `synced` begins; it is not pushed. Exception:
@@ -165,7 +167,9 @@ class StreamRelay:
             return
         if isinstance(self._phase, AwaitingList):
             self._handle(machine.Changed())
-        self._queues.push(changes, reason=reason, time_ms=self._wall_ms(), received_s=received_s)
+        self._queues.push(
+            changes, reason=reason, time_ms=self._wall_ms(), received_at_s=received_at_s
+        )
         self._wake()
 
     def synced(self, resource_version: str) -> None:
@@ -178,10 +182,10 @@ class StreamRelay:
         """Note that every change up to this version was pushed or suppressed."""
         self._handle(machine.VersionReached(resource_version))
 
-    def followed(self) -> None:
+    def watch_accepted(self) -> None:
         """The API server accepted a watch that continues from the held state: a heartbeat follows
         soon, which shows that the log is complete."""
-        self._handle(machine.Followed())
+        self._handle(machine.WatchAccepted())
 
     def server_seen(self, at_ms: int) -> None:
         """Record that the API server answered. Wall milliseconds."""
@@ -216,11 +220,11 @@ class StreamRelay:
         assert self._encoder is None, "a writer claims once"
         stream, queues = self.spec.id, self._queues
         if not recreated:
-            self._origin = await self._control.origin(stream, self.spec.partitions)
-        description, origin = self.spec.description, self._origin
+            self._starting_point = await self._control.origin(stream, self.spec.partitions)
+        description, starting_point = self.spec.description, self._starting_point
         former = self._control.newest_epoch(stream) if awaits_release else None
         self._epoch = await self._control.claim(
-            stream, description, starting_point=origin, highest_epoch=highest_epoch
+            stream, description, starting_point=starting_point, highest_epoch=highest_epoch
         )
         self._encoder = encoder_for(self.spec, self._epoch)
         self._status.epoch = self._epoch
@@ -246,7 +250,7 @@ class StreamRelay:
     def to_read(self) -> list[tuple[int | None, int]]:
         """Per partition, the offsets to read back: the starting point (None: the earliest) and that
         of our claim. Legal after `claim`."""
-        begin = None if self._origin is None else self._origin.get("begin")
+        begin = None if self._starting_point is None else self._starting_point.get("begin")
         starts = begin if isinstance(begin, list) else [None] * self.spec.partitions
         claims = (queue.claimed_at for queue in self._queues.partitions)
         return list(zip(starts, claims, strict=True))
@@ -292,11 +296,11 @@ class StreamRelay:
         self._handle(machine.DrainBegun())
         try:
             async with asyncio.timeout(deadline_s):
-                await self._settle()
+                await self._send_all()
                 last = self._phase.frontier if isinstance(self._phase, Draining) else None
                 if last is not None and not self._is_outclaimed():
                     self._queues.mark("heartbeat", frontier=last, time_ms=self._wall_ms())
-                await self._settle()
+                await self._send_all()
         except TimeoutError:
             left = self._queues.held_records + self._queues.dirty_keys
             extra = {"stream": self.spec.id, "records_left": left}
@@ -304,14 +308,14 @@ class StreamRelay:
             return False
         return True
 
-    async def _settle(self) -> None:
+    async def _send_all(self) -> None:
         while not self._queues.empty:
             self._flush_trigger.now()
-            await self._backpressure.progress()
+            await self._backpressure.next_progress()
 
     def _send_claims(self, tasks: asyncio.TaskGroup) -> None:
         self._flush()
-        tasks.create_task(self._settle(), name=f"claim {self.spec.id}")
+        tasks.create_task(self._send_all(), name=f"claim {self.spec.id}")
 
     async def _in_group(self, start: Callable[[asyncio.TaskGroup], None]) -> None:
         try:
@@ -349,7 +353,7 @@ class StreamRelay:
         self._flush_trigger.now()
         tasks.create_task(self._heartbeat_forever(), name=f"heartbeat {self.spec.id}")
         if self._repair is not None:
-            tasks.create_task(self._repair_forever(self._repair), name=f"heal {self.spec.id}")
+            tasks.create_task(self._repair_stale(self._repair), name=f"repair {self.spec.id}")
 
     # ---- the machine -----------------------------------------------------------------------------
 
@@ -366,7 +370,7 @@ class StreamRelay:
                 if self._schedule.wanted and self._may_snapshot():
                     self._begin_snapshot()
             case Effect.LOWER_FRONTIER:
-                self._queues.lower()
+                self._queues.lower_frontier()
             case Effect.HEARTBEAT:
                 self._heartbeat()
             case Effect.HEARTBEAT_SOON:
@@ -385,7 +389,7 @@ class StreamRelay:
         confirmation = None if self._status.list_due else self._confirmation()
         self._handle(machine.EarlyHeartbeatDue(confirmation))
 
-    async def _repair_forever(self, repair: StaleRecordRepair) -> None:
+    async def _repair_stale(self, repair: StaleRecordRepair) -> None:
         while True:
             self._pending_repairs |= await repair.stale_keys()
             self._repair_keys()
@@ -409,17 +413,17 @@ class StreamRelay:
         """Have what is queued flushed: at once if it is much, else at the next common flush."""
         if self._flush_trigger.pending() or self._tasks is None:
             return
-        free = self._snapshot is not None
+        can_send = self._snapshot is not None
         for queue in self._queues.partitions:
             if queue.outstanding is None:
                 if queue.waiting_bytes >= FULL_BYTES:
                     self._flush_trigger.now()
                     return
-                free = free or bool(queue.waiting) or queue.dirty is not None
+                can_send = can_send or bool(queue.waiting) or queue.dirty is not None
             elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
                 self._flush_trigger.now()
                 return
-        if free:  # else all that is queued waits for an acknowledgement, which wakes us
+        if can_send:  # else all that is queued waits for an acknowledgement, which wakes us
             self._flush_trigger.soon()
 
     def _flush(self) -> None:
@@ -445,7 +449,7 @@ class StreamRelay:
                 # no key examined needed a record: no receipt will wake us
                 self._flush_trigger.now()
             return
-        if machine.may_beat(self._phase):
+        if machine.may_send_heartbeat(self._phase):
             frontier = machine.frontier(self._phase)
             queues.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=now_ms)
         if queues.empty:
@@ -536,19 +540,19 @@ class StreamRelay:
         interval = self._heartbeat_interval
         while True:
             now_s = self._now_s()
-            beat_s = until_s = interval.next_s(now_s, place)
+            heartbeat_at_s = until_s = interval.next_s(now_s, place)
             if self._may_snapshot() and (wait_s := self._schedule.wait_s(now_s)) is not None:
-                until_s = min(beat_s, now_s + max(wait_s, 0.01))
+                until_s = min(heartbeat_at_s, now_s + max(wait_s, 0.01))
             await interval.sleep(now_s, until_s)
             self._check_ownership()
-            if self._now_s() >= beat_s:
+            if self._now_s() >= heartbeat_at_s:
                 self._heartbeat()
             await self._snapshot_if_due()
 
     def _heartbeat(self) -> None:
         """Queue a heartbeat on each partition."""
         self._reporter.queued(self._queues, self._now_s())
-        if machine.may_beat(self._phase):
+        if machine.may_send_heartbeat(self._phase):
             frontier = machine.frontier(self._phase)
             self._queues.heartbeat(frontier=frontier, time_ms=self._wall_ms())
             self._wake()
@@ -579,7 +583,7 @@ class StreamRelay:
             f"{self._epoch}-{self._snapshots}",
             keys=keys,
             partitions=self.spec.partitions,
-            begun_s=now_s,
+            began_at_s=now_s,
             requests=requests,
         )
         frontier, now_ms = machine.frontier(self._phase), self._wall_ms()
@@ -606,7 +610,7 @@ class StreamRelay:
                     partitions[partition].takes_members(members_bytes)
                     and queues.held_bytes <= room_bytes
                 ),
-                lambda key, entry: queues.read(key, entry, time_ms=now_ms),
+                lambda key, entry: queues.push_member(key, entry, time_ms=now_ms),
             )
             if not any(queue.waiting or queue.outstanding for queue in partitions):
                 # a step that only passed keys over: no receipt will wake us
@@ -641,16 +645,18 @@ class StreamRelay:
             if snapshot.complete:
                 self._handle(machine.SnapshotAcked())
                 self._queues.unverified = frozenset()
-                self._spawn(self._conclude(snapshot, marker.frontier), "snapshot")
+                self._spawn(self._complete_snapshot(snapshot, marker.frontier), "snapshot")
 
-    async def _conclude(self, snapshot: Snapshot, frontier: str) -> None:
+    async def _complete_snapshot(self, snapshot: Snapshot, frontier: str) -> None:
         now_ms = self._wall_ms()
         value = snapshot.index_value(epoch=self._epoch, frontier=frontier, time_ms=now_ms)
         await self._control.write("snapshot", self.spec.id, value)
         self._snapshot = None
-        self._concluded()
-        took_s = self._now_s() - snapshot.begun_s
-        self._reporter.concluded(snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms)
+        self._snapshot_completed()
+        took_s = self._now_s() - snapshot.began_at_s
+        self._reporter.snapshot_completed(
+            snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms
+        )
 
 
 async def _raise(error: Exception) -> None:

@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 class ChangePublisher(Protocol):
     """Publishes the changes of one store. Implemented and described by publish/writer.py.
-    `received_s` is monotonic, 0.0 for changes of a list; `at_ms` is wall time."""
+    `received_at_s` is monotonic, 0.0 for changes of a list; `at_ms` is wall time."""
 
     async def room(self) -> None: ...
     def has_room(self) -> bool: ...
     def push(
-        self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float
+        self, changes: Sequence[ObjectChange], *, reason: Reason, received_at_s: float
     ) -> None: ...
     def synced(self, resource_version: str) -> None: ...
     def progressed(self, resource_version: str) -> None: ...
@@ -125,7 +125,7 @@ class Reflector:
             if self._list_version is not None:
                 frames = self._newer_than_list(frames, self._list_version)
             if frames:
-                self._apply(frames, event.received_s)
+                self._apply(frames, event.received_at_s)
             return
         version = event.resource_version
         self._server_seen()
@@ -135,10 +135,10 @@ class Reflector:
             self._store.passed(version)
             self._publisher.progressed(version)
 
-    def _apply(self, frames: Sequence[ObjectFrame], received_s: float) -> None:
+    def _apply(self, frames: Sequence[ObjectFrame], received_at_s: float) -> None:
         applied = self._store.apply(frames)
         if applied.changes:
-            self._publisher.push(applied.changes, reason="watch", received_s=received_s)
+            self._publisher.push(applied.changes, reason="watch", received_at_s=received_at_s)
         self._server_seen()
         metrics = self._metrics
         if applied.suppressed:
@@ -153,7 +153,7 @@ class Reflector:
         resumed, self._resumed = self._resumed, False
         if replaced.changes:
             self._publisher.push(
-                replaced.changes, reason="resume" if resumed else "relist", received_s=0.0
+                replaced.changes, reason="resume" if resumed else "relist", received_at_s=0.0
             )
         self._version = event.resource_version
         self._publisher.synced(event.resource_version)
@@ -213,7 +213,7 @@ class Reflector:
         """The resource is not served any more: remove all objects, at the last version seen."""
         changes = self._store.clear(self._version)
         if changes:
-            self._publisher.push(changes, reason="relist", received_s=0.0)
+            self._publisher.push(changes, reason="relist", received_at_s=0.0)
         self._resource_removed = True
         self._count()
 

@@ -71,7 +71,7 @@ class Watcher:
         server_version: Returns (major, minor), None while unknown.
         cursor: A version whose state the outlet has already; this, `published_version` and
             `resumed` as in `machine.start`.
-        followed: Called whenever the server accepts a watch that continues from the cursor.
+        watch_accepted: Called whenever the server accepts a watch that continues from the cursor.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Watcher:
         cursor: str = "",
         published_version: str = "",
         resumed: bool = False,
-        followed: Callable[[], None] = lambda: None,
+        watch_accepted: Callable[[], None] = lambda: None,
     ) -> None:
         self.stream = stream
         self._source = source
@@ -103,7 +103,7 @@ class Watcher:
         self._start = partial(
             machine.start, cursor=cursor, published_version=published_version, resumed=resumed
         )
-        self._followed = followed
+        self._watch_accepted = watch_accepted
         self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
         self._open = AsyncExitStack()
@@ -265,7 +265,7 @@ class Watcher:
         if self._frames is not None:
             self._reporter.opened(streaming=streaming)
             if not streaming:
-                self._followed()
+                self._watch_accepted()
         return event
 
     async def _current_version(self, query: ListQuery, until_s: float) -> str:

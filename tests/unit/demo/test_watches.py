@@ -7,8 +7,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.unit.demo.conftest import Api, short
+from watchrelay.demo.queries import WatchRequest
+from watchrelay.demo.views import View
+from watchrelay.demo.watching import WatchStream
 
 MAPS = "/api/v1/configmaps"
 STREAMING: dict[str, Any] = {
@@ -211,6 +216,30 @@ async def test_a_version_of_the_future_is_waited_for_in_silence(api: Api) -> Non
         for name in ("a", "b", "c"):
             api.settings(name)
         assert short(await watch.take(1)) == [("ADDED", "c")]
+
+
+async def test_a_watch_of_a_future_version_with_a_bookmark_due_does_not_keep_the_server_busy(
+    api: Api,
+) -> None:
+    storage = api.registry.storage
+    served = api.registry.catalog.named("configmaps")
+    view = View(
+        served, "v1", namespace="", label_selector="", field_selector="", metadata_only=False
+    )
+    turns: list[int] = []
+    watch = WatchStream(
+        storage,
+        storage.collection("configmaps"),
+        view,
+        WatchRequest(start=int(api.version) + 2, timeout_s=1.0, bookmarks=True),
+        bookmark_interval_s=0.1,
+        on_caught_up=lambda: turns.append(1),
+    )
+    app = web.Application()
+    app.router.add_get("/", watch.run)
+    async with TestServer(app) as server, api.session.get(server.make_url("/")) as answer:
+        assert await answer.read() == b""
+    assert 2 <= len(turns) <= 12, "once for each interval, and at the end"
 
 
 async def test_watches_can_be_ended_cleanly_and_cut(api: Api) -> None:

@@ -296,7 +296,7 @@ def test_a_drain_ends_also_when_nothing_is_left_to_say_of_the_keys_that_wait() -
                     rig.store.put(b"new/%d" % number, b"0"),
                     reason="watch",
                     time_ms=1,
-                    received_s=1.0,
+                    received_at_s=1.0,
                 )
             queue = rig.relay._queues.partitions[0]
             assert queue.dirty is not None

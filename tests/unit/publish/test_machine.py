@@ -33,10 +33,10 @@ PHASES: list[Phase] = [
     PublishingFirstSnapshot("5"),
     AwaitingDifference("9"),
     *(
-        Replaying("5", newest, followed, each)
+        Replaying("5", newest, accepted, each)
         for newest in ("", "9")
-        for followed in (False, True)
-        if newest or not followed
+        for accepted in (False, True)
+        if newest or not accepted
         for each in CONFIRMATIONS
     ),
     *(Live("5", each) for each in CONFIRMATIONS),
@@ -51,7 +51,7 @@ EVENTS: list[Event] = [
     ),
     machine.VersionReached("7"),
     machine.VersionReached("12"),
-    machine.Followed(),
+    machine.WatchAccepted(),
     machine.EarlyHeartbeatDue(None),
     machine.EarlyHeartbeatDue(AWAITED),
     machine.HeartbeatAcked(1, 6),
@@ -90,14 +90,14 @@ def test_the_table_names_every_phase_and_every_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "may_beat", "may_snapshot", "may_repair", "frontier"),
+    ("phase", "may_send_heartbeat", "may_snapshot", "may_repair", "frontier"),
     [
         (AwaitingList(), True, False, False, "0"),
         (AwaitingList(unverified=True), False, False, False, "0"),
         (PublishingFirstSnapshot("5"), True, True, True, "0"),
         (AwaitingDifference("9"), False, False, False, "0"),
         (Replaying("5", "9"), False, False, True, "5"),
-        (Replaying("5", "9", followed=True), True, False, True, "5"),
+        (Replaying("5", "9", accepted=True), True, False, True, "5"),
         (Replaying("5", ""), False, True, True, "5"),
         (Live("5"), True, True, True, "5"),
         (Draining("5"), False, False, False, "5"),
@@ -105,9 +105,9 @@ def test_the_table_names_every_phase_and_every_event() -> None:
     ],
 )
 def test_what_each_phase_permits(
-    phase: Phase, *, may_beat: bool, may_snapshot: bool, may_repair: bool, frontier: str
+    phase: Phase, *, may_send_heartbeat: bool, may_snapshot: bool, may_repair: bool, frontier: str
 ) -> None:
-    assert machine.may_beat(phase) == may_beat
+    assert machine.may_send_heartbeat(phase) == may_send_heartbeat
     assert machine.may_snapshot(phase) == may_snapshot
     assert machine.may_repair(phase) == may_repair
     assert machine.frontier(phase) == frontier

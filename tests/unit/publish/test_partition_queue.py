@@ -32,7 +32,7 @@ def queues(*, raw_bytes: int = 1 << 20, packed_max: int = 1 << 20) -> StreamQueu
 
 
 def push(sequencer: StreamQueues, changes: list[ObjectChange]) -> None:
-    sequencer.push(changes, reason="watch", time_ms=1000, received_s=1.0)
+    sequencer.push(changes, reason="watch", time_ms=1000, received_at_s=1.0)
 
 
 def rendered(
@@ -104,7 +104,7 @@ def test_members_of_a_snapshot_are_taken_up_to_so_much_a_batch_whatever_live_rec
     assert queue.takes_members(queue.mean_bytes), "ten live records wait, and no member"
     entry = store.get(b"a/0")
     assert entry is not None
-    sequencer.read(b"a/0", entry, time_ms=1000)
+    sequencer.push_member(b"a/0", entry, time_ms=1000)
     assert not queue.takes_members(queue.mean_bytes)
     rendered(queue)
     assert queue.takes_members(queue.mean_bytes)

@@ -247,7 +247,7 @@ def test_f3_a_former_writer_behind_a_newer_claim_is_ignored_and_healed() -> None
         "heartbeat", "6"
     ).claim(3)
     (recovery,) = folded(log)
-    assert (recovery.entries, recovery.gone, recovery.proven) == ({}, {b"k": "5"}, True)
+    assert (recovery.entries, recovery.deleted, recovery.proven) == ({}, {b"k": "5"}, True)
     assert recovered_state([recovery], WatchFrom("6")).pending_repairs == {b"k": 0}
 
 
@@ -345,10 +345,10 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
 def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
     log = Log().claim(1).mark("heartbeat", "4").say("k", 4, "deleted", reason="healed").claim(2)
     (recovery,) = folded(log)
-    assert (recovery.gone, recovery.newest) == ({}, "")
+    assert (recovery.deleted, recovery.newest) == ({}, "")
     assert folded(Log().claim(1).delete("k", 9).say("k", 4, "deleted", reason="healed"))[
         0
-    ].gone == {b"k": "9"}
+    ].deleted == {b"k": "9"}
 
 
 def test_f11_what_does_not_agree_is_read_from_its_start_and_then_listed() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from watchrelay.model.changes import Entry
 from watchrelay.publish.snapshots import (
-    MEMBERS_LIVE_BYTES,
+    MEMBERS_BUSY_BYTES,
     MEMBERS_QUIET_BYTES,
     QUIET_S,
     Snapshot,
@@ -21,7 +21,7 @@ def entry(partition: int = 0) -> Entry:
 
 
 def snapshot(keys: list[bytes], *, partitions: int = 1) -> Snapshot:
-    return Snapshot("1-1", keys=keys, partitions=partitions, begun_s=0.0, requests=("r",))
+    return Snapshot("1-1", keys=keys, partitions=partitions, began_at_s=0.0, requests=("r",))
 
 
 def test_a_key_that_is_gone_or_was_queued_since_begin_is_passed_over() -> None:
@@ -53,8 +53,8 @@ def test_beside_live_events_it_takes_small_bites_and_large_ones_when_there_are_n
     )
     snap.chunk(store, store.get, lambda _: True, lambda *_: None)
     assert snap.members_bytes(10.1, 9) == MEMBERS_QUIET_BYTES, "its own members are none either"
-    assert snap.members_bytes(10.2, 10) == MEMBERS_LIVE_BYTES
-    assert snap.members_bytes(10.2 + QUIET_S / 2, 10) == MEMBERS_LIVE_BYTES
+    assert snap.members_bytes(10.2, 10) == MEMBERS_BUSY_BYTES
+    assert snap.members_bytes(10.2 + QUIET_S / 2, 10) == MEMBERS_BUSY_BYTES
     assert snap.members_bytes(10.25 + QUIET_S, 10) == MEMBERS_QUIET_BYTES
 
 

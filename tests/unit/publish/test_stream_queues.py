@@ -40,7 +40,7 @@ def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> Str
     if found is not None:
         queues.resume(found)
     for number in range(4):
-        queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0)
+        queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.conflating
     return queues
 
@@ -93,7 +93,7 @@ def test_a_partition_past_its_bound_repeats_what_a_former_writer_claimed() -> No
 def test_when_the_server_went_back_nothing_is_claimed_until_all_is_said() -> None:
     store = DictStore(1)
     queues = past_the_bound(store, found(FirstSnapshot("for the test: nothing was listed")))
-    queues.lower()
+    queues.lower_frontier()
     queues.mark("heartbeat", frontier="40", time_ms=1)
     assert markers(queues, store) == ["0"]
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
@@ -108,7 +108,7 @@ def test_once_a_marker_stands_behind_the_difference_later_overloads_have_markers
     queues.mark("heartbeat", frontier="104", time_ms=1)
     assert markers(queues, store) == ["104"]
     for number in range(4):
-        queues.push(store.put(b"a/%d" % number, b"1"), reason="watch", time_ms=1, received_s=1.0)
+        queues.push(store.put(b"a/%d" % number, b"1"), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.conflating
     queues.mark("heartbeat", frontier="108", time_ms=1)
     assert markers(queues, store) == ["104"]
@@ -126,11 +126,11 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
         oversize=lambda _key, value, _entry, _published: (value or b"", ""),
         bound_bytes=2000,
     )
-    queues.push(store.put(b"b/b", b"0"), reason="watch", time_ms=1, received_s=1.0)
+    queues.push(store.put(b"b/b", b"0"), reason="watch", time_ms=1, received_at_s=1.0)
     queues.mark("heartbeat", frontier="101", time_ms=1)
     hand_over(queues, store)
     for number in range(4):
-        queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0)
+        queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.conflating
     queue = queues.partitions[0]
     if put_back:
@@ -165,12 +165,14 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
         log.extend(decode(*record) for record in queue.outstanding.records)
         queues.acked(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
 
-    queues.push(store.put(b"b/b", b"{}"), reason="watch", time_ms=1, received_s=1.0)
-    queues.push(store.remove(b"b/b"), reason="watch", time_ms=1, received_s=1.0)
+    queues.push(store.put(b"b/b", b"{}"), reason="watch", time_ms=1, received_at_s=1.0)
+    queues.push(store.remove(b"b/b"), reason="watch", time_ms=1, received_at_s=1.0)
     send(1)
     send(1)  # the delete alone
     for number in range(4):
-        queues.push(store.put(b"a/%d" % number, b"{}"), reason="watch", time_ms=1, received_s=1.0)
+        queues.push(
+            store.put(b"a/%d" % number, b"{}"), reason="watch", time_ms=1, received_at_s=1.0
+        )
     assert queues.conflating
     send(1)
     assert [
@@ -208,17 +210,17 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
     def fill() -> None:
         for number in range(4):
             queues.push(
-                store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0
+                store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_at_s=1.0
             )
 
     if not before:
         fill()
     for key, uid in ((b"b/one", "u1"), (b"b/two", "u1"), (b"b/two", "u2")):
-        queues.push(store.put(key, b"1", uid=uid), reason="watch", time_ms=1, received_s=1.0)
+        queues.push(store.put(key, b"1", uid=uid), reason="watch", time_ms=1, received_at_s=1.0)
         if before and not queues.conflating:
             fill()
         if (key, uid) != (b"b/two", "u1"):
-            queues.push(store.remove(key), reason="watch", time_ms=1, received_s=1.0)
+            queues.push(store.remove(key), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     said = [
         (each.key, each.verb, each.uid)
@@ -235,7 +237,7 @@ def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
     store = DictStore(1)
     queues = unverified(store)
     for key in (b"b/one", b"a/0", b"a/1", b"a/2", b"a/3", b"b/two"):
-        queues.push(store.put(key, b"1"), reason="watch", time_ms=1, received_s=1.0)
+        queues.push(store.put(key, b"1"), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     said = {
         each.key: each.verb for each in hand_over(queues, store) if isinstance(each, ObjectRecord)
@@ -252,10 +254,10 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
         oversize=lambda _key, value, _entry, _published: (value or b"", ""),
         bound_bytes=2000,
     )
-    queues.push(store.put(b"b/alive", b"0"), reason="watch", time_ms=1, received_s=1.0)
+    queues.push(store.put(b"b/alive", b"0"), reason="watch", time_ms=1, received_at_s=1.0)
     markers(queues, store)
     for number in range(4):
-        queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0)
+        queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_at_s=1.0)
     queues.repair(b"b/alive", store.get(b"b/alive"), 0, time_ms=1)
     queues.repair(b"b/dead", None, 0, time_ms=1)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)

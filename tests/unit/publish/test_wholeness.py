@@ -36,8 +36,8 @@ async def before_the_beat(rig: Rig, wait_s: float) -> None:
     """Returns so long before the next regular heartbeat."""
     now_s = asyncio.get_running_loop().time()
     place = zlib.crc32(rig.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS
-    beat_s = rig.relay._heartbeat_interval.next_s(now_s + wait_s, place)
-    await asyncio.sleep(beat_s - now_s - wait_s)
+    heartbeat_at_s = rig.relay._heartbeat_interval.next_s(now_s + wait_s, place)
+    await asyncio.sleep(heartbeat_at_s - now_s - wait_s)
 
 
 async def whole_soon(rig: Rig) -> None:
@@ -48,7 +48,7 @@ async def whole_soon(rig: Rig) -> None:
 async def beat_on_its_way(rig: Rig) -> None:
     """Kafka takes nothing, the history has run out, and the regular heartbeat comes in a tenth of a
     second."""
-    rig.relay.followed()
+    rig.relay.watch_accepted()
     rig.status.list_due = True
     rig.sink.up.clear()
     await before_the_beat(rig, 0.1)
@@ -66,7 +66,7 @@ def test_where_nothing_changed_the_stream_is_whole_soon_after_the_watch_was_acce
     async def body() -> None:
         async with restarted() as rig:
             await before_the_beat(rig, HEARTBEAT_S - 1)
-            rig.relay.followed()
+            rig.relay.watch_accepted()
             await whole_soon(rig)
 
     run_virtually(body())
@@ -76,7 +76,7 @@ def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> N
     async def body() -> None:
         async with restarted() as rig:
             await before_the_beat(rig, FIRST_HEARTBEAT_S / 2)
-            rig.relay.followed()
+            rig.relay.watch_accepted()
             rig.status.list_due = True  # the history had run out
             await asyncio.sleep(3 * HEARTBEAT_S)
             assert rig.markers("heartbeat")
@@ -100,7 +100,7 @@ def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_
         async with restarted() as rig:
             rig.sink.up.clear()
             await before_the_beat(rig, 0.05)
-            rig.relay.followed()
+            rig.relay.watch_accepted()
             await asyncio.sleep(followed_s)
             rig.status.list_due = True
             rig.sink.up.set()
@@ -134,13 +134,13 @@ def test_a_list_that_is_given_up_for_the_watch_leaves_the_stream_whole_soon() ->
     async def body() -> None:
         async with restarted() as rig:
             await before_the_beat(rig, HEARTBEAT_S - 1)
-            rig.relay.followed()
+            rig.relay.watch_accepted()
             rig.status.list_due = True
             await asyncio.sleep(SOON_S)
             rig.status.list_due = False
             await asyncio.sleep(2 * HEARTBEAT_S)
             assert not rig.status.complete, "the watch is not accepted yet"
-            rig.relay.followed()
+            rig.relay.watch_accepted()
             await whole_soon(rig)
 
     run_virtually(body())

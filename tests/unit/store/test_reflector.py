@@ -39,12 +39,14 @@ class FakePublisher:
     def has_room(self) -> bool:
         return True
 
-    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
+    def push(
+        self, changes: Sequence[ObjectChange], *, reason: Reason, received_at_s: float
+    ) -> None:
         self.told.append(
             (
                 "push",
                 reason,
-                received_s,
+                received_at_s,
                 [(type(c).__name__, c.key) for c in changes],
                 len(self.store),
             )
