@@ -80,6 +80,11 @@ soak: install ## MINUTES=30 of everything at once on real parts, faults by SEED,
 	@tools/build.sh
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(or $(SEED),1) $(ARGS)
 
+.PHONY: long
+long: install ## the tests on real parts that take long on the clock, which CI leaves out; T=tests/some_file.py narrows
+	@tools/build.sh
+	@REAL=1 LONG=1 $(BIN)/python -m pytest -q -m long --timeout=600 --durations=0 --durations-min=1 $(or $(T),tests/integration) $(ARGS)
+
 .PHONY: replicas
 replicas: install ## three replicas on real Kafka, ROUNDS=3 of each fault, or MINUTES=n of them by SEED, verify --cluster after each; ARGS="kill --kafka 3.9"
 	@tools/build.sh

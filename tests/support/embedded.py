@@ -66,6 +66,17 @@ class EmbeddedCluster:
         """Runs `change` on the server's own thread, where its state may be touched."""
         return self._thread.call(change)
 
+    def unseen(self, resource: str, change: Callable[[], object]) -> None:
+        """Runs `change`, of which no watch of `resource` is given anything: only lists show it."""
+
+        def run() -> None:
+            history = self.registry.storage.collection(resource).history
+            seen = len(history)
+            change()
+            del history[seen:]
+
+        self.do(run)
+
     def __enter__(self) -> Self:
         self._thread.start()
         self.restart()
