@@ -10,7 +10,7 @@ from tests.support import virtualtime
 from tests.support.following import following
 from tests.support.scripted import Reply, Request
 from tests.support.scripted_apiserver import Api, pod, says, status
-from watchrelay.model.watch_events import ListBegun
+from watchrelay.model.watch_output import ListBegun
 
 # tests are named for the cases of the conformance list
 

@@ -23,7 +23,7 @@ from tests.support.scripted_apiserver import (
     stream,
 )
 from watchrelay.core.errors import Expired, Undecodable
-from watchrelay.model.watch_events import CursorMoved
+from watchrelay.model.watch_output import CursorMoved
 
 # tests are named for the cases of the conformance list
 

@@ -21,7 +21,7 @@ from tests.support.scripted_apiserver import (
     stream,
     text,
 )
-from watchrelay.model.watch_events import ListDone, ListedObjects, WatchedObjects
+from watchrelay.model.watch_output import ListDone, ListedObjects, WatchedObjects
 
 # tests are named for the cases of the conformance list
 

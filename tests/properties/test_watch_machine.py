@@ -35,7 +35,7 @@ from watchrelay.model.frames import (
 )
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ListDone,
@@ -43,7 +43,7 @@ from watchrelay.model.watch_events import (
     ResourceRemoved,
     Retrying,
     WatchedObjects,
-    WatchEvent,
+    WatchOutput,
 )
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
@@ -141,7 +141,7 @@ class WatchOfAServer(RuleBasedStateMachine):
         )
         assert self.at_once <= 4, "failures are retried without a delay"
 
-    def _take(self, event: WatchEvent) -> None:
+    def _take(self, event: WatchOutput) -> None:
         match event:
             case ListBegun():
                 self.fresh = {}
@@ -228,7 +228,7 @@ class WatchOfAServer(RuleBasedStateMachine):
     def commit(self, *, accepted: bool) -> None:
         action = self.commands[-1]
         assert isinstance(action, FinishList)
-        accepted = accepted or action.event.confirmed
+        accepted = accepted or action.event.accept_any_size
         if accepted:
             self.delivered = dict(self.fresh)
             assert self.delivered == self.states[int(action.event.resource_version)]

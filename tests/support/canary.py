@@ -37,7 +37,7 @@ from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure, ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ListDone,
@@ -368,7 +368,7 @@ async def _take_list(
         told.add("status", json.dumps(process.status.as_json()))
     await process.reflector.take(ListBegun())
     await process.reflector.take(ListedObjects(objects, unreadable=len(failures)))
-    await process.reflector.take(ListDone(version, confirmed=True))
+    await process.reflector.take(ListDone(version, accept_any_size=True))
 
 
 async def _relist(told: Told, process: _Process) -> None:

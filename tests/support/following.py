@@ -19,7 +19,7 @@ from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ListDone,
@@ -27,7 +27,7 @@ from watchrelay.model.watch_events import (
     ResourceRemoved,
     Retrying,
     WatchedObjects,
-    WatchEvent,
+    WatchOutput,
 )
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
@@ -41,7 +41,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], tuple[str, str]] = {}
-        self.events: list[WatchEvent] = []
+        self.events: list[WatchOutput] = []
         self.changes: list[tuple[str, str]] = []
         self.troubles: list[KubeError] = []
         self.synced = 0
@@ -54,7 +54,7 @@ class Mirror:
     def names(self) -> list[str]:
         return sorted(name for _, name in self.held)
 
-    async def take(self, event: WatchEvent) -> bool:
+    async def take(self, event: WatchOutput) -> bool:
         if self.full is not None:
             await self.full.wait()
         return self._take(event)
@@ -65,7 +65,7 @@ class Mirror:
     def take_now(self, event: WatchedObjects | CursorMoved) -> None:
         self._take(event)
 
-    def _take(self, event: WatchEvent) -> bool:
+    def _take(self, event: WatchOutput) -> bool:
         self.events.append(event)
         match event:
             case ListBegun():
@@ -74,7 +74,7 @@ class Mirror:
                 for frame in frames:
                     self._apply(self._fresh, frame)
             case ListDone():
-                if self.disbelieve and not event.confirmed:
+                if self.disbelieve and not event.accept_any_size:
                     self.disbelieve -= 1
                     return False
                 self._swap(self._fresh)

@@ -8,8 +8,8 @@ from random import Random
 
 RETRY_AFTER_MAX_S = 300.0
 """Longest wait that a server's Retry-After is obeyed for. Source: docs/watch-facts.md 6.3."""
-ABSENCE_STEP_S = 2.0
-ABSENCE_SHARE = 60.0
+UNREACHABLE_STEP_S = 2.0
+UNREACHABLE_SHARE = 60.0
 """An attempt that reaches no server is cheap, and waiting past the end of an outage is staleness:
 so it is retried after 2 to 4 s, or after a sixtieth to a thirtieth of the outage where that is
 longer."""
@@ -20,10 +20,10 @@ class Backoff:
     """A growing delay: `base_s * 2^n`, at most `cap_s`, plus up to `jitter` of itself, at most
     `ceiling_s`. Units: seconds. State is one value, each user's own.
 
-    Attempts that reached no server are counted apart, as `absences`: they say nothing about a
-    server that answers again. Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1);
-    the reset counts from the last failure, and wants health, for a counter that resets by time
-    alone saw-tooths through an outage.
+    Attempts that reached no server are counted apart, as `unreachable_attempts`: they say nothing
+    about a server that answers again. Source: client-go up to 1.35 (800 ms, doubled, cap 30 s,
+    jitter 1); the reset counts from the last failure, and wants health, for a counter that resets
+    by time alone saw-tooths through an outage.
     """
 
     base_s: float = 0.8
@@ -33,8 +33,8 @@ class Backoff:
     reset_after_s: float = 120.0
     failures: int = 0
     last_failure_at_s: float = -math.inf
-    absences: int = 0
-    absent_since_s: float = -math.inf
+    unreachable_attempts: int = 0
+    unreachable_since_s: float = -math.inf
 
     def after_failure(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
         """The next state, and the delay before the next attempt.
@@ -43,28 +43,34 @@ class Backoff:
         """
         failures = self._counted(now_s, healthy=healthy)
         delay_s = self._jittered(self.base_s * 2.0 ** min(failures, 60), rng)
-        return replace(self, failures=failures + 1, last_failure_at_s=now_s, absences=0), delay_s
+        return replace(
+            self, failures=failures + 1, last_failure_at_s=now_s, unreachable_attempts=0
+        ), delay_s
 
-    def after_absence(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
+    def after_unreachable(
+        self, now_s: float, *, healthy: bool, rng: Random
+    ) -> tuple[Backoff, float]:
         """The same for an attempt that reached no server (`Unreachable`); never a longer delay."""
         failures = self._counted(now_s, healthy=healthy)
-        absences = 0 if healthy else self.absences
-        since_s = self.absent_since_s if absences else now_s
-        longest_s = max(ABSENCE_STEP_S, (now_s - since_s) / ABSENCE_SHARE)
-        delay_s = self._jittered(min(longest_s, self.base_s * 2.0 ** min(absences, 60)), rng)
+        unreachable_attempts = 0 if healthy else self.unreachable_attempts
+        since_s = self.unreachable_since_s if unreachable_attempts else now_s
+        longest_s = max(UNREACHABLE_STEP_S, (now_s - since_s) / UNREACHABLE_SHARE)
+        delay_s = self._jittered(
+            min(longest_s, self.base_s * 2.0 ** min(unreachable_attempts, 60)), rng
+        )
         return replace(
             self,
             failures=failures,
             last_failure_at_s=now_s,
-            absences=absences + 1,
-            absent_since_s=since_s,
+            unreachable_attempts=unreachable_attempts + 1,
+            unreachable_since_s=since_s,
         ), delay_s
 
     def begun(self, now_s: float, *, healthy: bool) -> tuple[Backoff, bool]:
         """The same with at least one failure in the row; True when this was the first."""
         if self._counted(now_s, healthy=healthy):
             return self, False
-        return replace(self, failures=1, last_failure_at_s=now_s, absences=0), True
+        return replace(self, failures=1, last_failure_at_s=now_s, unreachable_attempts=0), True
 
     def _counted(self, now_s: float, *, healthy: bool) -> int:
         return (

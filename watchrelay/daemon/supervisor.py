@@ -92,7 +92,7 @@ class Supervisor:
                 self._reconcile(changed=changed)
             except KubeError as error:
                 after = (
-                    backoff.after_absence
+                    backoff.after_unreachable
                     if isinstance(error, Unreachable)
                     else backoff.after_failure
                 )

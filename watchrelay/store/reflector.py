@@ -11,7 +11,7 @@ from watchrelay.core import clock
 from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ListDone,
@@ -19,7 +19,7 @@ from watchrelay.model.watch_events import (
     ResourceRemoved,
     Retrying,
     WatchedObjects,
-    WatchEvent,
+    WatchOutput,
 )
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
@@ -70,7 +70,7 @@ class Reflector:
         """The version of that list, until the watch has passed it; else None."""
         self._counted = -1
 
-    async def take(self, event: WatchEvent) -> bool:
+    async def take(self, event: WatchOutput) -> bool:
         """Apply an event of the watch.
 
         Returns: False when the list that ended is suspicious: nothing was changed, and a second
@@ -92,7 +92,7 @@ class Reflector:
                 self._filtered(elsewhere)
             case ListDone():
                 self._server_seen()
-                if not event.confirmed and self._store.suspicious():
+                if not event.accept_any_size and self._store.suspicious():
                     log.warning(
                         "list lost more than half of the held objects: relisting",
                         extra={

@@ -14,11 +14,11 @@ SPREAD_PER_STREAM_S = 0.02
 fairness. Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
 OPEN_RETRY_AFTER_MAX_S = 32.0
-"""How much of a Retry-After delays all streams; the stream that received it obeys all of it. More
-than kube-apiserver asks for: an aggregated API server may send it for one resource alone. Source:
-docs/watch-facts.md 6.4, class B."""
+"""How much of a Retry-After delays all streams; the stream that received it obeys all of it.
+kube-apiserver asks for less: a longer one probably comes from an aggregated API server, and
+concerns one resource. Source: docs/watch-facts.md 6.4, class B."""
 OPEN_LEAST_S = 1.0
-"""From a failed probe to the next one."""
+"""The circuit stays open for at least this long."""
 
 
 def spread_s(streams: int, rng: Random) -> float:
@@ -76,6 +76,7 @@ class CircuitBreaker:
         self._answered = False
         """The server has answered a request since the newest trip."""
         self._watch_broke = False
+        """The first failure of the row was a watch that broke, so the next trip is the first."""
         self._waiting: set[int] = set()
         self._failing: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
@@ -89,7 +90,7 @@ class CircuitBreaker:
     @property
     def trips_in_row(self) -> int:
         """How many trips came in a row, without a healthy server in between."""
-        return self._backoff.failures + self._backoff.absences
+        return self._backoff.failures + self._backoff.unreachable_attempts
 
     @property
     def open_until_s(self) -> float | None:
@@ -176,7 +177,7 @@ class CircuitBreaker:
                 return True
             return False
         self._keep_waiting(now_s)
-        after = self._backoff.after_failure if reached else self._backoff.after_absence
+        after = self._backoff.after_failure if reached else self._backoff.after_unreachable
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
         self.first_in_row = self.trips_in_row == 1 + self._watch_broke
         self._answered = self._watch_broke = False
@@ -191,7 +192,7 @@ class CircuitBreaker:
         probes that reach no server. True when that moved the moment of the next probe."""
         if self.state != HalfOpen(stream):
             return False
-        _, delay_s = self._backoff.after_absence(now_s, healthy=False, rng=self._rng)
+        _, delay_s = self._backoff.after_unreachable(now_s, healthy=False, rng=self._rng)
         self.state = Open(now_s + max(delay_s, OPEN_LEAST_S))
         return True
 

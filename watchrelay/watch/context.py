@@ -78,7 +78,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The server accepted a watch before, of this process or of the one that wrote the log."""
     removal_delivered: bool = False
     """`ResourceRemoved` was delivered, and the resource has not been listed since."""
-    absent_since_s: float | None = None
+    not_served_since_s: float | None = None
     """When discovery first reported the resource as not served."""
     relist_at_s: float = math.inf
 
@@ -103,27 +103,28 @@ class StreamContext(msgspec.Struct, frozen=True):
     streaming_failures: int = 0
     """Streaming lists in a row that did not reach their initial-events-end bookmark."""
     paged_until_s: float = -math.inf
-    """Until when lists are paged; for another server version than `paged_version` no longer."""
+    """Until when lists are paged: not any more once the server's version is another than
+    `paged_version`, whose streaming lists failed."""
     paged_version: tuple[int, int] | None = None
 
-    sends_bookmarks: bool = False
-    """The server has sent bookmarks."""
+    expects_bookmarks: bool = False
+    """The server has sent bookmarks, or is assumed to, where the stream resumed from the log."""
     check_early: bool = False
-    """Check liveness early, after `LIVENESS_EARLY_S`: the first bookmark of a watch was late
-    before, or may be."""
+    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or may
+    be."""
     bookmark_timeout_s: float = 70.0
-    """How long a watch with bookmarks may be silent, but for jitter."""
+    """How long a watch with bookmarks may be silent; jitter comes on top."""
     silent_watches: int = 0
     """Watches in a row that were silent for too long and brought no object."""
-    contact_at_s: float = -math.inf
-    """When the server last showed its current state."""
+    current_as_of_s: float = -math.inf
+    """When the server last showed its current state, in any watch or list."""
 
     def after_success(self, *, watch_accepted: bool = False) -> StreamContext:
         """The context after a successful request; `watch_accepted`: it was that of a watch."""
         return replace(
             self,
             slow_reason="",
-            absent_since_s=None,
+            not_served_since_s=None,
             watch_accepted=self.watch_accepted or watch_accepted,
             forbidden_grace_s=FORBIDDEN_GRACE_S,
         )
@@ -134,7 +135,7 @@ class StreamContext(msgspec.Struct, frozen=True):
         """The stream's exponential delay, at least the server's Retry-After. `healthy` as in
         `Backoff.after_failure`."""
         unreachable = isinstance(error, Unreachable)
-        after = self.backoff.after_absence if unreachable else self.backoff.after_failure
+        after = self.backoff.after_unreachable if unreachable else self.backoff.after_failure
         backoff, delay_s = after(now_s, healthy=healthy, rng=rules.rng)
         return replace(self, backoff=backoff), max(delay_s, clamp_retry_after(error.retry_after_s))
 

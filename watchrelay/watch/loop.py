@@ -17,7 +17,7 @@ from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import CursorMoved, WatchedObjects, WatchEvent
+from watchrelay.model.watch_output import CursorMoved, WatchedObjects, WatchOutput
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine
@@ -28,7 +28,10 @@ from watchrelay.watch.reporting import WatchReporter
 
 class Source(Protocol):
     """Where pages and frames come from: kube/client.py. Both methods raise KubeError, with the
-    `reason` "inactive" when an open watch was silent for `idle_timeout_s`."""
+    `reason` "inactive" when an open watch was silent for `idle_timeout_s`.
+
+    `take` is offered the frames of each chunk first; those that it does not take (False) are
+    yielded."""
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page: ...
 
@@ -45,13 +48,13 @@ class Source(Protocol):
 class Outlet(Protocol):
     """Where events go: store/reflector.py."""
 
-    async def take(self, event: WatchEvent) -> bool:
-        """Take one event. False is returned only for an unconfirmed `ListDone` that is suspicious:
-        repeat it as a quorum list."""
+    async def take(self, event: WatchOutput) -> bool:
+        """Take one event. False is returned only for a `ListDone` that is suspicious and not
+        `accept_any_size`: list the most recent state again."""
         ...
 
     def ready(self) -> bool:
-        """Whether `take` would not wait before it takes changes."""
+        """Whether `take` would accept changes without waiting."""
         ...
 
     def take_now(self, event: WatchedObjects | CursorMoved) -> None:
@@ -106,7 +109,7 @@ class Watcher:
         self._watch_accepted = watch_accepted
         self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
-        self._open = AsyncExitStack()
+        self._watch_stack = AsyncExitStack()
         self._frames: AsyncIterator[list[Frame]] | None = None
         self.state: machine.State | None = None
 
@@ -124,7 +127,7 @@ class Watcher:
 
     async def run(self) -> None:
         """Watch the resource until cancelled. The machine's next state counts only once everything
-        that came with it was delivered: an exception discards both."""
+        that came with it was delivered: an exception discards the state and its commands."""
         loop = asyncio.get_running_loop()
         with self._admission.register() as admission:
             try:
@@ -138,7 +141,7 @@ class Watcher:
                     blocked_s = await self._deliver(commands)
                     self.state = state
                     event = await self._act(commands[-1], admission, blocked_s)
-                    # frames that were taken while it was read moved it
+                    # frames that `_take` took during the read have advanced self.state
                     before, now_s = self.state, loop.time()
                     assert before is not None
                     state, commands = machine.step(self._rules, before, event, now_s)
@@ -147,7 +150,7 @@ class Watcher:
                         and type(before) is machine.Watching
                         and type(state) in (machine.Watching, machine.OpeningWatch)
                     ):
-                        self._refresh_version()
+                        self._refresh_server_version()
                         self._reporter.stepped(before, event, state, now_s)
             finally:
                 await self._close()
@@ -177,8 +180,8 @@ class Watcher:
         match action:
             case machine.ReadWatch(until_s=until_s):
                 return await self._read(until_s + blocked_s, admission)
-            case machine.CheckLiveness(query=query, until_s=until_s):
-                return machine.LivenessChecked(await self._current_version(query, until_s))
+            case machine.CheckSilence(query=query, until_s=until_s):
+                return machine.SilenceChecked(await self._current_resource_version(query, until_s))
             case machine.FinishList(event=done):
                 return machine.ListFinished(await self._outlet.take(done))
             case machine.FetchPage(query=query) | machine.OpenWatch(query=query):
@@ -206,7 +209,7 @@ class Watcher:
             except StopAsyncIteration:
                 return machine.WatchEnded()
             except TimeoutError:
-                # frames that were taken meanwhile moved the deadline
+                # frames that `_take` took meanwhile have moved the deadline
                 state = self.state
                 if type(state) is not machine.Watching or state.read_until_s <= until_s:
                     return machine.DeadlineReached()
@@ -257,7 +260,7 @@ class Watcher:
                 event = machine.PageReceived(page)
             else:
                 opened = self._source.watch(selection, query, stream=self.stream, take=self._take)
-                self._frames = await self._open.enter_async_context(opened)
+                self._frames = await self._watch_stack.enter_async_context(opened)
         except KubeError as error:
             admission.failed(error)
             return machine.RequestFailed(error)
@@ -268,9 +271,9 @@ class Watcher:
                 self._watch_accepted()
         return event
 
-    async def _current_version(self, query: ListQuery, until_s: float) -> str:
-        """The server's current version, "" when it does not answer in time; without admission, for
-        it is one small request."""
+    async def _current_resource_version(self, query: ListQuery, until_s: float) -> str:
+        """The current resourceVersion, "" when the server does not answer in time; without
+        admission, for it is one small request."""
         try:
             async with asyncio.timeout_at(until_s):
                 page = await self._source.list_page(
@@ -295,9 +298,9 @@ class Watcher:
         if self._frames is not None:
             self._frames = None
             self._reporter.closed()
-            await self._open.aclose()
+            await self._watch_stack.aclose()
 
-    def _refresh_version(self) -> None:
+    def _refresh_server_version(self) -> None:
         version = self._server_version()
         if version != self._rules.server_version:
             self._rules = replace(self._rules, server_version=version)

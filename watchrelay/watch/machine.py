@@ -45,7 +45,7 @@ from watchrelay.model.frames import (
     WatchQuery,
 )
 from watchrelay.model.resources import comparable, compare, watchable
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ListDone,
@@ -53,7 +53,7 @@ from watchrelay.model.watch_events import (
     ResourceRemoved,
     Retrying,
     WatchedObjects,
-    WatchEvent,
+    WatchOutput,
 )
 from watchrelay.watch.context import (
     FORBIDDEN_GRACE_S,
@@ -89,7 +89,7 @@ TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
         "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Waiting NotServed"),
         "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Waiting"),
         "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch"),
-        "LivenessChecked": ("Watching", "ListingPages OpeningList"),
+        "SilenceChecked": ("Watching", "ListingPages OpeningList"),
         "RequestFailed": ("Waiting NotServed", "ListingPages OpeningList OpeningWatch"),
     },
     "NotServed": {
@@ -117,15 +117,14 @@ LOST_AGAIN_WITHIN_S = 60.0
 next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
 SILENT_S = 600.0
 """If the server has not shown its current state for this long, the next watch begins with a
-liveness check. Source: docs/watch-facts.md 2.8."""
-LIVENESS_AFTER_S = 65.0
-LIVENESS_EARLY_S = 50.0
-"""A watch that was opened at a version brings no bookmark before the server's cache has passed that
-version, which on an idle resource takes minutes. So when the first one is missing after 65 s, the
-server's current version is requested, by a small list, before the watch counts as frozen. That list
-makes the server's cache catch up. Where a first bookmark was late once, the check is made after
-50 s: in time for the bookmark that is due after 60 s.
-Source: docs/watch-facts.md 0, D8."""
+silence check. Source: docs/watch-facts.md 2.8."""
+SILENCE_CHECK_AFTER_S = 65.0
+"""When the first bookmark of a watch is missing for so long, its silence is checked before the
+watch counts as frozen: a small list requests the current resourceVersion. For a watch opened at a
+version brings no bookmark before the server's cache has passed that version, which on an idle
+resource takes minutes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8."""
+SILENCE_CHECK_EARLY_S = 50.0
+"""The same where a first bookmark was late once: in time for the bookmark due after 60 s."""
 SECOND_BOOKMARK_S = 130.0
 """Where the first bookmark of a watch is late: how long that watch may be silent."""
 SILENT_WATCHES = 3
@@ -138,7 +137,7 @@ a server that closes its watches at once would get requests in a hot loop (docs/
 2.9)."""
 HEALTHY_AFTER_S = 60.0
 """A watch that was open for this long was healthy, also without an event; see `Backoff`."""
-ABSENT_TWICE_S = 30.0
+NOT_SERVED_CONFIRM_S = 30.0
 """Discovery must report a resource as not served twice, this far apart, before its objects are
 removed. Source: docs/watch-facts.md 8.4."""
 CHECK_DISCOVERY_S = 30.0
@@ -163,15 +162,17 @@ class ListGoal(msgspec.Struct, frozen=True):
     """What a list is made for. Where a state or function has None in its place, the watch continues
     from the cursor, without a list.
 
-    `quorum`: request no version; the newest state counts, also one older than ours. `unbounded`: in
-    one page, because the history expired between pages. `confirmed`: the result is accepted,
-    however suspicious. `by_content`: the server went back, so versions may have been used twice.
+    `most_recent`: request no version, that is the most recent state, also where it is older than
+    ours. `unbounded`: in one page, because the history expired between pages. `accept_any_size`:
+    this list confirms a suspicious one, so the store accepts it however many objects it lacks.
+    `by_content`: the store compares objects by content, for the server went back and may have used
+    versions twice.
     """
 
     cause: ListCause
-    quorum: bool = False
+    most_recent: bool = False
     unbounded: bool = False
-    confirmed: bool = False
+    accept_any_size: bool = False
     by_content: bool = False
 
 
@@ -242,10 +243,11 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version of everything delivered so far. `idle_timeout_s` is how long the watch
     may be silent; where that of `query` is not longer, the source ends the read, and the loop needs
-    no deadline. `contact_at_s` is when the newest frame came, or when the watch was opened;
-    `objects` and `lines` count what came. `liveness`: before the first frame of a watch that should
-    bring bookmarks the server's current version is requested ("due"); after that it may be silent
-    for `idle_timeout_s` and no longer ("checked").
+    no deadline. `silent_since_s` is when the newest frame came, when the watch was opened, or when
+    a check found its silence right; `objects` and `frames_received` count what came.
+
+    `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "checked":
+    it was made, and after `idle_timeout_s` of silence the watch counts as frozen.
     """
 
     context: StreamContext
@@ -253,20 +255,20 @@ class Watching(msgspec.Struct, frozen=True):
     query: WatchQuery
     idle_timeout_s: float
     opened_at_s: float
-    contact_at_s: float
+    silent_since_s: float
     objects: int = 0
-    lines: int = 0
-    liveness: Literal["", "due", "checked"] = ""
+    frames_received: int = 0
+    silence_check: Literal["", "due", "checked"] = ""
 
     @property
     def read_until_s(self) -> float:
         """When a read must end; infinity where the source ends it."""
         silent_s = math.inf
-        if self.liveness == "due":
-            silent_s = LIVENESS_EARLY_S if self.context.check_early else LIVENESS_AFTER_S
-        elif self.liveness or self.idle_timeout_s < self.query.idle_timeout_s:
+        if self.silence_check == "due":
+            silent_s = SILENCE_CHECK_EARLY_S if self.context.check_early else SILENCE_CHECK_AFTER_S
+        elif self.silence_check or self.idle_timeout_s < self.query.idle_timeout_s:
             silent_s = self.idle_timeout_s
-        return min(self.contact_at_s + silent_s, self.context.relist_at_s)
+        return min(self.silent_since_s + silent_s, self.context.relist_at_s)
 
 
 class NotServed(msgspec.Struct, frozen=True):
@@ -329,8 +331,8 @@ class ListFinished(msgspec.Struct, frozen=True):
     accepted: bool
 
 
-class LivenessChecked(msgspec.Struct, frozen=True):
-    """The server's current version, requested beside an open watch; "" when there was no answer."""
+class SilenceChecked(msgspec.Struct, frozen=True):
+    """The current resourceVersion, requested beside an open watch; "" when there was no answer."""
 
     version: str
 
@@ -343,7 +345,7 @@ class DiscoveryChecked(msgspec.Struct, frozen=True):
 
 Event = (
     SleepEnded | PageReceived | WatchOpened | FramesReceived | WatchEnded | DeadlineReached
-    | RequestFailed | ListFinished | LivenessChecked | DiscoveryChecked
+    | RequestFailed | ListFinished | SilenceChecked | DiscoveryChecked
 )  # fmt: skip
 
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
@@ -352,7 +354,7 @@ Event = (
 class Deliver(msgspec.Struct):
     """Deliver `event` to the store, and wait until it is taken."""
 
-    event: WatchEvent
+    event: WatchOutput
 
 
 class ReportSkipped(msgspec.Struct, frozen=True):
@@ -382,7 +384,7 @@ class OpenWatch(msgspec.Struct, frozen=True):
 
 class ReadWatch(msgspec.Struct):
     """Read the open watch until `until_s` -> `FramesReceived`, `WatchEnded`, `DeadlineReached`,
-    `RequestFailed`. Every other action but `FinishList` and `CheckLiveness` closes it."""
+    `RequestFailed`. Every other action but `FinishList` and `CheckSilence` closes it."""
 
     until_s: float
 
@@ -393,9 +395,9 @@ class FinishList(msgspec.Struct, frozen=True):
     event: ListDone
 
 
-class CheckLiveness(msgspec.Struct, frozen=True):
-    """Request the server's current version until `until_s`, while the watch stays open ->
-    `LivenessChecked`."""
+class CheckSilence(msgspec.Struct, frozen=True):
+    """Request the current resourceVersion until `until_s`, while the watch stays open ->
+    `SilenceChecked`."""
 
     query: ListQuery
     until_s: float
@@ -405,7 +407,7 @@ class CheckDiscovery(msgspec.Struct, frozen=True):
     """Ask discovery whether the resource is served -> `DiscoveryChecked`."""
 
 
-Action = FetchPage | OpenWatch | ReadWatch | CheckLiveness | FinishList | Sleep | CheckDiscovery
+Action = FetchPage | OpenWatch | ReadWatch | CheckSilence | FinishList | Sleep | CheckDiscovery
 Command = Deliver | ReportSkipped | Action
 Step = tuple[State, tuple[Command, ...]]
 
@@ -424,7 +426,7 @@ def start(
     """The first step: a list, or with a cursor a watch from there.
 
     No list is made to learn whether the server was restored to a version before the cursor: its
-    watch would be silent, and its liveness is checked after a minute (docs/watch-facts.md 2.8).
+    watch would be silent, and its silence is checked after a minute (docs/watch-facts.md 2.8).
 
     Args:
         cursor: The version whose state is in the store already, "" for none.
@@ -437,13 +439,13 @@ def start(
         cursor=cursor,
         published_version=published_version,
         has_state=bool(cursor),
-        sends_bookmarks=bool(cursor) and rules.plan.bookmarks,
-        contact_at_s=now_s,
+        expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
+        current_as_of_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
         watch_accepted=resumed or bool(cursor),
         forbidden_grace_s=FORBIDDEN_GRACE_S if resumed or cursor else 0.0,
     )
-    first = ListGoal("resumed", quorum=True) if resumed else ListGoal("first")
+    first = ListGoal("resumed", most_recent=True) if resumed else ListGoal("first")
     goal = None if cursor else first
     if first_wait_s <= 0:
         return begin(rules, context, goal, now_s)
@@ -504,8 +506,8 @@ def _watch_step(
             return _watch_ended(rules, state, now_s)
         case Watching(), DeadlineReached():
             return _deadline_reached(rules, state, now_s)
-        case Watching(), LivenessChecked(version=version):
-            return _liveness_checked(rules, state, version, now_s)
+        case Watching(), SilenceChecked(version=version):
+            return _silence_checked(rules, state, version, now_s)
         case Watching(), RequestFailed(error=error):
             return _watch_failed(rules, state, error, now_s)
         case OpeningWatch(), WatchOpened():
@@ -531,10 +533,10 @@ def begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_
     return begin_list(rules, context, goal, now_s)
 
 
-def resume(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
+def watch_again(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
     """Continue the watch from the cursor, unless a list is due."""
     due = context.relist_at_s <= now_s
-    return begin(rules, context, ListGoal("consistency", quorum=True) if due else None, now_s)
+    return begin(rules, context, ListGoal("consistency", most_recent=True) if due else None, now_s)
 
 
 def wait(
@@ -566,8 +568,10 @@ def _begin_at_once(
 def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s: float) -> Step:
     """A list, streaming where the server supports it. A version is sent only together with
     NotOlderThan, or as "0"."""
-    minimum = _newest_known(context) if context.has_state and not goal.quorum else ""
-    any_version = rules.plan.list_semantic == "any" and not context.has_state and not goal.quorum
+    minimum = _newest_known(context) if context.has_state and not goal.most_recent else ""
+    any_version = (
+        rules.plan.list_semantic == "any" and not context.has_state and not goal.most_recent
+    )
     begun = Deliver(ListBegun(goal.by_content))
     if context.streams_lists(rules, now_s) and not any_version and not goal.unbounded:
         query = _watch_query(rules, context, minimum, initial_events=True)
@@ -593,15 +597,15 @@ def _newest_known(context: StreamContext) -> str:
 
 
 def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s: float) -> Step:
-    context, goal, later = state.context, state.goal, bool(state.query.continue_token)
-    if later and isinstance(error, Expired) and not goal.unbounded:
+    context, goal, not_first = state.context, state.goal, bool(state.query.continue_token)
+    if not_first and isinstance(error, Expired) and not goal.unbounded:
         # The history expired between pages: one page cannot outlive it. Source: client-go
         # tools/pager.
         return _begin_at_once(rules, context, replace(goal, unbounded=True), error, now_s)
     refused = isinstance(error, Invalid) and error.about == "continue"
-    if later and refused and goal.cause != "continue":
+    if not_first and refused and goal.cause != "continue":
         return _begin_at_once(rules, context, replace(goal, cause="continue"), error, now_s)
-    return _list_failed(rules, context, goal, error, now_s, healthy=later)
+    return _list_failed(rules, context, goal, error, now_s, healthy=not_first)
 
 
 def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: float) -> Step:
@@ -670,24 +674,26 @@ def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Co
 
 
 def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
-    return FinishList(ListDone(version, goal.confirmed, _since(context, goal, version)))
+    return FinishList(ListDone(version, goal.accept_any_size, _since(context, goal, version)))
 
 
 def _since(context: StreamContext, goal: ListGoal, version: str) -> str:
     """Where the watch continues after a list, "" for the list's version. After a list of cause
     `consistency` it is the former cursor: what the watch then does not bring was missed."""
-    behind = goal.cause == "consistency" and compare(context.cursor, version) == -1
-    return context.cursor if behind else ""
+    cursor_is_older = goal.cause == "consistency" and compare(context.cursor, version) == -1
+    return context.cursor if cursor_is_older else ""
 
 
 def _list_again(
     rules: WatchRules, context: StreamContext, goal: ListGoal, minimum: str, version: str,
     now_s: float,
 ) -> Step | None:  # fmt: skip
-    """The step after a list that must be made again, None for any other: one that is older than
-    requested (docs/watch-facts.md 5.7), or the first that shows that the server was restored, for a
-    comparison by version would hide changes."""
-    again = ListGoal("restored", quorum=True, confirmed=goal.confirmed, by_content=True)
+    """The step after a list that must be made again: it is older than requested
+    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored, when a
+    comparison by version would hide changes. None: it need not."""
+    again = ListGoal(
+        "restored", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
+    )
     if minimum and compare(version, minimum) == -1:
         error = Interrupted(
             f"the server returned resourceVersion {version}, older than the requested minimum "
@@ -753,12 +759,12 @@ def _end_bookmark(
     minimum = state.query.resource_version
     if another := _list_again(rules, state.context, goal, minimum, version, now_s):
         return another
-    # Servers that stream lists serve consistent lists from their cache, so an early liveness check
+    # Servers that stream lists serve consistent lists from their cache, so an early silence check
     # helps from the first watch on.
-    context = replace(state.context, streaming_failures=0, sends_bookmarks=True, check_early=True)
+    context = replace(state.context, streaming_failures=0, expects_bookmarks=True, check_early=True)
     watch = Watching(
         context, version, state.query, state.query.idle_timeout_s, state.opened_at_s,
-        contact_at_s=at_s, lines=1, liveness="due",
+        silent_since_s=at_s, frames_received=1, silence_check="due",
     )  # fmt: skip
     return FinishingList(context, goal, version, watch, rest, at_s), (
         *commands,
@@ -818,11 +824,13 @@ def _streaming_list_incomplete(
 def _list_finished(
     rules: WatchRules, state: FinishingList, now_s: float, *, accepted: bool
 ) -> Step:
-    """After an accepted list a watch from its version. After a suspicious one another list, from a
-    quorum, which is then accepted (docs/watch-facts.md 5.8)."""
+    """After an accepted list a watch from its version. After a suspicious one another list, of the
+    most recent state, which is then accepted (docs/watch-facts.md 5.8)."""
     context, goal = state.context, state.goal
     if not accepted:
-        again = ListGoal("suspicious", quorum=True, confirmed=True, by_content=goal.by_content)
+        again = ListGoal(
+            "suspicious", most_recent=True, accept_any_size=True, by_content=goal.by_content
+        )
         return begin_list(rules, context, again, now_s)
     since = _since(context, goal, state.version)
     context = replace(
@@ -831,8 +839,8 @@ def _list_finished(
         has_state=True,
         published_version="",
         removal_delivered=False,
-        absent_since_s=None,
-        contact_at_s=now_s,
+        not_served_since_s=None,
+        current_as_of_s=now_s,
         history_lost_at_s=now_s if context.history_lost else context.history_lost_at_s,
         history_lost=False,
         relist_at_s=rules.relist_at_s(now_s),
@@ -861,7 +869,7 @@ def _watch_query(
     rules: WatchRules, context: StreamContext, version: str, *, initial_events: bool
 ) -> WatchQuery:
     timeout_s = rules.rng.randint(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
-    bookmarks = context.sends_bookmarks or initial_events  # initial events end with one
+    bookmarks = context.expects_bookmarks or initial_events  # initial events end with one
     return WatchQuery(
         resource_version=version,
         timeout_s=timeout_s,
@@ -876,11 +884,11 @@ def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
     context, query = state.context, state.query
     watch = Watching(
         context.after_success(watch_accepted=True), context.cursor, query, query.idle_timeout_s,
-        opened_at_s=now_s, contact_at_s=now_s,
-        liveness="due" if rules.plan.bookmarks and context.sends_bookmarks else "",
+        opened_at_s=now_s, silent_since_s=now_s,
+        silence_check="due" if rules.plan.bookmarks and context.expects_bookmarks else "",
     )  # fmt: skip
-    if now_s - context.contact_at_s >= SILENT_S:
-        return _check_liveness(watch)
+    if now_s - context.current_as_of_s >= SILENT_S:
+        return _check_silence(watch)
     return watch, (ReadWatch(watch.read_until_s),)
 
 
@@ -911,8 +919,8 @@ def _frames_received(
         if skipped:
             context = context.with_undecodable(now_s)
             commands.append(ReportSkipped(skipped))
-        if bookmark and not context.sends_bookmarks:
-            context = replace(context, sends_bookmarks=True)
+        if bookmark and not context.expects_bookmarks:
+            context = replace(context, expects_bookmarks=True)
             idle_timeout_s = context.idle_timeout_s(rules, state.query.timeout_s, bookmarks=True)
             state = replace(state, idle_timeout_s=idle_timeout_s)
     if objects:
@@ -922,7 +930,7 @@ def _frames_received(
         commands.append(Deliver(CursorMoved(cursor)))
     state = Watching(
         context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, event.at_s,
-        state.objects + len(objects), state.lines + len(frames),
+        state.objects + len(objects), state.frames_received + len(frames),
     )  # fmt: skip
     if end is not None:
         after, more = _watch_failed(rules, state, end, now_s)
@@ -932,7 +940,7 @@ def _frames_received(
         or now_s >= context.relist_at_s
     ):
         # The server did not end its watch in time, or a list is due while frames keep coming.
-        after, more = resume(rules, _context_after(state), now_s)
+        after, more = watch_again(rules, _context_after(state), now_s)
         return after, (*commands, *more)
     commands.append(ReadWatch(state.read_until_s))
     return state, tuple(commands)
@@ -973,10 +981,10 @@ def _split_frames(
 
 
 def _context_after(state: Watching) -> StreamContext:
-    contact_at_s = state.contact_at_s if state.lines else state.context.contact_at_s
+    as_of_s = state.silent_since_s if state.frames_received else state.context.current_as_of_s
     silent = 0 if state.objects else state.context.silent_watches
     return replace(
-        state.context, cursor=state.cursor, contact_at_s=contact_at_s, silent_watches=silent
+        state.context, cursor=state.cursor, current_as_of_s=as_of_s, silent_watches=silent
     )
 
 
@@ -993,42 +1001,44 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if early:
         again_at_s = state.opened_at_s + SHORT_WATCH_S
         return Waiting(context, None, again_at_s), (Sleep(again_at_s),)
-    return resume(rules, context, now_s)
+    return watch_again(rules, context, now_s)
 
 
 def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    if now_s - state.contact_at_s >= state.idle_timeout_s:
+    if now_s - state.silent_since_s >= state.idle_timeout_s:
         return _silent_too_long(rules, state, now_s)
-    if state.liveness == "due" and now_s < state.context.relist_at_s:
-        return _check_liveness(state)
-    return resume(rules, _context_after(state), now_s)
+    if state.silence_check == "due" and now_s < state.context.relist_at_s:
+        return _check_silence(state)
+    return watch_again(rules, _context_after(state), now_s)
 
 
-def _check_liveness(state: Watching) -> Step:
+def _check_silence(state: Watching) -> Step:
     query = ListQuery(limit=1, whole_objects=state.context.whole_objects)
-    return state, (CheckLiveness(query, state.contact_at_s + state.idle_timeout_s),)
+    return state, (CheckSilence(query, state.silent_since_s + state.idle_timeout_s),)
 
 
-def _liveness_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
-    """What the server's current version, requested beside the watch, shows.
+def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
+    """What the current resourceVersion, requested beside the watch, shows.
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8). At the cursor: nothing has happened, so silence is no sign of a dead watch.
     """
     context = state.context
     if version and compare(version, _newest_known(_context_after(state))) == -1:
-        restored = ListGoal("restored", quorum=True, by_content=True)
+        restored = ListGoal("restored", most_recent=True, by_content=True)
         return begin_list(rules, _context_after(state), restored, now_s)
     if version:
-        context = replace(context, contact_at_s=now_s)
+        context = replace(context, current_as_of_s=now_s)
     if version == state.cursor:
-        state = replace(state, context=context, contact_at_s=now_s)
+        state = replace(state, context=context, silent_since_s=now_s)
     elif version and not context.check_early:
         context = replace(context, check_early=True)
         idle_timeout_s = max(SECOND_BOOKMARK_S, state.idle_timeout_s)
-        state = replace(state, context=context, idle_timeout_s=idle_timeout_s, liveness="checked")
+        state = replace(
+            state, context=context, idle_timeout_s=idle_timeout_s, silence_check="checked"
+        )
     else:
-        state = replace(state, context=context, liveness="checked")
+        state = replace(state, context=context, silence_check="checked")
     return state, (ReadWatch(state.read_until_s),)
 
 
@@ -1038,10 +1048,10 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
     lived_s, context = now_s - state.opened_at_s, _context_after(state)
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + TIMEOUT_SLACK_S - 1:
         # closed by the source, because the server did not end it in time
-        return resume(rules, context, now_s)
+        return watch_again(rules, context, now_s)
     if lived_s >= context.backoff.cap_s:
         context = replace(context, backoff=Backoff())
-    healthy = state.lines > 0 or lived_s >= HEALTHY_AFTER_S
+    healthy = state.frames_received > 0 or lived_s >= HEALTHY_AFTER_S
     return _after_error(rules, context, error, None, now_s, healthy=healthy)
 
 
@@ -1054,9 +1064,9 @@ def _silent_too_long(rules: WatchRules, state: Watching, now_s: float) -> Step:
         longest_s = state.query.timeout_s + TIMEOUT_SLACK_S
         silent, timeout_s = 0, max(timeout_s, min(timeout_s * 2, longest_s))
     context = replace(context, silent_watches=silent, bookmark_timeout_s=timeout_s)
-    silent_s = now_s - state.contact_at_s
+    silent_s = now_s - state.silent_since_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
-    after, commands = resume(rules, context, now_s)
+    after, commands = watch_again(rules, context, now_s)
     return after, (Deliver(Retrying(error, None)), *commands)
 
 
@@ -1128,14 +1138,14 @@ def _history_lost(
     failed, or too soon after the last time, one without a version."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
     behind = isinstance(error, VersionTooLarge)
-    had_minimum = goal is not None and context.has_state and not goal.quorum
+    had_minimum = goal is not None and context.has_state and not goal.most_recent
     cause: ListCause = "behind" if behind else "expired"
     if isinstance(error, Invalid):
         cause = "refused"
     relist = ListGoal(
         cause,
-        quorum=goal is not None or repeated or cause != "expired",
-        confirmed=goal is not None and goal.confirmed,
+        most_recent=goal is not None or repeated or cause != "expired",
+        accept_any_size=goal is not None and goal.accept_any_size,
         by_content=behind or (goal is not None and goal.by_content),
     )
     context = replace(context, history_lost_at_s=now_s, history_lost=True)
@@ -1159,14 +1169,17 @@ def _discovery_checked(
     context, goal = state.context, state.goal
     delivered: tuple[Command, ...] = ()
     if served is False:
-        goal = ListGoal("returned", quorum=True)
-        if context.absent_since_s is None:
-            context = replace(context, absent_since_s=now_s)
-        elif now_s - context.absent_since_s >= ABSENT_TWICE_S and not context.removal_delivered:
+        goal = ListGoal("returned", most_recent=True)
+        if context.not_served_since_s is None:
+            context = replace(context, not_served_since_s=now_s)
+        elif (
+            now_s - context.not_served_since_s >= NOT_SERVED_CONFIRM_S
+            and not context.removal_delivered
+        ):
             delivered = (Deliver(ResourceRemoved()),)
             context = replace(context, removal_delivered=True, has_state=False, cursor="")
-    elif served and context.absent_since_s is not None:
-        returned = ListGoal("returned", quorum=True)
-        return begin_list(rules, replace(context, absent_since_s=None), returned, now_s)
+    elif served and context.not_served_since_s is not None:
+        returned = ListGoal("returned", most_recent=True)
+        return begin_list(rules, replace(context, not_served_since_s=None), returned, now_s)
     sleep = Sleep(min(state.retry_at_s, now_s + CHECK_DISCOVERY_S), wakeable=True)
     return NotServed(context, goal, state.retry_at_s), (*delivered, sleep)

@@ -19,12 +19,12 @@ from watchrelay.core.errors import (
 )
 from watchrelay.core.text import short
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     ListBegun,
     ListedObjects,
     ResourceRemoved,
     Retrying,
-    WatchEvent,
+    WatchOutput,
 )
 from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import StreamMetrics
@@ -39,9 +39,10 @@ batch."""
 
 _SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
 """Errors shown as the state `waiting`: the resource, the permission for it, or a valid entry of the
-config is missing."""
+config is missing. What concerns all streams (`Misconfigured`, `Unauthorized`) is shown as
+`backoff`, as is every other error of the state `Waiting`."""
 
-_RETRYING = ("backoff", "waiting")
+_SHOWN_AS_BLOCKED = ("backoff", "waiting")
 
 
 class WatchReporter:
@@ -115,7 +116,7 @@ class WatchReporter:
 
     def _status_state(self, state: machine.State) -> State:
         match state:
-            case machine.OpeningWatch() if self._status.state in _RETRYING:
+            case machine.OpeningWatch() if self._status.state in _SHOWN_AS_BLOCKED:
                 return self._status.state  # this attempt may fail like those before it
             case machine.Watching():
                 self._started = True
@@ -192,7 +193,7 @@ class WatchReporter:
             if self._status.last_event_ms is not None:
                 self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
 
-    def delivering(self, event: WatchEvent) -> None:
+    def delivering(self, event: WatchOutput) -> None:
         match event:
             case ListBegun():
                 self._status.listed = 0

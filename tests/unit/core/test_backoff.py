@@ -32,7 +32,7 @@ def test_health_alone_or_time_alone_resets_nothing() -> None:
 def test_absences_are_waited_out_in_seconds_at_first_and_in_a_part_of_their_length_later() -> None:
     rng, backoff, now_s, delays = Random(1), Backoff(), 0.0, []
     while now_s < 4 * 3600:
-        backoff, delay_s = backoff.after_absence(now_s, healthy=now_s == 0, rng=rng)
+        backoff, delay_s = backoff.after_unreachable(now_s, healthy=now_s == 0, rng=rng)
         assert 0.8 <= delay_s <= max(4.0, now_s / 30)
         delays.append(delay_s)
         now_s += delay_s
@@ -44,14 +44,14 @@ def test_absences_and_failures_are_counted_apart() -> None:
     rng, backoff = Random(1), Backoff()
     for _ in range(5):
         backoff, _ = backoff.after_failure(0.0, healthy=True, rng=rng)
-    backoff, delay_s = backoff.after_absence(1.0, healthy=False, rng=rng)
+    backoff, delay_s = backoff.after_unreachable(1.0, healthy=False, rng=rng)
     assert delay_s <= 1.6
     assert backoff.after_failure(3.0, healthy=False, rng=rng)[1] >= 0.8 * 2**5, (
         "what the server taught before it went is not forgotten"
     )
     for second in range(60):
-        backoff, _ = backoff.after_absence(4.0 + second, healthy=False, rng=rng)
-    assert backoff.after_absence(70.0, healthy=True, rng=rng)[1] <= 1.6, "another absence"
+        backoff, _ = backoff.after_unreachable(4.0 + second, healthy=False, rng=rng)
+    assert backoff.after_unreachable(70.0, healthy=True, rng=rng)[1] <= 1.6, "another absence"
     assert backoff.after_failure(200.0, healthy=True, rng=rng)[0].failures == 1
 
 

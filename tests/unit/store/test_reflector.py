@@ -10,7 +10,7 @@ from watchrelay.contract.wire import Reason
 from watchrelay.core.errors import Interrupted
 from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ListDone,
@@ -76,11 +76,18 @@ class Stream:
         )
 
     async def relist(
-        self, frames: list[ObjectFrame], version: str, *, confirmed: bool = False, since: str = ""
+        self,
+        frames: list[ObjectFrame],
+        version: str,
+        *,
+        accept_any_size: bool = False,
+        since: str = "",
     ) -> bool:
         assert await self.reflector.take(ListBegun())
         assert await self.reflector.take(ListedObjects(frames))
-        return await self.reflector.take(ListDone(version, confirmed=confirmed, since=since))
+        return await self.reflector.take(
+            ListDone(version, accept_any_size=accept_any_size, since=since)
+        )
 
     def count(self, name: str, **labels: str) -> float:
         named = {
@@ -172,7 +179,7 @@ async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it
     stream.outbox.told.clear()
     assert not await stream.relist([frame("w1", 2)], "300")
     assert (len(stream.store), stream.outbox.told) == (120, [])
-    assert await stream.relist([frame("w1", 2)], "301", confirmed=True)
+    assert await stream.relist([frame("w1", 2)], "301", accept_any_size=True)
     assert len(stream.store) == 1
     assert stream.count("missed_changes_total") == 119
 

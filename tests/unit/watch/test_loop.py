@@ -20,7 +20,7 @@ from watchrelay.model.frames import (
 )
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import CursorMoved, WatchedObjects, WatchEvent
+from watchrelay.model.watch_output import CursorMoved, WatchedObjects, WatchOutput
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import loop
@@ -88,7 +88,7 @@ class Outlet:
         self.broken = broken
         self.newest = ""
 
-    async def take(self, event: WatchEvent) -> bool:
+    async def take(self, event: WatchOutput) -> bool:
         await self.countdown.tick()
         if isinstance(event, WatchedObjects):
             if self.broken:

@@ -16,7 +16,7 @@ from watchrelay.core.errors import (
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import (
+from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ListedObjects,
@@ -27,7 +27,7 @@ from watchrelay.model.watch_events import (
 from watchrelay.watch.context import StreamContext, WatchRules
 from watchrelay.watch.machine import (
     CheckDiscovery,
-    CheckLiveness,
+    CheckSilence,
     DeadlineReached,
     Deliver,
     DiscoveryChecked,
@@ -36,13 +36,13 @@ from watchrelay.watch.machine import (
     FramesReceived,
     ListFinished,
     ListingPages,
-    LivenessChecked,
     NotServed,
     OpenWatch,
     PageReceived,
     ReadWatch,
     ReportSkipped,
     RequestFailed,
+    SilenceChecked,
     Sleep,
     SleepEnded,
     State,
@@ -68,7 +68,7 @@ def frame(name: str, version: str, kind: str = "MODIFIED") -> ObjectFrame:
 
 def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:
     state, _ = begin_watch(
-        by, StreamContext(cursor=cursor, has_state=True, contact_at_s=0.0, **context)
+        by, StreamContext(cursor=cursor, has_state=True, current_as_of_s=0.0, **context)
     )
     opened, _ = step(by, state, WatchOpened(), 0.0)
     assert isinstance(opened, Watching)
@@ -92,20 +92,20 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
     state, commands = step(by, watching(by, cursor="7"), WatchEnded(), 600.0)
     assert isinstance(commands[-1], OpenWatch)
     opened, commands = step(by, state, WatchOpened(), 600.0)
-    assert isinstance(commands[-1], CheckLiveness)
-    state, commands = step(by, opened, LivenessChecked("8"), 600.1)
+    assert isinstance(commands[-1], CheckSilence)
+    state, commands = step(by, opened, SilenceChecked("8"), 600.1)
     assert isinstance(commands[-1], ReadWatch)
     state, _ = step(by, state, WatchEnded(), 900.0)
     _, commands = step(by, state, WatchOpened(), 900.0)
     assert isinstance(commands[-1], ReadWatch), "the check was made a moment ago"
-    _, commands = step(by, opened, LivenessChecked("6"), 600.1)
+    _, commands = step(by, opened, SilenceChecked("6"), 600.1)
     assert isinstance(commands[-1], FetchPage), "the server was restored"
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
     state, commands = start(rules(), resumed=True, published_version="900", now_s=0.0)
     assert isinstance(state, ListingPages)
-    assert (state.goal.cause, state.goal.quorum) == ("resumed", True)
+    assert (state.goal.cause, state.goal.most_recent) == ("resumed", True)
     by = rules()
     state, _ = start(by, cursor="7", published_version="900", resumed=True, now_s=0.0)
     state, _ = step(by, state, WatchOpened(), 1.0)
@@ -177,7 +177,7 @@ def test_the_first_bookmark_shortens_the_idle_deadline_at_once() -> None:
 def silent_from_its_start(by: WatchRules, *, late: bool = False) -> tuple[State, ReadWatch]:
     """A watch that was opened at 100, at second 0, after others had brought bookmarks; and its
     first read."""
-    state = watching(by, sends_bookmarks=True, check_early=late)
+    state = watching(by, expects_bookmarks=True, check_early=late)
     return state, ReadWatch(state.read_until_s)
 
 
@@ -187,11 +187,11 @@ def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing
     assert read.until_s == 65.0, "past the moment of the first bookmark"
     for now_s in (65.0, 130.0, 195.0):
         state, commands = step(by, state, DeadlineReached(), now_s)
-        assert isinstance(commands[-1], CheckLiveness)
+        assert isinstance(commands[-1], CheckSilence)
         assert now_s < commands[-1].until_s <= now_s + 8.0, (
             "a server that does not answer delays nothing"
         )
-        state, commands = step(by, state, LivenessChecked("100"), now_s)
+        state, commands = step(by, state, SilenceChecked("100"), now_s)
         assert commands == (ReadWatch(now_s + 65.0),)
 
 
@@ -199,14 +199,14 @@ def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> N
     by = rules()
     state, _ = silent_from_its_start(by)
     state, _ = step(by, state, DeadlineReached(), 65.0)
-    state, commands = step(by, state, LivenessChecked("107"), 65.0)
+    state, commands = step(by, state, SilenceChecked("107"), 65.0)
     assert commands == (ReadWatch(130.0),)
     _, commands = step(by, state, DeadlineReached(), 130.0)
     assert isinstance(commands[-1], OpenWatch), "it is frozen"
     state, read = silent_from_its_start(by, late=True)
     assert read.until_s == 50.0
     state, _ = step(by, state, DeadlineReached(), 50.0)
-    state, commands = step(by, state, LivenessChecked("107"), 50.0)
+    state, commands = step(by, state, SilenceChecked("107"), 50.0)
     assert isinstance(commands[-1], ReadWatch)
     assert 70.0 <= commands[-1].until_s <= 73.0
     state, commands = step(by, state, FramesReceived([Bookmark("107")], 60.0), 60.0)
@@ -220,7 +220,7 @@ def test_a_silent_watch_of_a_server_that_does_not_answer_is_closed_within_75_sec
     by = rules()
     state, read = silent_from_its_start(by, late=late)
     state, _ = step(by, state, DeadlineReached(), read.until_s)
-    state, commands = step(by, state, LivenessChecked(""), read.until_s)
+    state, commands = step(by, state, SilenceChecked(""), read.until_s)
     assert isinstance(commands[-1], ReadWatch)
     assert commands[-1].until_s <= 75.0
     _, commands = step(by, state, DeadlineReached(), commands[-1].until_s)
@@ -231,13 +231,13 @@ def test_a_server_behind_a_silent_watch_was_restored_and_is_relisted() -> None:
     by = rules()
     state, read = silent_from_its_start(by)
     state, _ = step(by, state, DeadlineReached(), read.until_s)
-    _, commands = step(by, state, LivenessChecked("99"), read.until_s)
+    _, commands = step(by, state, SilenceChecked("99"), read.until_s)
     assert isinstance(commands[-1], FetchPage)
 
 
 def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() -> None:
     by = rules()
-    bookmark_timeout_s, state = 70.0, watching(by, sends_bookmarks=True)
+    bookmark_timeout_s, state = 70.0, watching(by, expects_bookmarks=True)
     now_s = 0.0
     for _ in range(12):
         now_s += 100.0
@@ -345,7 +345,7 @@ def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None
     state, commands = step(by, state, SleepEnded(), 5.0)
     state, commands = step(by, state, PageReceived(Page("5", None, [])), 6.0)
     assert isinstance(commands[-1], FinishList)
-    assert commands[-1].event.confirmed
+    assert commands[-1].event.accept_any_size
 
 
 def test_an_event_that_cannot_happen_is_named() -> None:

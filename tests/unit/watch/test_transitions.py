@@ -30,7 +30,7 @@ from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
     TRANSITIONS,
     CheckDiscovery,
-    CheckLiveness,
+    CheckSilence,
     Command,
     DeadlineReached,
     Deliver,
@@ -40,12 +40,12 @@ from watchrelay.watch.machine import (
     FinishList,
     FramesReceived,
     ListFinished,
-    LivenessChecked,
     OpenWatch,
     PageReceived,
     ReadWatch,
     ReportSkipped,
     RequestFailed,
+    SilenceChecked,
     Sleep,
     SleepEnded,
     State,
@@ -136,11 +136,11 @@ class Walk:
                 return WatchOpened()
             case ReadWatch(until_s=until_s):
                 return self.read(until_s)
-            case CheckLiveness():
+            case CheckSilence():
                 cursor = state.cursor if isinstance(state, Watching) else ""
-                return LivenessChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
+                return SilenceChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
             case FinishList(event=done):
-                return ListFinished(done.confirmed or rng.random() < 0.8)
+                return ListFinished(done.accept_any_size or rng.random() < 0.8)
             case Sleep(until_s=until_s, wakeable=wakeable):
                 early = wakeable and rng.random() < 0.1
                 self.now_s = self.now_s if early else until_s

@@ -32,12 +32,12 @@ class ListedObjects(msgspec.Struct, frozen=True):
 class ListDone(msgspec.Struct, frozen=True):
     """The list is complete and shows the state at `resource_version`.
 
-    `confirmed`: it is accepted however many objects it lacks, for it is the second list, made from
-    a quorum because the first was suspicious (docs/watch-facts.md 5.8). `since`: the cursor of the
-    former watch, where the next one continues from it; else ""."""
+    `accept_any_size`: it is accepted however many objects it lacks, for it is the second list, of
+    the most recent state, made because the first was suspicious (docs/watch-facts.md 5.8).
+    `since`: the cursor of the former watch, where the next one continues from it; else ""."""
 
     resource_version: str
-    confirmed: bool = False
+    accept_any_size: bool = False
     since: str = ""
 
 
@@ -67,6 +67,6 @@ class ResourceRemoved(msgspec.Struct, frozen=True):
     (docs/watch-facts.md 8.4)."""
 
 
-WatchEvent = (
+WatchOutput = (
     ListBegun | ListedObjects | ListDone | WatchedObjects | CursorMoved | Retrying | ResourceRemoved
 )
