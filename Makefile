@@ -14,6 +14,7 @@ IMAGE ?= 0
 SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
+ROUNDS ?= 3
 # Most tests wait for brokers and clocks: files run side by side, four on two processors (with real parts each of them keeps about a third of
 # one busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the end;
 # T=tests/some_file.py runs alone.
@@ -78,6 +79,16 @@ bench: install ## measure the whole relay in turns with go-raw, a floor and the 
 soak: install ## MINUTES=30 of everything at once on real parts, faults by SEED, then verify --cluster
 	@tools/build.sh
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(or $(SEED),1) $(ARGS)
+
+.PHONY: long
+long: install ## the tests on real parts that take long on the clock, which CI leaves out; T=tests/some_file.py narrows
+	@tools/build.sh
+	@REAL=1 LONG=1 $(BIN)/python -m pytest -q -m long --timeout=600 --durations=0 --durations-min=1 $(or $(T),tests/integration) $(ARGS)
+
+.PHONY: replicas
+replicas: install ## three replicas on real Kafka, ROUNDS=3 of each fault, or MINUTES=n of them by SEED, verify --cluster after each; ARGS="kill --kafka 3.9"
+	@tools/build.sh
+	@$(BIN)/python -m tests.replicas --rounds $(ROUNDS) $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) --seed $(or $(SEED),1) $(ARGS)
 
 .PHONY: mutations
 mutations: install ## takes out each step of redaction, and plants each fault of the fuzz tests, to see a test catch it; T=canaries or T=fuzz

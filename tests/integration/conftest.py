@@ -6,6 +6,7 @@ parts that are missing fail the tests.
 """
 
 import functools
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,15 @@ from watchrelay.demo.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
     from tests.support.kafkabroker import Version
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without LONG=1, tests that take long on the clock are skipped."""
+    if os.environ.get("LONG", "") != "1":
+        skip = pytest.mark.skip(reason="LONG=1 is not set: takes long; `make long` sets it")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

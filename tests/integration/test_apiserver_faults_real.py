@@ -54,6 +54,7 @@ def cut_once(path: FaultProxy, after: int, relay: Daemon) -> None:
     path.heal()
 
 
+@pytest.mark.long
 def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothing_is_lost(
     testbed: Testbed, real_cluster: ControlPlane, path: FaultProxy
 ) -> None:

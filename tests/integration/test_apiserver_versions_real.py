@@ -34,6 +34,7 @@ def assert_widgets_end_right(relay: Daemon, reader: TopicReader) -> None:
     assert reader.proven(_WIDGETS)
 
 
+@pytest.mark.long
 def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_the_relay(
     kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:

@@ -68,18 +68,6 @@ def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
             assert churn.running, "the churn ended before the verification"
             assert live.code == 0, live.stdout + live.stderr
         assert len(live.objects()) == 3 * len(streams)
-        relay.kill()
-        real_cluster.request(
-            "POST", "/api/v1/namespaces", {"metadata": {"name": f"{testbed.name}-late"}}
-        )
-    found = command(
-        "verify", "-c", relay.file, "namespaces", "--cluster", "--output", "json", timeout_s=100.0
-    )
-    assert found.code == 1
-    problems = [
-        (problem["kind"], problem["key"]) for row in found.objects() for problem in row["problems"]
-    ]
-    assert problems == [("missing", f"/{testbed.name}-late")]
 
 
 @pytest.fixture(scope="module", params=versions("4.1"))

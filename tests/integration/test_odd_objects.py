@@ -116,12 +116,21 @@ def test_verify_finds_a_deletion_beside_an_object_that_cannot_be_decoded(
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     testbed.make(path, [odd("becomes", 3), odd("goes", 3), odd("stays", 3)])
     relay = testbed.relay({"resource": "configmaps", "drop": ["data.x"]})
+
+    def change() -> None:
+        become = odd("becomes", DEPTH_MAX + 200)
+        become["metadata"]["namespace"] = namespace
+        cluster.registry.replace("configmaps", become)
+        cluster.registry.delete("configmaps", namespace, "goes")
+
     with relay:
         relay.await_ready()
-        assert relay.stop() == 0
-        become = cluster.request("GET", f"{path}/becomes")
-        cluster.request(
-            "PUT", f"{path}/becomes", {**become, "data": {"n": nested(DEPTH_MAX + 200)}}
+        cluster.unseen("configmaps", change)
+        changed = cluster.request("PUT", f"{path}/stays", odd("stays", 4))
+        relay.wait(
+            "the watch is past it",
+            lambda: (
+                relay.stream("configmaps")["frontier"] == changed["metadata"]["resourceVersion"]
+            ),
         )
-        cluster.request("DELETE", f"{path}/goes")
         compared(relay, {"unreadable": None, "extra": f"{namespace}/goes"})

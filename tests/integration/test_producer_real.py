@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.support.kafkabroker import Version
+from tests.support.kafkabroker import Version, versions
 from tests.support.produceproxy import Fate, ProduceProxy, produce_proxy
 from tests.support.realparts import KafkaBroker, KafkaCluster
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
@@ -275,7 +275,7 @@ async def test_after_the_cut_nothing_more_is_sent(way: Way) -> None:
     assert (await keys_on(way.broker.bootstrap, "ended", 1))[0] == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("version", ["3.9", "4.1"])
+@pytest.mark.parametrize("version", versions("4.1"))
 async def test_leaders_that_are_killed_or_frozen_lose_double_and_reorder_nothing(
     real_parts: None, version: Version
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(
 ) -> None:
     relay = testbed.relay(*_PATHS)
     with testbed.reader(testbed.topic("configmaps")) as reader, relay:
-        for _ in range(3):
+        for _ in range(2):
             before = _first_life(testbed, cluster, reader, relay)
             streaming = cluster.do(
                 lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log)

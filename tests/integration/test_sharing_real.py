@@ -12,103 +12,22 @@ from typing import Any
 import pytest
 
 from tests.support.churn import Churn
-from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.pace import last
 from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
+from tests.support.replicas import SESSION_S, SETTLE_S, Replicas
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
 from watchrelay.core.timestamps import parse_timestamp
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 STREAMS = 12
-SESSION_S = 6.0
-SETTLE_S = 5.0
 
 
 @pytest.fixture
 def testbed(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Testbed:
     return Testbed(cluster, kafka_broker, tmp_path)
-
-
-class Replicas:
-    """Replicas of one relay, by name."""
-
-    def __init__(self, testbed: Testbed, namespaces: list[str], stack: ExitStack) -> None:
-        self.testbed, self._namespaces, self._stack = testbed, namespaces, stack
-        self.running: dict[str, Daemon] = {}
-        self.all: list[Daemon] = []
-
-    def start(self, name: str) -> Daemon:
-        relay = self.testbed.relay(
-            {"resource": "configmaps", "namespaces": self._namespaces},
-            name=name,
-            sharding={"enabled": True, "balanceAfter": "2s"},
-        )
-        self.running[name] = self._stack.enter_context(relay)
-        self.all.append(relay)
-        return relay
-
-    def owned(self) -> dict[str, list[str]]:
-        """By replica, the streams whose whole state it has published as their owner."""
-        return {
-            name: [
-                stream
-                for stream, row in relay.api_streams().items()
-                if row["state"] == "watching" and row["complete"]
-            ]
-            for name, relay in self.running.items()
-        }
-
-    def await_shared(self, *, deadline_s: float, even: bool = False) -> dict[str, list[str]]:
-        """Return once each stream has one owner, `even`: and each replica some."""
-        owned: dict[str, list[str]] = {}
-
-        def shared() -> bool:
-            nonlocal owned
-            owned = self.owned()
-            counts = Counter(stream for streams in owned.values() for stream in streams)
-            each_once = len(counts) == STREAMS and set(counts.values()) == {1}
-            return each_once and (not even or all(owned.values()))
-
-        try:
-            wait_until("each stream has one owner", shared, deadline_s=deadline_s)
-        except TimeoutError as late:
-            raise AssertionError(f"{late}: {owned}") from None
-        return owned
-
-    def await_warm(self, *, deadline_s: float = 30.0) -> None:
-        """Return once each stream has one warm standby."""
-
-        def warm() -> bool:
-            warmed = [relay.metric("watchrelay_stream_warm") for relay in self.running.values()]
-            return sum(warmed) == STREAMS
-
-        wait_until("each stream has a warm standby", warm, deadline_s=deadline_s)
-
-    def logs(self) -> Callable[[], list[dict[str, Any]]]:
-        """What gives the lines that all replicas log from now on."""
-        begins = {relay: relay.log_bytes for relay in self.all}
-        return lambda: [
-            line for relay in self.all for line in relay.lines(since=begins.get(relay, 0))
-        ]
-
-    def epochs(self) -> dict[str, int]:
-        return {
-            stream: row["epoch"]
-            for relay in self.running.values()
-            for stream, row in relay.api_streams().items()
-            if row["complete"]
-        }
-
-    def said(self, message: str) -> list[dict[str, Any]]:
-        return [line for relay in self.all for line in relay.said(message)]
-
-    def verify(self) -> None:
-        relay = next(iter(self.running.values()))
-        verified = command("verify", "-c", relay.file, "--cluster", timeout_s=120.0)
-        assert verified.code == 0, verified.stdout + verified.stderr
 
 
 def gaps_s(reader: TopicReader, epochs: dict[str, int]) -> dict[str, float]:
@@ -136,16 +55,13 @@ def shared(testbed: Testbed) -> Callable[[], Any]:
     def running() -> Iterator[tuple[Replicas, Churn, TopicReader]]:
         namespaces = testbed.namespaces(STREAMS)
         with ExitStack() as stack:
-            replicas = Replicas(testbed, namespaces, stack)
+            entry = {"resource": "configmaps", "namespaces": namespaces}
+            replicas = Replicas(testbed, [entry], stack, streams=STREAMS)
             churn = stack.enter_context(
                 Churn(testbed.cluster, namespaces, operations=100, kinds=("configmaps",), per_s=50)
             )
             reader = stack.enter_context(testbed.reader(testbed.topic("configmaps")))
-            for name in "abc":
-                replicas.start(name)
-            for relay in replicas.running.values():
-                relay.await_ready()
-            replicas.await_shared(deadline_s=30.0, even=True)
+            replicas.start_shared(*"abc")
             yield replicas, churn, reader
 
     return running
@@ -154,7 +70,7 @@ def shared(testbed: Testbed) -> Callable[[], Any]:
 def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -> None:
     with shared() as (replicas, churn, reader):
         replicas.await_warm()
-        before, epochs, lines = replicas.owned(), replicas.epochs(), replicas.logs()
+        before, epochs, lines = replicas.owned(), replicas.epochs(), replicas.mark()
         killed = replicas.running.pop("a")
         killed.kill()
         began_s = time.monotonic()
@@ -180,7 +96,7 @@ def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -
 def test_a_replica_that_ends_hands_each_stream_over_and_exits_with_0(shared: Any) -> None:
     with shared() as (replicas, churn, reader):
         replicas.await_warm()
-        before, logs = replicas.epochs(), replicas.logs()
+        before, logs = replicas.epochs(), replicas.mark()
         owned = set(replicas.owned()["a"])
         leaving = replicas.running.pop("a")
         assert leaving.stop() == 0

@@ -92,16 +92,26 @@ def test_what_changed_behind_the_relays_back_is_found_by_kind_and_key(
 ) -> None:
     path = testbed.config_maps(3)
     namespace = path.split("/")[4]
-    relay = testbed.relay("configmaps")
+    registry, relay = cluster.registry, testbed.relay("configmaps")
+
+    def change() -> None:
+        registry.delete("configmaps", namespace, "c0")
+        for name, write in (("c1", registry.replace), ("c3", registry.create)):
+            write("configmaps", {"metadata": {"name": name, "namespace": namespace}, "data": {}})
+
     with relay:
         relay.await_ready()
+        cluster.unseen("configmaps", change)
+        changed = cluster.request("PUT", f"{path}/c2", {"metadata": {"name": "c2"}})
+        relay.wait(
+            "the watch is past it",
+            lambda: (
+                relay.stream("configmaps")["frontier"] == changed["metadata"]["resourceVersion"]
+            ),
+        )
+        assert verify(relay.file).code == 0
+        found = verify(relay.file, "--cluster", "--output", "json")
         assert relay.stop() == 0
-    cluster.request("DELETE", f"{path}/c0")
-    held = cluster.request("GET", f"{path}/c1")
-    cluster.request("PUT", f"{path}/c1", {**held, "data": {"a": "2"}})
-    testbed.make(path, [{"metadata": {"name": "c3"}}])
-    assert verify(relay.file).code == 0
-    found = verify(relay.file, "--cluster", "--output", "json")
     assert found.code == 1
     assert kinds(found) == {
         ("extra", f"{namespace}/c0"),

@@ -34,35 +34,48 @@ class EmbeddedCluster:
 
     admin: Any = None
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, history_events: int = 10_000) -> None:
         self._workspace = Workspace("synthetic")
         self.directory = self._workspace.path
         self.ca = self.directory / "none"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.registry = make_registry(seed=seed)
+        self.registry = make_registry(seed=seed, history_events=history_events)
         self.server = ApiServer(self.registry)
-        self.kubeconfig = self._write_kubeconfig()
+        self.kubeconfig = self.kubeconfig_by(self.port)
         self._thread = LoopThread("synthetic API server")
 
-    def _write_kubeconfig(self) -> Path:
+    def kubeconfig_by(self, port: int) -> Path:
+        """A kubeconfig that leads to the server by this port, of its own or of a proxy."""
+        server = f"http://127.0.0.1:{port}"
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "synthetic", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "synthetic", "cluster": {"server": server}}],
             "users": [{"name": "nobody", "user": {}}],
             "contexts": [
                 {"name": "synthetic", "context": {"cluster": "synthetic", "user": "nobody"}}
             ],
             "current-context": "synthetic",
         }
-        path = self.directory / "kubeconfig"
+        path = self.directory / f"kubeconfig-{port}"
         path.write_text(json.dumps(config))
         return path
 
     def do(self, change: Callable[[], T]) -> T:
         """Runs `change` on the server's own thread, where its state may be touched."""
         return self._thread.call(change)
+
+    def unseen(self, resource: str, change: Callable[[], object]) -> None:
+        """Runs `change`, of which no watch of `resource` is given anything: only lists show it."""
+
+        def run() -> None:
+            history = self.registry.storage.collection(resource).history
+            seen = len(history)
+            change()
+            del history[seen:]
+
+        self.do(run)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -241,8 +241,14 @@ class Process:
         return code
 
     def pause(self) -> None:
-        """SIGSTOP: sockets stay open, nothing answers."""
+        """SIGSTOP: sockets stay open, nothing answers. Returns once each thread has stopped, which
+        takes a moment on a busy machine."""
         self.send(signal.SIGSTOP)
+        wait_until(f"{self.name} has stopped", self._has_stopped)
+
+    def _has_stopped(self) -> bool:
+        threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in threads)
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""

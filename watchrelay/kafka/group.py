@@ -63,7 +63,9 @@ _ATTEMPTS_A_SESSION: Final = 2
 """A heartbeat without an answer for this part of a session is sent again by another connection."""
 _AWAY_PAUSE_S: Final = 0.2
 _UNEXPECTED_PAUSE_S: Final = 1.0
-_REFUSED_PAUSE_S: Final = 30.0
+_REFUSED_PAUSE_S: Final = 1.0
+_REFUSED_PAUSE_S_MAX: Final = 30.0
+"""From one to the other the pause doubles."""
 _CHECK_S: Final = 10.0
 """The first search for a coordinator has the brokers create the topic of all groups."""
 _SAME_NAME_S: Final = 60.0
@@ -122,6 +124,7 @@ class GroupMember:
         self._is_member = self._is_lost = False
         self._rejoin = asyncio.Event()
         self._away_since_s: float | None = None
+        self._refused_pause_s = _REFUSED_PAUSE_S
         self._unknown_s = -math.inf
         """When this static member was last unknown while it was in no doubt."""
         self._doubt_counted_s: float | None = None
@@ -287,6 +290,7 @@ class GroupMember:
         if code != _OK:
             self._is_member = False
             return 0.0
+        self._refused_pause_s = _REFUSED_PAUSE_S
         if self._problems.pop(PROBLEM, None) is not None:
             _log.info("group is usable again", extra=self._extra())
         return min(_HEARTBEAT_S_MAX, self._session_s / _HEARTBEATS_A_SESSION)
@@ -315,7 +319,9 @@ class GroupMember:
     def _refused(self, code: int) -> float:
         """Only an operator can provide what is missing."""
         self._report(str(_unusable(self._group, code)))
-        return _REFUSED_PAUSE_S
+        pause_s = self._refused_pause_s
+        self._refused_pause_s = min(2 * pause_s, _REFUSED_PAUSE_S_MAX)
+        return pause_s
 
     def _away(self, error: SinkUnavailable) -> float:
         """The coordinator is looked up again. The next one knows the group."""
