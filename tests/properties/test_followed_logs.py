@@ -30,6 +30,10 @@ def recovered(rig: Rig, recoveries: Sequence[LogRecovery]) -> RecoveredState:
     return recovered_state(recoveries, decision)
 
 
+def markers(records: list[Decoded], kind: str) -> list[MarkerRecord]:
+    return [each for each in records if isinstance(each, MarkerRecord) and each.kind == kind]
+
+
 def at_once(rig: Rig, logs: Sequence[list[Decoded]]) -> RecoveredState:
     recoveries = [
         LogRecovery(rig.spec.id, partition, pack=new_store(rig).pack)
@@ -74,15 +78,12 @@ def test_a_log_followed_over_snapshots_is_the_log_from_the_newest_one(
 ) -> None:
     asked = [*ops, Wait(1.5), Snapshot(), Wait(1.5), Wait(1.5), *ops[:5]]
     rig = run_virtually(play(asked, held, faults, seed))  # type: ignore[arg-type]  # of FAULTS
-    logs = []
-    for partition in range(rig.spec.partitions):
-        records = rig.records(partition)
-        begin = max(
-            at
-            for at, each in enumerate(records)
-            if isinstance(each, MarkerRecord) and each.kind == "begin"
-        )
-        logs.append(records[begin:])
+    logs = [rig.records(partition) for partition in range(rig.spec.partitions)]
+    ended = [{each.snapshot for each in markers(records, "end")} for records in logs]
+    newest = max(set.intersection(*ended), key=lambda snapshot: int(snapshot.partition("-")[2]))
+    for at, records in enumerate(logs):
+        begin = next(each for each in markers(records, "begin") if each.snapshot == newest)
+        logs[at] = records[records.index(begin) :]
     followed, read_back = in_pieces(rig, data), at_once(rig, logs)
     assert followed.states == read_back.states
     assert followed.partitions == read_back.partitions

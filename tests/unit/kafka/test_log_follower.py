@@ -1,0 +1,170 @@
+"""Many logs that one consumer follows: each gets its own records, in order and once, and what is
+wrong with one is not the others' concern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
+
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.log_follower import LogFollower
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+def record(offset: int, stream: str) -> Any:
+    return SimpleNamespace(
+        offset=offset, headers=(("ce_id", b"1"), ("ce_wrstream", stream.encode()))
+    )
+
+
+class Consumer:
+    """Has what the test gives it; `answers` are what `getmany` returns or raises."""
+
+    def __init__(self) -> None:
+        self.answers: list[dict[TopicPartition, list[Any]] | Exception] = []
+        self.positions: dict[TopicPartition, int] = {}
+        self.end = 0
+        assignment = SimpleNamespace(state_value=self._state)
+        self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+
+    def _state(self, place: TopicPartition) -> Any:
+        return SimpleNamespace(has_valid_position=True, position=self.positions[place])
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self.positions = dict.fromkeys(places, 0)
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self.positions[place] = offset
+
+    def highwater(self, place: TopicPartition) -> int:
+        return self.end
+
+    async def getmany(self, **_: object) -> dict[TopicPartition, list[Any]]:
+        if not self.answers:
+            return {}
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        for place, records in answer.items():
+            self.positions[place] = records[-1].offset + 1
+        return answer
+
+
+class Followed:
+    """A log of one partition that notes what it gets; it fails at the offset `odd`."""
+
+    def __init__(self, stream: str, topic: str = "t", start: int = 0, odd: int = -1) -> None:
+        self.stream, self.topic, self.next = stream, topic, [start]
+        self.urgent, self.odd = False, odd
+        self.offsets: list[int] = []
+        self.why = ""
+        self.lag = -1
+
+    def take(self, partition: int, records: Sequence[Any]) -> None:
+        self.offsets += [each.offset for each in records]
+        if self.odd in self.offsets:
+            raise ValueError("odd")
+
+    def behind(self, records: int) -> None:
+        self.lag = records
+
+    def lost(self, why: str) -> None:
+        self.why = why
+
+
+def following(*logs: Followed) -> tuple[LogFollower, Consumer]:
+    follower, consumer = LogFollower(KafkaConnection(bootstrap_servers=("nowhere:1",))), Consumer()
+    for log in logs:
+        follower.follow(log)
+    assigned(follower, consumer)
+    return follower, consumer
+
+
+def assigned(follower: LogFollower, consumer: Consumer) -> None:
+    follower._changed.clear()
+    follower._assign(consumer)
+
+
+async def test_each_log_of_a_topic_gets_its_own_records_from_its_own_offset_on() -> None:
+    pods, jobs = Followed("pods", start=2), Followed("jobs", start=5)
+    follower, consumer = following(pods, jobs)
+    assert consumer.positions[T0] == 2
+    streams = ["pods", "jobs", "pods", "pods", "jobs", "jobs"]
+    consumer.answers = [{T0: [record(2 + at, stream) for at, stream in enumerate(streams)]}]
+    await follower._look(consumer)
+    assert pods.offsets == [2, 4, 5]
+    assert jobs.offsets == [6, 7]
+    assert pods.next == jobs.next == [8]
+
+
+async def test_a_log_that_is_added_gets_nothing_until_the_consumer_reads_from_its_offset() -> None:
+    pods = Followed("pods", start=5)
+    follower, consumer = following(pods)
+    jobs = Followed("jobs", start=3)
+    follower.follow(jobs)
+    follower._pass_on(T0, [record(5, "pods"), record(6, "jobs")])
+    assert (jobs.offsets, jobs.next) == ([], [3]), "3 and 4 are missing"
+    assigned(follower, consumer)
+    assert consumer.positions[T0] == 3
+    consumer.answers = [{T0: [record(4, "jobs"), record(5, "pods"), record(6, "jobs")]}]
+    await follower._look(consumer)
+    assert jobs.offsets == [4, 6]
+    assert pods.offsets == [5], "once"
+
+
+async def test_a_log_that_is_not_followed_any_more_gets_nothing() -> None:
+    pods, jobs = Followed("pods"), Followed("jobs")
+    follower, _ = following(pods, jobs)
+    follower.unfollow(pods)
+    follower._pass_on(T0, [record(0, "pods"), record(1, "jobs")])
+    assert (pods.offsets, jobs.offsets) == ([], [1])
+
+
+async def test_offsets_that_go_back_lose_the_logs_of_that_topic_alone() -> None:
+    pods, jobs = Followed("pods", start=10), Followed("jobs", topic="u")
+    follower, consumer = following(pods, jobs)
+    consumer.answers = [{T0: [record(0, "pods")], U0: [record(0, "jobs")]}]
+    await follower._look(consumer)
+    assert pods.why == "offset 0 follows 9"
+    assert pods.offsets == []
+    assert (jobs.offsets, jobs.why) == ([0], "")
+
+
+async def test_a_position_that_goes_back_does_too_though_nothing_is_there() -> None:
+    pods = Followed("pods", start=10)
+    follower, consumer = following(pods)
+    consumer.positions[T0] = 0
+    await follower._look(consumer)
+    assert pods.why
+
+
+async def test_what_a_log_does_not_take_loses_that_log_alone() -> None:
+    pods, jobs = Followed("pods", odd=0), Followed("jobs")
+    follower, consumer = following(pods, jobs)
+    consumer.answers = [{T0: [record(0, "pods"), record(1, "jobs")]}]
+    await follower._look(consumer)
+    assert pods.why == "ValueError: odd"
+    assert (jobs.offsets, jobs.why) == ([1], "")
+
+
+async def test_a_topic_that_may_not_be_read_loses_its_logs_alone() -> None:
+    pods, jobs = Followed("pods"), Followed("jobs", topic="u")
+    follower, consumer = following(pods, jobs)
+    consumer.answers = [TopicAuthorizationFailedError("t")]
+    await follower._look(consumer)
+    assert pods.why
+    assert not jobs.why
+
+
+async def test_holes_are_passed_over_and_what_is_left_is_told() -> None:
+    pods = Followed("pods", start=3)
+    follower, consumer = following(pods)
+    consumer.positions[T0], consumer.end = 9, 12
+    await follower._look(consumer)
+    assert pods.next == [9]
+    assert pods.lag == 3
