@@ -164,6 +164,11 @@ class Daemon:
         answer = self._ask("/livez")
         return 0 if answer is None else answer[0]
 
+    def get_json(self, path: str) -> dict[str, Any]:
+        """The object at this path; empty while nobody answers."""
+        answer = self._ask(path)
+        return {} if answer is None else dict(json.loads(answer[1]))
+
     def api_streams(self) -> dict[str, dict[str, Any]]:
         """/api/streams by stream id; empty while nobody answers."""
         answer = self._ask("/api/streams")
