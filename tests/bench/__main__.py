@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from tests.bench import (
+    failover,
     flood,
     footprint,
     hotpath,
@@ -41,6 +42,7 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
     "idle": ("Idle", footprint.idle),
     "viewers": ("The status page, looked at", viewers.viewers),
     "restart": ("Restart", restart.restart),
+    "failover": ("Two replicas", failover.failover),
     "snapshot": ("Live events while a snapshot runs", snapshots.beside_a_snapshot),
     "verify": ("Verify", verifying.verify),
     "outage": ("Kafka frozen", outage.frozen),
@@ -48,7 +50,7 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
 }
 
 
-IN_TURNS = {"flood", "paced", "paced1", "start", "idle", "restart"}
+IN_TURNS = {"flood", "paced", "paced1", "start", "idle", "restart", "failover"}
 ROUNDS = 10
 """A median of fewer says little on a machine that is shared."""
 

