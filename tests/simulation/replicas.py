@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,9 +36,10 @@ from tests.support.groupfake import FakeGroup, FakeGroupBrokers
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.daemon.plan import PlannedStream
-from watchrelay.daemon.recovery import LogReader
+from watchrelay.daemon.recovery import LogFold, LogReader
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
+from watchrelay.daemon.standby import Standby
 from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.group import GroupMember
@@ -334,9 +336,27 @@ class AwaitsNoRelease(Runner):
         return ""
 
 
+class NoRest(Standby):
+    """Takes over with what was read before the claim."""
+
+    async def read_rest(self, spec: StreamSpec, stops: Sequence[int]) -> LogFold | None:
+        return self._fold
+
+
+class ReadsNoRest(Runner):
+    """Continues from a copy that ends before its claim."""
+
+    async def _await_assignment(self, sharing: Sharing) -> str:
+        former = await super()._await_assignment(sharing)
+        if self._standby is not None:
+            self._standby.__class__ = NoRest
+        return former
+
+
 PLANTS: dict[str, tuple[Faults, Rules, str]] = {
     "stale assignment": (SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
     "no doubt": (SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
+    "rest not read": (MOVES, Rules(runner=ReadsNoRest), "said again"),
     "no release": (MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
 }
 """By name: the faults in which it is seen, the broken rule, the sign."""
