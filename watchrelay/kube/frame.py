@@ -143,23 +143,16 @@ class ObjectReader:
     """Makes frames of objects of one resource.
 
     `fields` of a frame begins with apiVersion and kind, the rest follows as it came. A list of a
-    built-in resource leaves both out of its items; `kind` and `api_version` fill them in. With
+    built-in resource leaves both out of its items; those of the resource fill them in. With
     `metadata_only` both are always the resource's own, and of the object's other fields only
     `metadata` is kept, whether the server trimmed or not. Source: docs/watch-facts.md 1.3, 9.1,
     9.2.
     """
 
     def __init__(self, resource: Resource, *, metadata_only: bool = False) -> None:
-        self._resource = resource
         self._metadata_only = metadata_only
-        self.named(resource.kind, resource.api_version)
-
-    def named(self, kind: str, api_version: str) -> None:
-        """Set the kind and apiVersion of following objects that carry none."""
-        if self._metadata_only:
-            kind, api_version = self._resource.kind, self._resource.api_version
-        self._kind = Raw(json.dumps(kind, ensure_ascii=False).encode())
-        self._api_version = Raw(json.dumps(api_version, ensure_ascii=False).encode())
+        self._kind = Raw(json.dumps(resource.kind, ensure_ascii=False).encode())
+        self._api_version = Raw(json.dumps(resource.api_version, ensure_ascii=False).encode())
 
     def read(self, verb: FrameType, fields: Fields) -> ObjectFrame:
         """The frame of an object.

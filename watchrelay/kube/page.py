@@ -53,7 +53,6 @@ class _Metadata(msgspec.Struct, gc=False, rename="camel"):
 
 class _List(msgspec.Struct, gc=False, rename="camel"):
     kind: str | None = None
-    api_version: str | None = None
     metadata: _Metadata | None = None
     items: list[Raw] | UnsetType | None = UNSET
 
@@ -141,7 +140,6 @@ class PageReader:
                 "the server answered with one shard of the list; a shard is never taken for the "
                 "whole"
             )
-        self._name(found)
         for item in found.items or ():
             self._keep(bytes(item))
         return Page(
@@ -181,13 +179,7 @@ class PageReader:
             return data
         self._head = head
         self._starts = (b"}," + found.group(1) + first.group(), b"}, " + first.group())
-        self._name(begun)
         return data[found.end() :]
-
-    def _name(self, found: _List) -> None:
-        kind = found.kind or ""
-        if kind.endswith("List") and kind != "List" and found.api_version:
-            self._reader.named(kind.removesuffix("List"), found.api_version)
 
     def _take(self, data: bytes) -> bytes:
         """Take every item that another one follows; what is left begins with an item."""

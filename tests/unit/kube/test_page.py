@@ -37,6 +37,13 @@ def test_T11_items_without_kind_are_byte_for_byte_what_a_watch_brings(step: int)
         assert list(frame.fields)[:2] == ["apiVersion", "kind"]
 
 
+@pytest.mark.parametrize("step", [0, 1, 7, 100])
+def test_what_an_odd_list_calls_itself_is_not_given_to_its_items(step: int) -> None:
+    body = {**listed(pod("a", "1", named=False)), "apiVersion": "9" * 30, "kind": "OddList"}
+    (frame,) = page_of(dumps(body), step=step).objects
+    assert [bytes(frame.fields[name]) for name in ("apiVersion", "kind")] == [b'"v1"', b'"Pod"']
+
+
 def test_items_of_a_custom_resource_keep_the_kind_they_carry() -> None:
     items = [
         {"apiVersion": "example.com/v2", "kind": "Gadget", "metadata": pod(f"w{n}")["metadata"]}
