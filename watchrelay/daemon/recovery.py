@@ -212,7 +212,12 @@ async def resume(
     if fresh:
         store.loading(())
     else:
-        store.resume(interleaved(result.states), skip=result.skip, newest=result.newest)
+        store.resume(
+            interleaved(result.states),
+            skip=result.skip,
+            newest=result.newest,
+            frontiers=result.frontiers,
+        )
     relay.resume(result)
     log.info(
         "log read back",

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from watchrelay.contract.records import CloudEvents, encoder_for
@@ -222,14 +222,14 @@ class StreamRelay:
         if not recreated:
             self._starting_point = await self._control.origin(stream, self.spec.partitions)
         description, starting_point = self.spec.description, self._starting_point
-        former = self._control.newest_epoch(stream) if awaits_release else None
+        former = self._control.newest_claims(stream) if awaits_release else {}
         self._epoch = await self._control.claim(
             stream, description, starting_point=starting_point, highest_epoch=highest_epoch
         )
         self._encoder = encoder_for(self.spec, self._epoch)
         self._status.epoch = self._epoch
         self._metrics.stream_epoch.set(self._epoch)
-        if former is not None:
+        if former:
             await self._await_release(former)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._in_group(self._send_claims)
@@ -238,11 +238,12 @@ class StreamRelay:
             self._repair = StaleRecordRepair(stream, self._epoch, self._foreign_records, checked)
         return self._epoch
 
-    async def _await_release(self, former: int) -> None:
+    async def _await_release(self, former: Mapping[str, int]) -> None:
         began_s = self._now_s()
-        released = await self._control.released(self.spec.id, former, within_s=RELEASE_WAIT_S)
+        released = await self._control.released(former, within_s=RELEASE_WAIT_S)
         took_s = round(self._now_s() - began_s, 3)
-        extra = {"stream": self.spec.id, "epoch": former, "released": released, "took_s": took_s}
+        epoch = max(former.values())
+        extra = {"stream": self.spec.id, "epoch": epoch, "released": released, "took_s": took_s}
         log.info("waited for the former writer", extra=extra)
         self._check_ownership()
 

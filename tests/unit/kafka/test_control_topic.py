@@ -156,17 +156,17 @@ def test_a_release_is_waited_for_and_is_of_its_epoch_or_a_later_one() -> None:
     async def body() -> None:
         topic, loop = MemoryControl(), asyncio.get_running_loop()
         epoch = await topic.claim()
-        assert topic.control.newest_epoch("pods") == epoch
+        assert topic.control.newest_claims("pods") == {"pods": epoch}
         began_s = loop.time()
-        assert not await topic.control.released("pods", epoch, within_s=1.0)
+        assert not await topic.control.released({"pods": epoch}, within_s=1.0)
         assert loop.time() == began_s + 1.0
         async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(topic.control.released("pods", epoch, within_s=1.0))
+            waiting = tasks.create_task(topic.control.released({"pods": epoch}, within_s=1.0))
             await asyncio.sleep(0.2)
             await topic.control.write("release", "pods", {"epoch": epoch})
         assert waiting.result()
         assert loop.time() < began_s + 1.5
-        assert await topic.control.released("pods", epoch - 1, within_s=1.0)
+        assert await topic.control.released({"pods": epoch - 1}, within_s=1.0)
         await topic.control.forget("pods")
         assert ("release/pods", None) in topic.records
 
