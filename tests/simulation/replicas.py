@@ -62,7 +62,7 @@ class Runner(StreamRunner):
     replica: Replica
 
     async def _topic_ready(self) -> int:
-        self._context.sink.open(TOPIC, STREAM, self.restart, made=False)
+        self._context.sink.open(TOPIC, self.spec.id, self.restart, made=False)
         return 1 << 20
 
     def _reader(self) -> LogReader:
@@ -305,10 +305,9 @@ PLANTS: dict[str, tuple[Faults, Rules, str]] = {
 class ReplicaWorld(World):
     """A run with three replicas."""
 
-    def __init__(self, seed: int, faults: Faults, rules: Rules) -> None:
-        super().__init__(
-            seed, calm=Shape(snapshot_interval_s=random.Random(seed).choice([0.0, 5.0]))
-        )
+    def __init__(self, seed: int, faults: Faults, rules: Rules, shape: Shape | None = None) -> None:
+        interval_s = random.Random(seed).choice([0.0, 5.0])
+        super().__init__(seed, calm=shape or Shape(snapshot_interval_s=interval_s))
         rng = self.rng
         self.faults, self.rules = faults, rules
         self.plan.names, self.plan.churn_s, self.plan.forgets = "abcdefgh", 0.1, 0.0

@@ -400,12 +400,23 @@ class StreamControl(WriterControl):
                 found[partition] = origins[partition]
         return found
 
-    def starting_point(self, partitions: int, own: Sequence[int] | None = None) -> Value | None:
+    def starting_point(
+        self,
+        partitions: int,
+        own: Sequence[int] | None = None,
+        *,
+        former: StreamControl | None = None,
+    ) -> Value | None:
         """The `from` of a claim that is made now, None for the start of each partition.
 
         Args:
-            own: the partitions of a part."""
-        starts = self.starts(partitions)
+            own: the partitions of a part.
+            former: counts for the partitions that nobody has claimed since."""
+        starts = {
+            partition: origin
+            for partition, origin in (former.starts(partitions) if former else {}).items()
+            if self.newest(partition) is None
+        } | self.starts(partitions)
         if own is None:
             return from_value(starts, partitions)
         return from_value({each: starts[each] for each in own if each in starts}, None)

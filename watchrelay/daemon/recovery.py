@@ -122,7 +122,7 @@ class LogReader:
                 log.warning("skipping records that do not follow the record contract", extra=extra)
             self.refused += 1
             return None
-        if content.stream != self._spec.id:
+        if content.stream != self._spec.stream:
             return None
         if type(content) is MarkerRecord and (
             other := other_cluster(record.headers, self._spec.cluster)
@@ -148,26 +148,27 @@ async def resume(
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim."""
     began_s, read = clock.now_s(), 0
-    recoveries = [
-        LogRecovery(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)
-    ]
+    recoveries = {
+        partition: LogRecovery(spec.stream, partition, pack=store.pack)
+        for partition in spec.own_partitions
+    }
 
     def take(partition: int, records: list[Decoded]) -> None:
         nonlocal read
         read += len(records)
         recoveries[partition].apply(records)
-        store.loading([recovery.entries for recovery in recoveries])
+        store.loading([recovery.entries for recovery in recoveries.values()])
 
     places = relay.to_read
     # Where our claim is the very first record there is nothing to read: a new topic costs no
     # consumer.
     spans = [
         OffsetRange(partition, start, stop + 1 if stop else 0)
-        for partition, (start, stop) in enumerate(places)
+        for partition, (start, stop) in places.items()
     ]
     whole = await reader.spans(spans, take)
     decision = decide(
-        recoveries,
+        list(recoveries.values()),
         config=spec.config_hash,
         from_start=whole,
         recreated=recreated,
@@ -180,7 +181,7 @@ async def resume(
             extra={"stream": spec.id},
         )
         for partition in decision.partitions:
-            recoveries[partition] = LogRecovery(spec.id, partition, pack=store.pack)
+            recoveries[partition] = LogRecovery(spec.stream, partition, pack=store.pack)
         await reader.spans(
             [
                 OffsetRange(partition, None, places[partition][1] + 1)
@@ -189,9 +190,9 @@ async def resume(
             take,
         )
         decision = decide(
-            recoveries,
+            list(recoveries.values()),
             config=spec.config_hash,
-            from_start=range(spec.partitions),
+            from_start=recoveries,
             foreign=foreign,
             bookmarks=spec.plan.bookmarks,
         )
@@ -199,16 +200,16 @@ async def resume(
     if isinstance(decision, FirstSnapshot) and decision.unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
-    highest = max((recovery.highest for recovery in recoveries), default=0)
+    highest = max((recovery.highest for recovery in recoveries.values()), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):
             raise ForeignRecords(why)
         raise EpochAhead(spec.id, highest, epoch)
-    for recovery in recoveries:
+    for recovery in recoveries.values():
         epoch_read, last = recovery.state.epoch, recovery.state.last
         if epoch_read == epoch and (last > 1 or recovery.claimed < epoch):
             raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
-    result = recovered_state(recoveries, decision)
+    result = recovered_state(list(recoveries.values()), decision)
     if fresh:
         store.loading(())
     else:
@@ -216,7 +217,7 @@ async def resume(
             interleaved(result.states),
             skip=result.skip,
             newest=result.newest,
-            frontiers=result.frontiers,
+            frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
         )
     relay.resume(result)
     log.info(

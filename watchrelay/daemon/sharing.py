@@ -224,6 +224,10 @@ class Sharing:
             and (not self._assignment.own[stream] or self._api_answered_s >= self._given_s[stream])
         )
 
+    def writes(self, stream: str) -> bool:
+        """Whether this replica writes the stream, or is about to claim it."""
+        return stream in self._tenures
+
     def claiming(self, stream: str, end: Callable[[], None]) -> None:
         """The claim begins. `end` is called when the stream is not to be claimed any more, and,
         once it was claimed, when a newer claim is read."""

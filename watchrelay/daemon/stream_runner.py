@@ -142,6 +142,7 @@ class StreamRunner:
         """The topic holds records that no claim explains, newer than the last whole state."""
         self._tenure_over = False
         """Another replica writes the stream, or will: this one stands by."""
+        self._ends_with_tenure = False
         self._unexpected = UnexpectedErrors()
 
     def _new_metrics(self) -> StreamMetrics:
@@ -153,6 +154,13 @@ class StreamRunner:
         self._deadline_s = deadline_s
         self._stopping = True
         self._ended.set()
+
+    def end_with_tenure(self) -> None:
+        """Ask for the end once another replica, or part, has claimed what this writes."""
+        self._ends_with_tenure = True
+        sharing = self._context.sharing
+        if sharing is None or not sharing.writes(self.spec.id):
+            self.stop(deadline_s=clock.now_s())
 
     def restart(self, why: str) -> None:
         """What the stream is built on is lost: claim and read back as at a start."""
@@ -267,6 +275,7 @@ class StreamRunner:
             self._status.renew()
             self._status.objects = 0
             self._status.epoch = self._status.frontier = None
+            self._stopping = self._stopping or self._ends_with_tenure
         return over
 
     def _show_end(self, error: Exception | None, wait_s: float) -> None:
@@ -322,7 +331,9 @@ class StreamRunner:
         except TopicRefused as error:
             await self._wait_claimable(error)
             return None
-        if any(start is not None and start > claimed_at for start, claimed_at in relay.to_read):
+        if any(
+            start is not None and start > claimed_at for start, claimed_at in relay.to_read.values()
+        ):
             self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
                 "from: it was recreated"
@@ -429,7 +440,7 @@ class StreamRunner:
         Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
         control = self._context.control
         described, own = control.described_streams(), control.described(self.spec.id)
-        formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
+        formats = KeyFormats(described if own is None else {**described, self.spec.stream: own})
         self.spec = formats.kept(self.planned.spec)
         planned = [formats.kept(each) for each in self._context.planned]
         if reason := pinned_conflict(self.spec, own) or topic_conflict(
@@ -529,7 +540,7 @@ class StreamRunner:
         """Where the control topic does not know the stream, its own topic tells who wrote it."""
         spec, connection = self.spec, self._context.connection
         found = await self._until_usable(
-            lambda: written(connection, spec.topic, spec.id, cluster=spec.cluster)
+            lambda: written(connection, spec.topic, spec.stream, cluster=spec.cluster)
         )
         self._status.recovered("stream")
         extra = {"stream": spec.id, "topic": spec.topic, "epoch": found.epoch}
@@ -550,7 +561,7 @@ class StreamRunner:
         resumed = store.listed
         self._watcher = Watcher(
             self.spec.id,
-            self.spec.plan,
+            self.spec.own_plan,
             source=context.client,
             outlet=Reflector(
                 store,

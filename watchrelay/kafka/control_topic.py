@@ -228,10 +228,8 @@ class ControlTopic:
             partitions: of the whole stream."""
         await self._caught_up.wait()
         whole, part = stream_and_part(stream)
-        held = self._state.of(whole)
-        return (held if held.last_claimed >= 0 else self._former.of(whole)).starting_point(
-            partitions, part.partitions(partitions) if part.of > 1 else None
-        )
+        own = part.partitions(partitions) if part.of > 1 else None
+        return self._state.of(whole).starting_point(partitions, own, former=self._former.of(whole))
 
     def outclaimed(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
         """A newer claim than that of `epoch` was read, of `stream` or a partition of it. With
@@ -290,6 +288,17 @@ class ControlTopic:
         if held.description is None or not held.parts:
             held = held if held.index else self._unrestored(whole)
         return held.newest_index(part)
+
+    def indexes(self, stream: str) -> dict[str, dict[str, object]]:
+        """The newest index record of the stream, or of each part that now writes it; {} of those
+        that have none."""
+        held = self._state.of(stream)
+        claimants = {each.claimed for each in self._claimants(stream)}
+        return {
+            name: each.index or {}
+            for name, each in ((stream, held), *held.parts.items())
+            if each.claimed in claimants
+        }
 
     def described(self, stream: str) -> dict[str, object] | None:
         """The newest `stream/<stream>` record."""

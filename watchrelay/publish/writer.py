@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from watchrelay.contract.control import Origin, claim_origins
 from watchrelay.contract.records import CloudEvents, encoder_for
 from watchrelay.contract.wire import Batch, Reason, Receipt
 from watchrelay.core import clock
@@ -110,7 +111,7 @@ class StreamRelay:
         )
         raw_bytes = min(SOFT_BYTES, queue_bytes // 2)
         self._queues = StreamQueues(
-            spec.partitions,
+            spec.own_partitions,
             raw_bytes=raw_bytes,
             packed_max=self._oversize.fits_bytes,
             oversize=self._oversize.fit,
@@ -234,7 +235,7 @@ class StreamRelay:
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._in_group(self._send_claims)
         if self._foreign_records is not None:
-            checked = [queue.claimed_at + 1 for queue in queues.partitions]
+            checked = {queue.partition: queue.claimed_at + 1 for queue in queues.partitions}
             self._repair = StaleRecordRepair(stream, self._epoch, self._foreign_records, checked)
         return self._epoch
 
@@ -248,13 +249,14 @@ class StreamRelay:
         self._check_ownership()
 
     @property
-    def to_read(self) -> list[tuple[int | None, int]]:
-        """Per partition, the offsets to read back: the starting point (None: the earliest) and that
+    def to_read(self) -> dict[int, tuple[int | None, int]]:
+        """By partition, the offsets to read back: the starting point (None: the earliest) and that
         of our claim. Legal after `claim`."""
-        begin = None if self._starting_point is None else self._starting_point.get("begin")
-        starts = begin if isinstance(begin, list) else [None] * self.spec.partitions
-        claims = (queue.claimed_at for queue in self._queues.partitions)
-        return list(zip(starts, claims, strict=True))
+        starts = claim_origins(self._starting_point, self.spec.partitions)
+        return {
+            queue.partition: (starts.get(queue.partition, Origin()).offset, queue.claimed_at)
+            for queue in self._queues.partitions
+        }
 
     def resume(self, recovered: RecoveredState) -> None:
         """Continue from the recovered log; call it after `claim` and before `run`."""
@@ -384,7 +386,7 @@ class StreamRelay:
 
     def _confirmation(self) -> Confirmation:
         """Heartbeats queued now confirm the state of now."""
-        return Confirmation(frozenset(range(self.spec.partitions)), self._queues.number)
+        return Confirmation(frozenset(self._queues.by_partition), self._queues.number)
 
     def _first_heartbeat(self) -> None:
         confirmation = None if self._status.list_due else self._confirmation()
@@ -583,7 +585,7 @@ class StreamRelay:
         self._snapshot = snapshot = Snapshot(
             f"{self._epoch}-{self._snapshots}",
             keys=keys,
-            partitions=self.spec.partitions,
+            partitions=len(self._queues.partitions),
             began_at_s=now_s,
             requests=requests,
         )
@@ -599,7 +601,7 @@ class StreamRelay:
         snapshot, queues = self._snapshot, self._queues
         if snapshot is None or isinstance(self._phase, Draining):
             return
-        now_ms, partitions, place = self._wall_ms(), queues.partitions, snapshot.place
+        now_ms, partitions, place = self._wall_ms(), queues.by_partition, snapshot.place
         # the rest is for live events, which would void the snapshot over the bound
         room_bytes = self._queue_bytes // 2
         if snapshot.unfinished and queues.held_bytes <= room_bytes:
@@ -613,7 +615,7 @@ class StreamRelay:
                 ),
                 lambda key, entry: queues.push_member(key, entry, time_ms=now_ms),
             )
-            if not any(queue.waiting or queue.outstanding for queue in partitions):
+            if not any(queue.waiting or queue.outstanding for queue in queues.partitions):
                 # a step that only passed keys over: no receipt will wake us
                 self._flush_trigger.now()
         self._backpressure.snapshot_stepped(

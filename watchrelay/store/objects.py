@@ -85,7 +85,7 @@ class Store:
         the next list misses them too."""
         self._loading: Sequence[Mapping[bytes, Entry]] = ()
         self._skip: dict[bytes, str] = {}
-        self._frontiers: Sequence[str] = ()
+        self._frontiers: Mapping[int, str] = {}
         """By partition, up to which resourceVersion its changes are on the log; empty where a
         replay begins at or behind all of them."""
         self._skip_until = ""
@@ -164,7 +164,7 @@ class Store:
         *,
         skip: Mapping[bytes, str],
         newest: str,
-        frontiers: Sequence[str] = (),
+        frontiers: Mapping[int, str] | None = None,
     ) -> None:
         """Take the state recovered from the log; the next list is a difference from it, by content.
 
@@ -180,8 +180,9 @@ class Store:
         self._loading = ()
         self.listed = True
         self._by_content = True
-        self._skip, self._frontiers = dict(skip), frontiers
-        self._skip_until = max([newest, *frontiers], key=lambda version: (len(version), version))
+        self._skip, self._frontiers = dict(skip), frontiers or {}
+        known = [newest, *self._frontiers.values()]
+        self._skip_until = max(known, key=lambda version: (len(version), version))
 
     def passed(self, version: str) -> None:
         """Note that the watch has passed `version`."""
@@ -189,7 +190,7 @@ class Store:
             self._forget_log()
 
     def _forget_log(self) -> None:
-        self._skip, self._frontiers = {}, ()
+        self._skip, self._frontiers = {}, {}
         self._skip_until, self._by_content = "", False
 
     # ---- the watch ----
@@ -251,7 +252,7 @@ class Store:
             return True
         if not self._frontiers:
             return False
-        frontier = self._frontiers[partition_of(key, self._partitions)]
+        frontier = self._frontiers.get(partition_of(key, self._partitions), "")
         return version == frontier or _older(version, frontier)
 
     def clear(self, resource_version: str) -> list[ObjectChange]:

@@ -270,6 +270,20 @@ ENTRIES = {
     "- resource: componentstatuses": [
         "4: resources[0].resource: componentstatuses cannot be listed and watched"
     ],
+    "- resource: pods\n  partitions: 2\n  split: 3": [
+        (
+            "6: resources[0].split: 3 is over the 2 partitions of the topic: a part without a "
+            "partition has nothing to write (set split to 2 or less, or partitions to 3 or more "
+            "for a topic that does not exist yet)"
+        )
+    ],
+    "- resource: pods\n  name: one\n  partitions: 2\n  split: 2": [
+        (
+            "7: resources[0].split: cannot be combined with name, which is a single object (leave "
+            "the key out)"
+        )
+    ],
+    "- resource: pods\n  split: 0": ["5: resources[0].split: must be at least 1, not 0"],
     "- resource: pods\n  namespaces: [Shop]": [
         '5: resources[0].namespaces[0]: "Shop" is not a namespace (without the key all are watched): use small letters, digits and hyphens, at most 63'
     ],

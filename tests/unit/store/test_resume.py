@@ -43,7 +43,7 @@ def resumed(
     *objects: tuple[str, int],
     skip: dict[str, int] | None = None,
     newest: int = 0,
-    frontiers: tuple[str, ...] = (),
+    frontiers: dict[int, str] | None = None,
     **options: object,
 ) -> Store:
     store = widgets(**options)
@@ -107,7 +107,7 @@ def test_what_a_younger_partition_has_forgotten_does_not_rise_in_a_replay_for_an
     writer has brought further: of what lived and died before that its log has nothing."""
     young, old = partition_of(b"n/a", 3), partition_of(b"n/c", 3)
     assert young != old
-    frontiers = tuple("20" if partition == young else "10" for partition in range(3))
+    frontiers = {partition: "20" if partition == young else "10" for partition in range(3)}
     store = resumed(newest=15, frontiers=frontiers)
     replay = [frame("a", 11), frame("a", 12, body=2), frame("a", 20), frame("a", 20, "DELETED")]
     applied = store.apply(replay)
