@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from tests.simulation.process import HEARTBEAT_S, STREAM, Shape, now_s
 from tests.simulation.replicas import (
     OWNED_WITHIN_S,
+    AwaitsNoRelease,
     Faults,
     Replica,
     ReplicaWorld,
@@ -35,6 +36,8 @@ from watchrelay.store.transform import Transform
 
 PARTITIONS = 4
 RESIZES = Faults(("resize",), every_s=(3.0, 12.0), count=4)
+ONE_BY_ONE = Faults(("resize",), every_s=(3.0, 12.0), count=5)
+"""Each edit once the one before is in force everywhere: nothing stale is written."""
 ALL = Faults(("resize", "resize", "stop", "suspend", "kill"), every_s=(3.0, 15.0), count=5)
 """What happens, the edits among it."""
 YOUNG = Faults(("resize", "resize", "suspend"), every_s=(2.0, 5.0), count=10)
@@ -198,7 +201,8 @@ class PartWorld(ReplicaWorld):
         self.note("resize", self.count)
         for replica in self.rng.sample(self.part_replicas(), len(self.living())):
             tasks.create_task(self._edit(replica, _Edit(self.count, self.edits)))
-        if self.rng.random() < 0.5:
+        if self.faults is ONE_BY_ONE or self.rng.random() < 0.5:
+            await asyncio.sleep(_EDITED_WITHIN_S)
             await self._owned(OWNED_WITHIN_S + _EDITED_WITHIN_S)
 
     async def _edit(self, replica: PartReplica, edit: _Edit) -> None:
@@ -242,6 +246,7 @@ class PartWorld(ReplicaWorld):
 
 
 PLANTS: dict[str, tuple[Faults, Rules, str]] = {
+    "no release": (ONE_BY_ONE, Rules(runner=AwaitsNoRelease), "stale records"),
     "frontiers forgotten": (YOUNG, Rules(runner=ForgetsFrontiers), "goes back in time"),
 }
 """By name: the faults in which it is seen, the broken rule, the sign."""
@@ -254,6 +259,8 @@ def run(seed: int, faults: Faults, rules: Rules | None = None) -> PartWorld:
         world = PartWorld(seed, faults, rules or Rules())
         await world.play()
         world.judge()
+        if faults is ONE_BY_ONE and world.stale:
+            world.broken.append(f"{world.stale} stale records")
         return world
 
     with asyncio.Runner(loop_factory=SuspendingLoop) as runner:
@@ -262,6 +269,6 @@ def run(seed: int, faults: Faults, rules: Rules | None = None) -> PartWorld:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    for each in (RESIZES, ALL):
+    for each in (RESIZES, ONE_BY_ONE, ALL):
         world = run(int(sys.argv[1]), each)
         print(each.kinds, world.broken, world.stale)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.parts import ALL, PLANTS, RESIZES, run
+from tests.simulation.parts import ALL, ONE_BY_ONE, PLANTS, RESIZES, run
 from tests.simulation.replicas import Faults
 
 SEEDS = 12
@@ -24,7 +24,7 @@ def quiet(no_cover: None) -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("faults", [RESIZES, ALL], ids=["resizes", "all"])
+@pytest.mark.parametrize("faults", [RESIZES, ONE_BY_ONE, ALL], ids=["resizes", "one by one", "all"])
 def test_each_part_has_one_owner_again_and_readers_see_one_right_stream(faults: Faults) -> None:
     broken = {seed: world.broken for seed in range(SEEDS) if (world := run(seed, faults)).broken}
     assert not broken, "play one again: python -m tests.simulation.parts SEED"

@@ -287,7 +287,7 @@ class WriterControl:
     """The newest epoch of which a release was read; -1 for none."""
     origin: Value | None = None
     """The `from` of the newest claim."""
-    partitions: list[int] | None = None
+    partitions: frozenset[int] | None = None
     """Those that the newest claim names; None: all."""
     index: Value | None = None
 
@@ -365,7 +365,8 @@ class StreamControl(WriterControl):
         """Whether every partition was claimed by a part behind the newest claim under the stream's
         own key, which names partitions."""
         owners = [self.newest(partition) for partition in range(partitions)]
-        return self.partitions != [] and not any(each is None or each is self for each in owners)
+        named = self.partitions is None or bool(self.partitions)
+        return named and not any(each is None or each is self for each in owners)
 
     def newest_index(self, part: Part) -> Value | None:
         """The oldest of the index records that are the newest of a partition of `part`; None where
@@ -478,7 +479,9 @@ class ControlState:
                 # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
                 first = writer.instances.setdefault(parsed["instance"], offset)
                 if first > writer.claimed:
-                    writer.claimed, writer.partitions = first, parsed.get("partitions")
+                    named = parsed.get("partitions")
+                    writer.claimed = first
+                    writer.partitions = None if named is None else frozenset(named)
                     writer.holder, writer.origin = parsed.get("holder"), parsed.get("from")
             case "stream":
                 _describe(held, stream, parsed)

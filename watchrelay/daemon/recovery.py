@@ -65,6 +65,7 @@ class LogReader:
         `turn` is held by each attempt at the spans of a resume; `read` is of a few records
         and waits for none."""
         self._spec, self._connection, self._sink = spec, connection, sink
+        self._stream = spec.stream
         self._failed, self._succeeded, self._turn = failed, succeeded, turn
         self.refused = 0
 
@@ -122,7 +123,7 @@ class LogReader:
                 log.warning("skipping records that do not follow the record contract", extra=extra)
             self.refused += 1
             return None
-        if content.stream != self._spec.stream:
+        if content.stream != self._stream:
             return None
         if type(content) is MarkerRecord and (
             other := other_cluster(record.headers, self._spec.cluster)

@@ -245,8 +245,10 @@ class Sharing:
 
     def may_finish(self, stream: str) -> bool:
         """Whether a writer that reads a newer claim may send what is queued: another replica was
-        assigned the stream, and this one cannot have been suspended."""
-        return stream not in self._assignment.own and not self.doubtful
+        assigned the stream, or this is a part that the config has no more; and this replica cannot
+        have been suspended."""
+        given_up = stream not in self._assignment.own or stream not in self._plans
+        return given_up and not self.doubtful
 
     def lost(self, stream: str) -> bool:
         """A newer claim than ours was read, or a record of its writer. Whether that is a writer

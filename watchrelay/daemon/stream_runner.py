@@ -323,7 +323,7 @@ class StreamRunner:
             self._epoch = await relay.claim(
                 self._highest_epoch,
                 recreated=self._topic_recreated or self._moved(),
-                awaits_release=bool(former),
+                awaits_release=bool(former) or self._takes_from_another_layout(),
             )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.restart(str(lost))
@@ -346,6 +346,12 @@ class StreamRunner:
         if self._context.sharing is not None:
             self._context.sharing.claimed(self.spec.id, self._epoch)
         return store, relay, await self._resumed(relay, store, reader)
+
+    def _takes_from_another_layout(self) -> bool:
+        """Whether replicas share the streams, and the stream was split otherwise: the writers of
+        those parts may be finishing, and then are not reported any more."""
+        claimed = self._context.control.newest_claims(self.spec.id)
+        return self._context.sharing is not None and not claimed.keys() <= {self.spec.id}
 
     async def _assigned(self) -> str:
         """Stand by until this replica may claim the stream: who writes it and hands it over, "" if

@@ -94,6 +94,8 @@ class ControlTopic:
             rng=self._rng,
         )
         self._state = ControlState()
+        self._newest: dict[str, list[WriterControl]] = {}
+        """What `_claimants` found since the last record was read."""
         self._former = ControlState()
         """The content of the lost topic."""
         self._lives = 0
@@ -196,14 +198,18 @@ class ControlTopic:
         return held if part.of == 1 else held.parts.get(stream) or WriterControl()
 
     def _claimants(self, stream: str) -> list[WriterControl]:
-        """The owners of the newest claims of its partitions."""
+        """The owners of the newest claims of its partitions, oldest first."""
+        if (known := self._newest.get(stream)) is not None:
+            return known
         whole, part = stream_and_part(stream)
         held = self._state.of(whole)
-        if not held.parts or held.description is None:
-            return [self._writer(stream)]
-        found = map(held.newest, part.partitions(held.description["partitions"]))
-        by_claim = {each.claimed: each for each in found if each is not None}
-        return [by_claim[claimed] for claimed in sorted(by_claim)]
+        claimants = [self._writer(stream)]
+        if held.parts and held.description is not None:
+            found = map(held.newest, part.partitions(held.description["partitions"]))
+            by_claim = {each.claimed: each for each in found if each is not None}
+            claimants = [by_claim[claimed] for claimed in sorted(by_claim)]
+        self._newest[stream] = claimants
+        return claimants
 
     def blocked(self, stream: str) -> str:
         """Why `stream` cannot be claimed, with the cure; "" when it can."""
@@ -405,6 +411,7 @@ class ControlTopic:
 
     def take(self, record: Any) -> None:
         """The next record."""
+        self._newest.clear()
         try:
             refuse_unreadable(dict(record.headers))
             if odd := self._state.read(record.offset, record.key, record.value):
@@ -443,6 +450,7 @@ class ControlTopic:
         """The topic is another, and with its offsets all claims start over."""
         self._former, self._state = remembered(self._former, self._state), ControlState()
         self._lives += 1
+        self._newest.clear()
         self._read = 0
         self._caught_up.clear()
         self._restored.clear()
