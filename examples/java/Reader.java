@@ -718,34 +718,95 @@ public final class Reader {
       return origins;
     }
 
-    /** By partition and stream: the index record of the newest claim's epoch, else the `from` of that claim, else the start. */
-    private static List<Map<String, Origin>> control(JsonNode vector) {
-      Map<String, JsonNode> described = new HashMap<>();
-      Map<String, JsonNode> index = new HashMap<>();
-      Map<String, Map<String, Long>> instances = new HashMap<>();
-      Map<String, Long> claimed = new HashMap<>();
-      Map<String, JsonNode> from = new HashMap<>();
-      for (JsonNode record : vector.get("control")) {
-        String[] key = record.get("key").asText().split("/", 2);
-        String stream = key[1];
-        JsonNode value = parse(record.get("value"));
-        switch (key[0]) {
-          case "stream" -> described.put(stream, value);
-          case "snapshot" -> index.put(stream, value);
-          case "claim" -> {
-            if (value.isNull()) {
-              claimed.remove(stream);
-              instances.remove(stream);
-              continue;
-            }
-            var known = instances.computeIfAbsent(stream, name -> new HashMap<>());
-            long first = known.computeIfAbsent(value.get("instance").asText(), name -> record.get("offset").asLong());
-            if (first > claimed.getOrDefault(stream, -1L)) {
-              claimed.put(stream, first);
-              from.put(stream, value.get("from"));
+    /** The newest claim under one key of the control topic: of a stream, or of a part as `pods%0/4`. */
+    private static final class Claimed {
+      final Map<String, Long> instances = new HashMap<>();
+      long offset = -1;
+      JsonNode claim;
+      JsonNode index;
+
+      boolean names(int partition) {
+        JsonNode partitions = claim == null ? null : claim.get("partitions");
+        return claim != null && (partitions == null || contains(partitions, partition));
+      }
+
+      /** Where a partition starts: the index record of this claim's epoch, else the `from` of the claim, else the start. */
+      Origin origin(int partition, int partitions, long epochBase) {
+        boolean counts = index != null && !index.isNull() && index.get("epoch").asLong() == epochBase + offset;
+        if (counts && covers(partitions)) {
+          for (JsonNode each : index.get("partitions")) {
+            if (each.get("partition").asInt() == partition) {
+              return new Origin(each.get("begin").asLong(), index.get("snapshot").asText());
             }
           }
-          default -> { } // a release, or a kind of a later version: nothing for a reader
+        }
+        JsonNode from = claim.get("from");
+        JsonNode begin = from == null || from.isNull() ? null : from.get("begin");
+        String name = Integer.toString(partition);
+        if (begin != null && begin.isArray() && begin.size() == partitions) {
+          return new Origin(begin.get(partition).asLong(), from.get("snapshot").asText());
+        }
+        if (begin != null && begin.isObject() && begin.has(name)) {
+          return new Origin(begin.get(name).asLong(), from.get("snapshot").get(name).asText());
+        }
+        return new Origin(null, "");
+      }
+
+      /** Whether the index record is of exactly the partitions that the claim names. */
+      private boolean covers(int partitions) {
+        Set<Integer> listed = new HashSet<>();
+        index.get("partitions").forEach(each -> listed.add(each.get("partition").asInt()));
+        Set<Integer> claimed = new HashSet<>();
+        for (int partition = 0; partition < partitions; partition++) {
+          if (names(partition)) {
+            claimed.add(partition);
+          }
+        }
+        return listed.equals(claimed) && index.get("partitions").size() == claimed.size();
+      }
+
+      private static boolean contains(JsonNode partitions, int partition) {
+        for (JsonNode each : partitions) {
+          if (each.asInt() == partition) {
+            return true;
+          }
+        }
+        return false;
+      }
+    }
+
+    private static final Pattern CONTROL_KEY = Pattern.compile("(stream|claim|snapshot)/([^%]+)(?:%(\\d+)/(\\d+))?");
+
+    /** By partition and stream: where the newest claim that names the partition has it start. Other records are ignored. */
+    private static List<Map<String, Origin>> control(JsonNode vector) {
+      Map<String, JsonNode> described = new HashMap<>();
+      Map<String, Map<String, Claimed>> claims = new HashMap<>();
+      for (JsonNode record : vector.get("control")) {
+        Matcher key = CONTROL_KEY.matcher(record.get("key").asText());
+        boolean known = key.matches();
+        boolean ofPart = known && key.group(3) != null;
+        if (!known || (ofPart && (key.group(1).equals("stream") || Integer.parseInt(key.group(3)) >= Integer.parseInt(key.group(4))))) {
+          continue; // a release, or a kind or key of a later version: nothing for a reader
+        }
+        String stream = key.group(2);
+        JsonNode value = parse(record.get("value"));
+        if (key.group(1).equals("stream")) {
+          described.put(stream, value);
+          continue;
+        }
+        String writer = ofPart ? key.group(3) + "/" + key.group(4) : "";
+        Map<String, Claimed> ofStream = claims.computeIfAbsent(stream, name -> new HashMap<>());
+        Claimed claimed = ofStream.computeIfAbsent(writer, name -> new Claimed());
+        if (key.group(1).equals("snapshot")) {
+          claimed.index = value;
+        } else if (value.isNull()) {
+          ofStream.remove(writer);
+        } else {
+          long first = claimed.instances.computeIfAbsent(value.get("instance").asText(), name -> record.get("offset").asLong());
+          if (first > claimed.offset) {
+            claimed.offset = first;
+            claimed.claim = value;
+          }
         }
       }
       List<Map<String, Origin>> origins = new ArrayList<>();
@@ -755,31 +816,17 @@ public final class Reader {
           return;
         }
         int partitions = description.get("partitions").asInt();
-        long epoch = description.get("epochBase").asLong() + claimed.getOrDefault(stream, -1L);
-        JsonNode held = index.get(stream);
-        boolean counts = claimed.containsKey(stream) && held != null && !held.isNull() && held.get("epoch").asLong() == epoch;
-        List<Origin> point = counts && held.get("partitions").size() == partitions ? indexed(held) : claimedFrom(from.get(stream), partitions);
+        long epochBase = description.get("epochBase").asLong();
         for (int partition = 0; partition < partitions; partition++) {
-          origins.get(partition).put(stream, point.get(partition));
+          Claimed newest = null;
+          for (Claimed each : claims.getOrDefault(stream, Map.of()).values()) {
+            newest = each.names(partition) && (newest == null || each.offset > newest.offset) ? each : newest;
+          }
+          Origin origin = newest == null ? new Origin(null, "") : newest.origin(partition, partitions, epochBase);
+          origins.get(partition).put(stream, origin);
         }
       });
       return origins;
-    }
-
-    private static List<Origin> indexed(JsonNode index) {
-      Origin[] point = new Origin[index.get("partitions").size()];
-      String snapshot = index.get("snapshot").asText();
-      index.get("partitions").forEach(each -> point[each.get("partition").asInt()] = new Origin(each.get("begin").asLong(), snapshot));
-      return List.of(point);
-    }
-
-    private static List<Origin> claimedFrom(JsonNode from, int partitions) {
-      List<Origin> point = new ArrayList<>();
-      boolean given = from != null && !from.isNull() && from.get("begin").size() == partitions;
-      for (int partition = 0; partition < partitions; partition++) {
-        point.add(given ? new Origin(from.get("begin").get(partition).asLong(), from.get("snapshot").asText()) : new Origin(null, ""));
-      }
-      return point;
     }
 
     private static JsonNode parse(JsonNode text) {

@@ -109,7 +109,7 @@ class _Stages:
         spec = StreamSpec("pods", "bench", TOPIC, PARTITIONS, WatchPlan(self._selection), "0" * 16)
         self._encoder = CloudEvents(spec, 1)
         self._queues = StreamQueues(
-            PARTITIONS,
+            range(PARTITIONS),
             raw_bytes=1 << 40,
             packed_max=1 << 20,
             oversize=lambda key, value, entry, published: (value or b"", ""),

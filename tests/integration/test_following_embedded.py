@@ -43,7 +43,7 @@ async def test_logs_are_followed_through_an_outage_and_each_record_is_taken_once
         second.urgent = True
         follower.hurry()
         await running.sink.deliver(of("u", "pods", 700))
-        await until(lambda: second.next == [705])
+        await until(lambda: second.next == {0: 705})
         assert second.offsets == [*range(705)]
         assert first.why == second.why == ""
         follower.unfollow(first)

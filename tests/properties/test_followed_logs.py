@@ -53,7 +53,7 @@ def in_pieces(rig: Rig, data: st.DataObject) -> RecoveredState:
         count = data.draw(st.integers(1, len(left[partition])))
         fold.take(partition, left[partition][:count])
         left[partition] = left[partition][count:]
-    return recovered(rig, fold.recoveries)
+    return recovered(rig, list(fold.recoveries.values()))
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -102,7 +102,7 @@ class Story:
             1,
         )
         self.queues = StreamQueues(
-            PARTITIONS,
+            range(PARTITIONS),
             raw_bytes=1000,
             packed_max=1 << 20,
             oversize=self._fit,

@@ -37,7 +37,7 @@ from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.world import Kinds
 from tests.support.producefake import batch_head
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
-from watchrelay.contract.control import Origin, starting_point
+from watchrelay.contract.control import Origin, from_value, index_origins
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.contract.state import Ignored
 from watchrelay.contract.wire import WireRecord
@@ -170,7 +170,8 @@ class NewestIndex(Control):
         """As the real one, but for the epoch."""
         claimed = await super().origin(stream, partitions)
         index = self.index(stream)
-        return claimed if index is None else starting_point(index, partitions) or claimed
+        origins = {} if index is None else index_origins(index, range(partitions))
+        return from_value(origins, partitions) or claimed
 
 
 class DeafLife(Life):

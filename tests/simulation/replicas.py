@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ class Runner(StreamRunner):
     replica: Replica
 
     async def _topic_ready(self) -> int:
-        self._context.sink.open(TOPIC, STREAM, self.restart, made=False)
+        self._context.sink.open(TOPIC, self.spec.id, self.restart, made=False)
         return 1 << 20
 
     def _reader(self, spec: StreamSpec, turn: asyncio.Semaphore) -> LogReader:
@@ -339,7 +339,7 @@ class AwaitsNoRelease(Runner):
 class NoRest(Standby):
     """Takes over with what was read before the claim."""
 
-    async def read_rest(self, spec: StreamSpec, stops: Sequence[int]) -> LogFold | None:
+    async def read_rest(self, spec: StreamSpec, stops: Mapping[int, int]) -> LogFold | None:
         return self._fold
 
 
@@ -365,10 +365,9 @@ PLANTS: dict[str, tuple[Faults, Rules, str]] = {
 class ReplicaWorld(World):
     """A run with three replicas."""
 
-    def __init__(self, seed: int, faults: Faults, rules: Rules) -> None:
-        super().__init__(
-            seed, calm=Shape(snapshot_interval_s=random.Random(seed).choice([0.0, 5.0]))
-        )
+    def __init__(self, seed: int, faults: Faults, rules: Rules, shape: Shape | None = None) -> None:
+        interval_s = random.Random(seed).choice([0.0, 5.0])
+        super().__init__(seed, calm=shape or Shape(snapshot_interval_s=interval_s))
         rng = self.rng
         self.faults, self.rules = faults, rules
         self.plan.names, self.plan.churn_s, self.plan.forgets = "abcdefgh", 0.1, 0.0

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from watchrelay.contract.control import starting_point
+from watchrelay.contract.control import from_value, index_origins
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import Fenced, RecordTooLarge
@@ -139,19 +139,19 @@ class FakeControl:
         """As the port says."""
         index = self.indexes.get(stream)
         if index is not None and index.get("epoch") == self.newest.get(stream):
-            return starting_point(index, partitions)
+            return from_value(index_origins(index, range(partitions)), partitions)
         return next(
             (origin for claimed, origin in reversed(self.claims) if claimed == stream), None
         )
 
-    def newest_epoch(self, stream: str) -> int | None:
+    def newest_claims(self, stream: str) -> dict[str, int]:
         """As the port says."""
-        return self.newest.get(stream)
+        return {stream: self.newest[stream]} if stream in self.newest else {}
 
-    async def released(self, stream: str, epoch: int, *, within_s: float) -> bool:
+    async def released(self, claims: Mapping[str, int], *, within_s: float) -> bool:
         """As the port says."""
         deadline_s = asyncio.get_running_loop().time() + within_s
-        while self.releases.get(stream, -1) < epoch:
+        while any(self.releases.get(stream, -1) < epoch for stream, epoch in claims.items()):
             if asyncio.get_running_loop().time() >= deadline_s:
                 return False
             await asyncio.sleep(0.01)

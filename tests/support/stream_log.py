@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from watchrelay.contract.partitioning import partition_of
@@ -88,9 +89,17 @@ class Writer:
     """
 
     def __init__(
-        self, spec: StreamSpec, logs: list[Log], *, epoch: int, before: Writer | None = None
+        self,
+        spec: StreamSpec,
+        logs: list[Log],
+        *,
+        epoch: int,
+        before: Writer | None = None,
+        own: Sequence[int] | None = None,
     ) -> None:
+        """`own`: the partitions of a part."""
         self.spec, self.logs, self.epoch = spec, logs, epoch
+        self.own = range(len(logs)) if own is None else own
         self._render = encoder_for(spec, epoch)
         self.held: list[dict[bytes, Said]] = (
             copy.deepcopy(before.held) if before else [{} for _ in logs]
@@ -210,7 +219,7 @@ class Writer:
     ) -> list[WireRecord]:
         """A marker on these partitions (all)."""
         records = []
-        for partition in range(len(self.logs)) if partitions is None else partitions:
+        for partition in self.own if partitions is None else partitions:
             held = self.held[partition].values()
             said = Marker(kind)
             if kind != "claim":
@@ -255,7 +264,9 @@ class Writer:
     def names(self) -> list[str]:
         """What is held, as `put` takes it."""
         cut = len(self.spec.key_prefix)
-        return sorted(key[cut:].decode().removeprefix("/") for held in self.held for key in held)
+        return sorted(
+            key[cut:].decode().removeprefix("/") for own in self.own for key in self.held[own]
+        )
 
     def snapshot(self, *, lose: tuple[str, ...] = ()) -> None:
         """Begin, everything held, end."""
@@ -269,13 +280,14 @@ class Writer:
         self.claim()
         self.begin()
         for name in names:
-            self.put(name, verb="added", reason="snapshot")
+            if partition_of(self.key(name), len(self.logs)) in self.own:
+                self.put(name, verb="added", reason="snapshot")
         self.end()
 
     def index(self) -> dict[str, object]:
         """The control topic's record of the last snapshot, as far as readers look at it."""
-        lasts = [last for last in self.last_snapshot if last is not None]
-        assert len(lasts) == len(self.logs), "not every partition has a complete snapshot"
+        lasts = {own: last for own in self.own if (last := self.last_snapshot[own]) is not None}
+        assert len(lasts) == len(self.own), "not every partition has a complete snapshot"
         places = [
             {
                 "partition": partition,
@@ -284,17 +296,25 @@ class Writer:
                 "count": 0,
                 "digest": "0" * 16,
             }
-            for partition, (_, begin) in enumerate(lasts)
+            for partition, (_, begin) in lasts.items()
         ]
         return {
-            "snapshot": lasts[0][0], "epoch": self.epoch, "rv": str(self.version), "time": "2026-01-02T03:04:05.006Z", "count": 0,
+            "snapshot": lasts[self.own[0]][0], "epoch": self.epoch, "rv": str(self.version), "time": "2026-01-02T03:04:05.006Z", "count": 0,
             "requests": [], "partitions": places,
         }  # fmt: skip
 
     def origin(self) -> dict[str, object]:
-        """The `from` that a claim made of that index has."""
+        """The `from` that a claim of the whole stream made of that index has."""
         lasts = [last for last in self.last_snapshot if last is not None]
         return {"snapshot": lasts[0][0], "begin": [begin for _, begin in lasts]}
+
+    def origin_of(self, *partitions: int) -> dict[str, object]:
+        """The `from` of a claim of a part."""
+        lasts = {str(own): last for own in partitions if (last := self.last_snapshot[own])}
+        return {
+            "snapshot": {own: snapshot for own, (snapshot, _) in lasts.items()},
+            "begin": {own: begin for own, (_, begin) in lasts.items()},
+        }
 
 
 def replace_marker(said: Marker, **more: object) -> Marker:

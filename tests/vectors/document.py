@@ -86,9 +86,12 @@ def description(
     }
 
 
-def claim(instance: str, origin: dict[str, object] | None = None) -> dict[str, object]:
-    """A `claim/<stream>` record."""
-    return {
+def claim(
+    instance: str, origin: dict[str, object] | None = None, partitions: list[int] | None = None
+) -> dict[str, object]:
+    """A `claim/<stream>` record; `partitions` of a part, or of none."""
+    named = {} if partitions is None else {"partitions": partitions}
+    return named | {
         "holder": instance,
         "instance": instance,
         "version": "0.0.0",

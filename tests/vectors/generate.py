@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.vectors import judge
-from tests.vectors import stories, stories_bootstrap
+from tests.vectors import stories, stories_bootstrap, stories_parts
 from tests.vectors.document import Vector
 
 DIRECTORY = Path(__file__).parent
@@ -20,7 +20,10 @@ DIRECTORY = Path(__file__).parent
 
 def vectors() -> list[Vector]:
     """All of them, in the order of their names."""
-    return sorted([*stories.tell(), *stories_bootstrap.tell()], key=lambda each: each.name)
+    return sorted(
+        [*stories.tell(), *stories_bootstrap.tell(), *stories_parts.tell()],
+        key=lambda each: each.name,
+    )
 
 
 def document(vector: Vector) -> dict[str, Any]:

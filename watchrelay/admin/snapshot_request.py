@@ -121,7 +121,8 @@ async def request_snapshots(
     Args:
         streams: ids; none: all published streams.
         timeout_s: for all of it, also where Kafka accepts connections and does not respond.
-        completed: called with each stream and its index record (record contract 7).
+        completed: called with each stream, or each part of it, and its index record (record
+            contract 7).
 
     Raises: NotPublished; SnapshotTimeout: names the streams; SinkUnavailable, TopicRefused."""
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
@@ -139,14 +140,19 @@ async def request_snapshots(
                 wanted = SnapshotRequest(str(uuid.uuid4()), tuple(missing))
                 await send_signal(connection, signal.name, settings.cluster, wanted)
                 request = wanted
+                answers: dict[str, Mapping[str, object]] = {}
 
                 def all_complete() -> bool:
                     for stream in list(missing):
-                        index = control.index(stream) or {}
-                        requests = index.get("requests")
-                        if isinstance(requests, list) and wanted.id in requests:
+                        indexes = control.indexes(stream)
+                        for writer, index in indexes.items():
+                            requests = index.get("requests")
+                            if isinstance(requests, list) and wanted.id in requests:
+                                answers.setdefault(writer, index)
+                        if indexes and answers.keys() >= indexes.keys():
                             missing.remove(stream)
-                            completed(stream, index)
+                            for writer in indexes:
+                                completed(writer, answers[writer])
                     return not missing
 
                 await control.until(all_complete)

@@ -14,6 +14,7 @@ from watchrelay.config.settings import KafkaSecurity, ResourceEntry, Settings
 from watchrelay.config.streams import Planned, is_secrets, own_topics, plan, reach_of, separate
 from watchrelay.config.tree import Path
 from watchrelay.config.values import TOPIC_MAX
+from watchrelay.core.text import counted
 from watchrelay.model.builtin import GROUPS, known_names, resolve, served_in
 from watchrelay.model.names import parse_name
 from watchrelay.model.reach import Overlaps
@@ -46,6 +47,7 @@ def refusals(settings: Settings) -> Iterator[Refusal]:
         for keys, message, hint in _entry(entry):
             yield Refusal(tuple(("resources", index, key) for key in keys), message, hint)
     planned = plan(settings)
+    yield from _splits(settings, planned)
     duplicates = list(_same_ids(planned))
     yield from duplicates
     yield from _topics(settings, planned)
@@ -71,6 +73,8 @@ def _entry(entry: ResourceEntry) -> Found:
         yield ("name",), "name cannot be combined with a wildcard: it names one object", ""
     together = "cannot be combined with"
     own_name = re.search(r"(^|,)\s*metadata\.name\s*(=|!=)", entry.field_selector)
+    if entry.name and entry.split > 1:
+        yield ("split", "name"), f"{together} name, which is a single object", "leave the key out"
     streaming = entry.initial_list == "streaming"
     if entry.namespaces and entry.exclude_namespaces:
         yield ("excludeNamespaces", "namespaces"), f"{together} namespaces", "keep one of the two"
@@ -182,6 +186,25 @@ def _same_ids(planned: list[Planned]) -> Iterator[Refusal]:
                 (("resources", stream.index, key), *_about(stream, other)),
                 f'stream "{stream.id}" is a duplicate of that of resources[{other.index}]',
                 "give one of the two another id, or remove it",
+            )
+
+
+def _splits(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
+    """A part needs a partition, and does not write within transactions."""
+    for index, stream in {stream.index: stream for stream in planned}.items():
+        if stream.entry.split > 1 and settings.kafka.delivery == "transactional":
+            yield Refusal(
+                (("resources", index, "split"), ("kafka", "delivery")),
+                "cannot be combined with kafka.delivery: transactional in this release",
+                "leave the key out, or set kafka.delivery to idempotent",
+            )
+        if stream.entry.split > stream.partitions:
+            yield Refusal(
+                (("resources", index, "split"), ("resources", index, "partitions")),
+                f"{stream.entry.split} is over the {counted(stream.partitions, 'partition')} of "
+                "the topic: a part without a partition has nothing to write",
+                f"set split to {stream.partitions} or less, or partitions to {stream.entry.split} "
+                "or more for a topic that does not exist yet",
             )
 
 

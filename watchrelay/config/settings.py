@@ -265,6 +265,11 @@ class ResourceEntry(Defaults):
     name: ObjectName = _unset()
     """Watch this single object. Default: all objects."""
 
+    split: Count = Field(default=1, ge=1, le=10_000)
+    """Into how many parts the stream is split, each with a range of its partitions, a watch and a
+    writer of its own; at most `partitions`. Default: 1, for which one process has to be fast
+    enough."""
+
 
 class ObserveSettings(Section):
     """Metrics, health, status page, logs."""

@@ -6,7 +6,7 @@ Source: docs/record-contract.md, section 7.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from watchrelay.contract.records import EPOCH_MAX, PARTITIONS_MAX
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import BROKEN_JSON, short, why_broken
 from watchrelay.core.timestamps import parse_timestamp, rfc3339
+from watchrelay.model.parts import Part, stream_and_part
 
 ControlKind = Literal["claim", "release", "stream", "snapshot"]
 Value = dict[str, Any]
@@ -47,9 +48,12 @@ class _Selectors(msgspec.Struct, rename="camel"):
     namespaces: list[_Name] | None = None
 
 
+_PartitionName = Annotated[str, Meta(pattern=r"\A(0|[1-9][0-9]{0,5})\Z")]
+
+
 class _From(msgspec.Struct):
-    snapshot: _Id
-    begin: list[_Count]
+    snapshot: _Id | dict[_PartitionName, _Id]
+    begin: list[_Count] | dict[_PartitionName, _Count]
 
 
 class _IndexPartition(msgspec.Struct):
@@ -60,8 +64,18 @@ class _IndexPartition(msgspec.Struct):
     digest: str = ""
 
 
+_Partitions = Annotated[
+    list[Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]], Meta(max_length=PARTITIONS_MAX)
+]
+
 _FIELDS: dict[str, dict[str, Any]] = {
-    "claim": {"instance": _Id, "holder": _Name, "from": _From | None, "ids": list[_Name]},
+    "claim": {
+        "instance": _Id,
+        "holder": _Name,
+        "from": _From | None,
+        "ids": list[_Name],
+        "partitions": _Partitions,
+    },
     "release": {"epoch": _Epoch},
     "stream": {
         "topic": _TopicName,
@@ -93,8 +107,8 @@ _REQUIRED = {
 
 
 class ControlRecord(NamedTuple):
-    """A control record, its fields checked; `value` None: it was deleted. `odd` names the
-    fields that were left out because they cannot be used."""
+    """A control record, its fields checked; `value` None: it was deleted. `stream` is a stream or
+    a part of one; `odd` names the fields that were left out because they cannot be used."""
 
     kind: ControlKind
     stream: str
@@ -103,15 +117,17 @@ class ControlRecord(NamedTuple):
 
 
 def control_key(kind: ControlKind, stream: str) -> bytes:
-    """The key of a control record: `claim/pods`."""
+    """The key of a control record: `claim/pods`, or of a part `claim/pods%0/4`."""
     return f"{kind}/{stream}".encode()
 
 
 def parse_control_key(key: bytes | None) -> tuple[ControlKind, str]:
-    """The kind and the stream of a control record. Raises: RecordRefused."""
+    """The kind of a control record, and its stream or part. Raises: RecordRefused."""
     try:
         kind, slash, stream = (key or b"").decode().partition("/")
-    except UnicodeDecodeError:
+        if stream_and_part(stream)[1].of > 1 and kind == "stream":
+            stream = ""  # parts have one description
+    except ValueError:  # a UnicodeDecodeError is one
         kind = slash = stream = ""
     match kind:
         case "claim" | "release" | "stream" | "snapshot" if (
@@ -201,10 +217,11 @@ def claim_value(
     time_ms: int,
     starting_point: Value | None,
     ids: Sequence[str] = (),
+    partitions: Sequence[int] | None = None,
 ) -> Value:
-    """`claim/<stream>`. `starting_point` is {"snapshot","begin":[offset]} or None; `ids`: the
-    transactional ids of this writer and of those before it."""
-    return {
+    """`claim/<stream>`. `starting_point` as of `StreamControl`; `ids`: the transactional ids of
+    this writer and of those before it; `partitions` None: all."""
+    claim: Value = {
         "holder": holder,
         "instance": instance,
         "version": version,
@@ -212,6 +229,7 @@ def claim_value(
         "from": starting_point,
         **({"ids": [*ids]} if ids else {}),
     }
+    return claim if partitions is None else {**claim, "partitions": [*partitions]}
 
 
 class SnapshotPartition(msgspec.Struct, frozen=True, gc=False):
@@ -266,8 +284,8 @@ class DescribedStream(NamedTuple):
 
 
 @dataclass(slots=True)
-class StreamControl:
-    """One stream on the control topic."""
+class WriterControl:
+    """The claims, releases and index records of a stream, or of a part, under its own keys."""
 
     instances: dict[str, int] = field(default_factory=dict)
     """The offset of the first record of each claim's instance."""
@@ -280,6 +298,34 @@ class StreamControl:
     """The newest epoch of which a release was read; -1 for none."""
     origin: Value | None = None
     """The `from` of the newest claim."""
+    partitions: frozenset[int] | None = None
+    """Those that the newest claim names; None: all."""
+    index: Value | None = None
+
+    def claims(self, partition: int) -> bool:
+        """Whether the newest claim is of `partition`."""
+        return self.claimed >= 0 and (self.partitions is None or partition in self.partitions)
+
+    def origins(self, partitions: int, epoch: int | None) -> dict[int, Origin]:
+        """Where those who read on from the newest claim, of `epoch`, start; partitions that are
+        missing are read from their start. Source: docs/record-contract.md, sections 4.1 and 5.
+
+        An index record counts only while its writer is the newest: a former one may
+        complete a snapshot behind a newer claim, and a reader from that begin would not
+        know that it is outdated."""
+        if self.index and epoch is not None and self.index.get("epoch") == epoch:
+            claimed = range(partitions) if self.partitions is None else sorted(self.partitions)
+            if indexed := index_origins(self.index, claimed):
+                return indexed
+        return claim_origins(self.origin, partitions)
+
+
+@dataclass(slots=True)
+class StreamControl(WriterControl):
+    """One stream on the control topic."""
+
+    parts: dict[str, WriterControl] = field(default_factory=dict)
+    """By id, the parts that a record was read of."""
     epoch_base: int | None = None
     """Never goes down, whatever an older writer may describe later."""
     too_high: int | None = None
@@ -289,14 +335,18 @@ class StreamControl:
     """The description was deleted."""
     overwritten: bool = False
     """An unusable record follows the description: compaction will keep that one."""
-    index: Value | None = None
 
     @property
     def epoch(self) -> int | None:
-        """The newest claim's epoch; None before any claim or description."""
-        return (
-            None if self.epoch_base is None or self.claimed < 0 else self.epoch_base + self.claimed
-        )
+        """That of the newest claim under the stream's own key; None before any claim or
+        description."""
+        return self.epoch_of(self)
+
+    def epoch_of(self, writer: WriterControl) -> int | None:
+        """The epoch of the newest claim of the stream or a part of it; None before any claim or
+        description."""
+        unknown = self.epoch_base is None or writer.claimed < 0
+        return None if unknown else (self.epoch_base or 0) + writer.claimed
 
     @property
     def described(self) -> DescribedStream | None:
@@ -306,23 +356,82 @@ class StreamControl:
         return DescribedStream(self.description["topic"], self.description["partitions"])
 
     @property
+    def last_claimed(self) -> int:
+        """The offset of the newest claim of the stream or any part, -1 before any."""
+        return max(self.claimed, *(each.claimed for each in self.parts.values()), -1)
+
+    @property
     def next_base(self) -> int:
         """An `epochBase` for a topic whose offsets start again: above all epochs before."""
-        return (self.epoch_base or 1) if self.epoch is None else self.epoch + 1
+        base = self.epoch_base or 1
+        unclaimed = self.epoch_base is None or self.last_claimed < 0
+        return base if unclaimed else base + self.last_claimed + 1
 
-    def starting_point(self, partitions: int) -> Value | None:
-        """Where reading starts: {"snapshot", "begin": [offset]}, or None for the start of
-        each partition. Source: docs/record-contract.md, sections 4.1 and 5.
+    def newest(self, partition: int) -> WriterControl | None:
+        """Whose claim of `partition` is the newest; None before any."""
+        claims = (each for each in (self, *self.parts.values()) if each.claims(partition))
+        return max(claims, key=lambda each: each.claimed, default=None)
 
-        An index record counts only while its writer is the newest: a former one may
-        complete a snapshot behind a newer claim, and a reader from that begin would not
-        know that it is outdated."""
-        if self.index and self.epoch is not None and self.index.get("epoch") == self.epoch:
-            point = starting_point(self.index, partitions)
-            if point is not None:
-                return point
-        fits = self.origin is not None and len(self.origin["begin"]) == partitions
-        return self.origin if fits else None
+    def claimed_by_parts(self, partitions: int) -> bool:
+        """Whether every partition was claimed by a part behind the newest claim under the stream's
+        own key, which names partitions."""
+        owners = [self.newest(partition) for partition in range(partitions)]
+        named = self.partitions is None or bool(self.partitions)
+        return named and not any(each is None or each is self for each in owners)
+
+    def newest_index(self, part: Part) -> Value | None:
+        """The oldest of the index records that are the newest of a partition of `part`; None where
+        a partition has none."""
+        if not self.parts or self.description is None:
+            return self.index
+        found: list[Value] = []
+        indexes = [each.index for each in (self, *self.parts.values()) if each.index]
+        for partition in part.partitions(self.description["partitions"]):
+            of_it = [
+                index
+                for index in indexes
+                if any(each["partition"] == partition for each in index.get("partitions", ()))
+            ]
+            if not of_it:
+                return None
+            found.append(max(of_it, key=_epoch_in))
+        return min(found, key=_epoch_in, default=None)
+
+    def starts(self, partitions: int) -> dict[int, Origin]:
+        """Where each partition is read from, by its newest claim; those that are missing, from
+        their start."""
+        by_writer: dict[int, dict[int, Origin]] = {}
+        found: dict[int, Origin] = {}
+        for partition in range(partitions):
+            if (writer := self.newest(partition)) is None:
+                continue
+            if (origins := by_writer.get(writer.claimed)) is None:
+                origins = writer.origins(partitions, self.epoch_of(writer))
+                by_writer[writer.claimed] = origins
+            if partition in origins:
+                found[partition] = origins[partition]
+        return found
+
+    def starting_point(
+        self,
+        partitions: int,
+        own: Sequence[int] | None = None,
+        *,
+        former: StreamControl | None = None,
+    ) -> Value | None:
+        """The `from` of a claim that is made now, None for the start of each partition.
+
+        Args:
+            own: the partitions of a part.
+            former: counts for the partitions that nobody has claimed since."""
+        starts = {
+            partition: origin
+            for partition, origin in (former.starts(partitions) if former else {}).items()
+            if self.newest(partition) is None
+        } | self.starts(partitions)
+        if own is None:
+            return from_value(starts, partitions)
+        return from_value({each: starts[each] for each in own if each in starts}, None)
 
 
 class ControlState:
@@ -357,10 +466,8 @@ class ControlState:
         held = self.of(stream)
         if (described := held.described) is None:
             return []
-        point = held.starting_point(described.partitions)
-        if point is None:
-            return [Origin()] * described.partitions
-        return [Origin(begin, point["snapshot"]) for begin in point["begin"]]
+        starts = held.starts(described.partitions)
+        return [starts.get(partition, Origin()) for partition in range(described.partitions)]
 
     def read(self, offset: int, key: bytes | None, value: bytes | None) -> str:
         """Take one record; which of its fields were passed over and why, "" for none.
@@ -368,28 +475,32 @@ class ControlState:
         Raises: RecordRefused: it is not of the contract. Of its stream nothing changed but
         `too_high` and `overwritten`; read on."""
         try:
-            kind, stream, parsed, odd = parse_control(key, value)
+            kind, written, parsed, odd = parse_control(key, value)
         except RecordRefused:
             if key is not None and key.startswith(b"stream/"):
                 described = self.streams.get(key.removeprefix(b"stream/").decode(errors="replace"))
                 if described is not None:
                     described.overwritten = True
             raise
+        stream, part = stream_and_part(written)
         held = self.streams.setdefault(stream, StreamControl())
+        writer = held if part.of == 1 else held.parts.setdefault(written, WriterControl())
         match kind:
             case "claim" if parsed is not None:
                 # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
                 held.ids = tuple(dict.fromkeys((*held.ids, *parsed.get("ids", ()))))
-                first = held.instances.setdefault(parsed["instance"], offset)
-                if first > held.claimed:
-                    held.claimed = first
-                    held.holder, held.origin = parsed.get("holder"), parsed.get("from")
+                first = writer.instances.setdefault(parsed["instance"], offset)
+                if first > writer.claimed:
+                    named = parsed.get("partitions")
+                    writer.claimed = first
+                    writer.partitions = None if named is None else frozenset(named)
+                    writer.holder, writer.origin = parsed.get("holder"), parsed.get("from")
             case "stream":
                 _describe(held, stream, parsed)
             case "release" if parsed is not None:
-                held.released = max(held.released, parsed["epoch"])
+                writer.released = max(writer.released, parsed["epoch"])
             case "snapshot":
-                held.index = parsed
+                writer.index = parsed
             case _:
                 pass
         return odd
@@ -421,14 +532,56 @@ def remembered(former: ControlState, lost: ControlState) -> ControlState:
     both.streams = former.streams | {
         stream: held
         for stream, held in lost.streams.items()
-        if held.claimed >= 0 or stream not in former.streams
+        if held.last_claimed >= 0 or stream not in former.streams
     }
     return both
 
 
-def starting_point(index: Value, partitions: int) -> Value | None:
-    """The `from` that an index record gives; None if it does not cover exactly these partitions."""
+def _epoch_in(index: Value) -> int:
+    return int(index.get("epoch", 0))
+
+
+def index_origins(index: Value, partitions: Sequence[int]) -> dict[int, Origin]:
+    """By partition, the begin that an index record names; empty if it is not of exactly these
+    `partitions`, which are in order."""
     listed = sorted((each["partition"], each["begin"]) for each in index.get("partitions", ()))
-    if "snapshot" not in index or [each for each, _ in listed] != list(range(partitions)):
-        return None
-    return {"snapshot": index["snapshot"], "begin": [begin for _, begin in listed]}
+    if "snapshot" not in index or [each for each, _ in listed] != [*partitions]:
+        return {}
+    return {partition: Origin(begin, index["snapshot"]) for partition, begin in listed}
+
+
+def claim_origins(origin: Value | None, partitions: int) -> dict[int, Origin]:
+    """By partition, where the `from` of a claim starts; empty for none, or one that cannot be
+    used."""
+    match origin:
+        case {"snapshot": str(snapshot), "begin": list(begins)} if len(begins) == partitions:
+            return {partition: Origin(each, snapshot) for partition, each in enumerate(begins)}
+        case {"snapshot": dict(snapshots), "begin": dict(begins)}:
+            return {
+                int(partition): Origin(begin, snapshots[partition])
+                for partition, begin in begins.items()
+                if partition in snapshots
+            }
+        case _:
+            return {}
+
+
+def from_value(origins: Mapping[int, Origin], partitions: int | None) -> Value | None:
+    """The `from` of a claim, of which `claim_origins` gives `origins` again; None for none.
+
+    Args:
+        partitions: of a claim of the whole stream, their number: readers that know no parts read
+            from the start what is not of one snapshot."""
+    snapshots = {each.snapshot for each in origins.values()}
+    if len(origins) == partitions and len(snapshots) == 1:
+        begins = [origins[partition].offset for partition in range(partitions)]
+        return {"snapshot": snapshots.pop(), "begin": begins}
+    by_name = {str(partition): each for partition, each in sorted(origins.items())}
+    return (
+        {
+            "snapshot": {name: each.snapshot for name, each in by_name.items()},
+            "begin": {name: each.offset for name, each in by_name.items()},
+        }
+        if by_name
+        else None
+    )

@@ -115,7 +115,7 @@ class CloudEvents:
         self.spec, self.epoch = spec, epoch
         self._cut = len(spec.key_prefix)
         self._time_ms, self._time = -1, b""
-        stream = spec.id.encode()
+        stream = spec.stream.encode()
         common: tuple[Header, ...] = (
             ("ce_specversion", b"1.0"),
             ("ce_source", spec.source.encode()),

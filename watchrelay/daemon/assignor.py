@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from watchrelay.model.parts import Part, stream_and_part
+
 OLD_PLAN_MS: Final = 300_000
 """A stream keeps an owner whose plan others have replaced for at most this long: the kubelet
 updates the mounted config of all replicas within about two minutes."""
@@ -110,7 +112,7 @@ def assign_streams(
         now_ms: wall time, milliseconds since the epoch.
         balance: streams may move away from members that could keep them.
     """
-    group = _Group(members, weights)
+    group = _Group(members, weights, now_ms)
     unassigned = []
     for stream in sorted(group.weights):
         owner = group.keeper(stream, now_ms)
@@ -160,7 +162,9 @@ class _Load:
 class _Group:
     """The members, and what each of them is given so far."""
 
-    def __init__(self, members: Mapping[str, MemberMetadata], weights: Mapping[str, float]) -> None:
+    def __init__(
+        self, members: Mapping[str, MemberMetadata], weights: Mapping[str, float], now_ms: int
+    ) -> None:
         self.members = {name: members[name] for name in sorted(members)}
         fit = [name for name, each in self.members.items() if each.fit and not each.leaving]
         staying = [name for name, each in self.members.items() if not each.leaving]
@@ -182,6 +186,8 @@ class _Group:
                 former = self.writers.get(stream)
                 if former is None or epoch >= self.members[former].writing[stream]:
                     self.writers[stream] = name
+        for stream in self.other_layouts(now_ms):
+            del self.weights[stream]
 
     # ---- orders ----------------------------------------------------------------------------------
 
@@ -235,6 +241,49 @@ class _Group:
         if stream in self.writers:
             return heirs
         return [member for member in heirs if stream in self.members[member].warm] or heirs
+
+    # ---- layouts of split streams --------------------------------------------------------------
+
+    def other_layouts(self, now_ms: int) -> list[str]:
+        """The parts that are not assigned, since their stream is split otherwise: all parts of a
+        stream belong to one layout, the newest that all able members know; after long the newest
+        of all."""
+        layouts: dict[str, dict[int, list[str]]] = {}
+        for each in self.weights:
+            stream, part = stream_and_part(each)
+            layouts.setdefault(stream, {}).setdefault(part.of, []).append(each)
+        return [
+            part
+            for by_count in layouts.values()
+            if len(by_count) > 1
+            for count in by_count.keys() - {self.layout(by_count, now_ms)}
+            for part in by_count[count]
+        ]
+
+    def layout(self, by_count: Mapping[int, list[str]], now_ms: int) -> int:
+        """Into how many parts a stream is split now."""
+        able = {
+            count: [
+                member for member in self.able if set(parts) <= self.members[member].plans.keys()
+            ]
+            for count, parts in by_count.items()
+        }
+        known = [count for count, members in able.items() if members] or [*by_count]
+
+        def order(count: int) -> tuple[tuple[int, int], int]:
+            parts = by_count[count]
+            with_plan = [
+                member for member in self.members if parts[0] in self.members[member].plans
+            ]
+            return max(self.order(member, parts[0]) for member in with_plan), count
+
+        oldest_first = sorted(known, key=order)
+        newest = oldest_first[-1]
+        everybody = {member for members in able.values() for member in members}
+        (_, adopted_ms), _ = order(newest)
+        if everybody <= {*able[newest]} or now_ms - adopted_ms >= OLD_PLAN_MS:
+            return newest
+        return oldest_first[-2]
 
     # ---- giving ----------------------------------------------------------------------------------
 
@@ -309,8 +358,21 @@ class _Group:
         }
 
     def _former(self, stream: str, member: str) -> str:
-        writer = self.writers.get(stream, member)
-        return "" if writer == member else self.members[writer].holder
+        if (writer := self.writers.get(stream)) is not None:
+            return "" if writer == member else self.members[writer].holder
+        of_layouts = (each for each in sorted(self.writers) if _share_partitions(each, stream))
+        return next((self.members[self.writers[each]].holder for each in of_layouts), "")
+
+
+def _share_partitions(one: str, other: str) -> bool:
+    """Whether two parts of a stream may have a partition in common, however many there are."""
+    (stream, a), (other_stream, b) = stream_and_part(one), stream_and_part(other)
+    return stream == other_stream and _begins_in(a, b) and _begins_in(b, a)
+
+
+def _begins_in(part: Part, other: Part) -> bool:
+    """Whether `part` begins before `other` ends."""
+    return part.place * other.of < (other.place + 1) * part.of
 
 
 # ---- bytes ---------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from watchrelay.core.causes import Cause
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.names import DOTLESS_GROUPS
+from watchrelay.model.parts import Part, part_id
 from watchrelay.model.reach import Overlaps, Reach
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
@@ -125,6 +126,21 @@ def streams_by_id(plans: Iterable[EntryPlan]) -> dict[str, PlannedStream]:
     return planned
 
 
+def parts_of(planned: PlannedStream, partitions: int) -> list[PlannedStream]:
+    """The parts of a stream that its entry splits, each with a partition at least; otherwise the
+    stream itself.
+
+    Args:
+        partitions: those of its topic."""
+    count = max(1, min(planned.entry.split, partitions))
+    return [
+        replace(
+            planned, spec=replace(planned.spec, id=part_id(planned.spec.id, Part(place, count)))
+        )
+        for place in range(count)
+    ]
+
+
 def plan_streams(
     settings: Settings, entry: ResourceEntry, resource: Resource, *, prefixed: bool
 ) -> list[PlannedStream]:
@@ -193,7 +209,7 @@ def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) 
         if held is not None and held != asked and not default:
             cure = f"`partitions: {held}`" if key == "partitions" else "it"
             return (
-                f"stream {stream.id} on topic {stream.topic} has {name} {held!r}, the config "
+                f"stream {stream.stream} on topic {stream.topic} has {name} {held!r}, the config "
                 f"asks for {asked!r}: keep {cure}, or give the stream another topic"
             )
     return ""
@@ -239,33 +255,34 @@ def topic_conflict(
     resource = stream.plan.selection.resource.qualified
     for other, theirs in described.items():
         if (
-            other != stream.id
+            other != stream.stream
             and other in plans
             and plans[other].topic == theirs.get("topic") == stream.topic
             and theirs.get("keyFormat") == PLAIN
             and qualified(theirs) != resource
         ):
             return (
-                f"stream {stream.id} writes {stream.description['keyFormat']} keys for {resource}, "
+                f"stream {stream.stream} writes {stream.description['keyFormat']} keys for "
+                f"{resource}, "
                 f"stream {other} on the same topic {stream.topic} plain ones for "
-                f"{qualified(theirs)}: take all of topic {stream.topic} out of the config, retire "
-                f"{other} (`watchrelay retire {other}`) and put all of it back; or name another "
-                "topic"
+                f"{qualified(theirs)}: take all of topic {stream.topic} out of the config, "
+                f"retire {other} (`watchrelay retire {other}`) and put all of it back; or name "
+                "another topic"
             )
     clashes = _clashes(stream, described)
     if not clashes:
         return ""
-    if stuck := deadlocked(plans.values(), described).get(stream.id):
-        return f"{stuck}: {DEADLOCK_CURE.format(stream.id)}"
+    if stuck := deadlocked(plans.values(), described).get(stream.stream):
+        return f"{stuck}: {DEADLOCK_CURE.format(stream.stream)}"
     for other, why in clashes.items():
         if other in plans and not _clashes(stream, {other: plans[other].description}):
             return (
-                f"stream {stream.id} {why}: by this config that one lets go of them, and "
+                f"stream {stream.stream} {why}: by this config that one lets go of them, and "
                 "this one waits until it has"
             )
     other, why = next(iter(clashes.items()))
     return (
-        f"stream {stream.id} {why}: retire that one first (`watchrelay retire {other}`), or "
+        f"stream {stream.stream} {why}: retire that one first (`watchrelay retire {other}`), or "
         "name another topic"
     )
 
@@ -275,7 +292,7 @@ def _clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) 
     ours, found = stream.description, dict[str, str]()
     resource, reach = stream.plan.selection.resource.qualified, _reach(ours["selectors"])
     for other, theirs in described.items():
-        if other == stream.id or theirs.get("topic") != stream.topic:
+        if other == stream.stream or theirs.get("topic") != stream.topic:
             continue
         if theirs.get("keyFormat") != ours["keyFormat"]:
             found[other] = (
@@ -302,8 +319,8 @@ class KeyFormats:
         these are plain keys of another resource. Likewise with partitions, unless the
         config sets their number."""
         others = self._topics.get(stream.topic, {})
-        known = stream.id in others
-        there = [others[stream.id]] if known else list(others.values())
+        known = stream.stream in others
+        there = [others[stream.stream]] if known else list(others.values())
         counts = {_partitions(each) for each in there}
         if len(counts) == 1 and (count := counts.pop()):
             stream = _with_partitions(stream, count, known=known)

@@ -66,6 +66,7 @@ class LogReader:
         `turn` is held by each attempt at the spans of a resume; `read` is of a few records
         and waits for none."""
         self._spec, self._connection, self._sink = spec, connection, sink
+        self._stream = spec.stream
         self._failed, self._succeeded, self._turn = failed, succeeded, turn
         self.refused = 0
 
@@ -123,7 +124,7 @@ class LogReader:
                 log.warning("skipping records that do not follow the record contract", extra=extra)
             self.refused += 1
             return None
-        if content.stream != self._spec.id:
+        if content.stream != self._stream:
             return None
         if type(content) is MarkerRecord and (
             other := other_cluster(record.headers, self._spec.cluster)
@@ -137,9 +138,10 @@ class LogFold:
     """One stream's log as far as it was read, recovered in pieces into entries of `store`."""
 
     def __init__(self, spec: StreamSpec, store: Store) -> None:
-        self.recoveries = [
-            LogRecovery(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)
-        ]
+        self.recoveries = {
+            partition: LogRecovery(spec.stream, partition, pack=store.pack)
+            for partition in spec.own_partitions
+        }
         self.spec, self.store = spec, store
         self.records = 0
         self._lowest = "0"
@@ -147,18 +149,21 @@ class LogFold:
     @property
     def outdated(self) -> bool:
         """What was read keeps the watch from going on; read from a newer snapshot, it may not."""
-        return any(each.api_server_restored or not each.ordered for each in self.recoveries)
+        return any(
+            each.api_server_restored or not each.ordered for each in self.recoveries.values()
+        )
 
     def take(self, partition: int, records: list[Decoded]) -> None:
         """Apply the next records of a partition. What no watch can show again is forgotten, so that
         a log that is followed for weeks costs its live objects."""
         self.records += len(records)
         self.recoveries[partition].apply(records)
-        self.store.loading([recovery.entries for recovery in self.recoveries])
-        lowest = lowest_frontier(self.recoveries)
+        recoveries = list(self.recoveries.values())
+        self.store.loading([recovery.entries for recovery in recoveries])
+        lowest = lowest_frontier(recoveries)
         if lowest != self._lowest:
             self._lowest = lowest
-            for recovery in self.recoveries:
+            for recovery in recoveries:
                 recovery.forget_deleted(lowest)
 
 
@@ -180,19 +185,19 @@ async def resume(
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim."""
     began_s, places = clock.now_s(), relay.to_read
-    whole: Collection[int] = range(spec.partitions)
+    whole: Collection[int] = spec.own_partitions
     fold = followed or LogFold(spec, store)
     if followed is None:
         # Where our claim is the very first record there is nothing to read: a new topic costs no
         # consumer.
         spans = [
             OffsetRange(partition, start, stop + 1 if stop else 0)
-            for partition, (start, stop) in enumerate(places)
+            for partition, (start, stop) in places.items()
         ]
         whole = await reader.spans(spans, fold.take)
     recoveries = fold.recoveries
     decision = decide(
-        recoveries,
+        list(recoveries.values()),
         config=spec.config_hash,
         from_start=whole,
         recreated=recreated,
@@ -208,7 +213,7 @@ async def resume(
             extra={"stream": spec.id},
         )
         for partition in decision.partitions:
-            recoveries[partition] = LogRecovery(spec.id, partition, pack=store.pack)
+            recoveries[partition] = LogRecovery(spec.stream, partition, pack=store.pack)
         await reader.spans(
             [
                 OffsetRange(partition, None, places[partition][1] + 1)
@@ -217,9 +222,9 @@ async def resume(
             fold.take,
         )
         decision = decide(
-            recoveries,
+            list(recoveries.values()),
             config=spec.config_hash,
-            from_start=range(spec.partitions),
+            from_start=recoveries,
             foreign=foreign,
             bookmarks=spec.plan.bookmarks,
         )
@@ -227,20 +232,25 @@ async def resume(
     if isinstance(decision, FirstSnapshot) and decision.unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
-    highest = max((recovery.highest for recovery in recoveries), default=0)
+    highest = max((recovery.highest for recovery in recoveries.values()), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):
             raise ForeignRecords(why)
         raise EpochAhead(spec.id, highest, epoch)
-    for recovery in recoveries:
+    for recovery in recoveries.values():
         epoch_read, last = recovery.state.epoch, recovery.state.last
         if epoch_read == epoch and (last > 1 or recovery.claimed < epoch):
             raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
-    result = recovered_state(recoveries, decision)
+    result = recovered_state(list(recoveries.values()), decision)
     if fresh:
         store.loading(())
     else:
-        store.resume(interleaved(result.states), skip=result.skip, newest=result.newest)
+        store.resume(
+            interleaved(result.states),
+            skip=result.skip,
+            newest=result.newest,
+            frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
+        )
     relay.resume(result)
     log.info(
         "log read back",

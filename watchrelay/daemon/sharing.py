@@ -275,6 +275,10 @@ class Sharing:
             and (not self._assignment.own[stream] or self._api_answered_s >= self._given_s[stream])
         )
 
+    def writes(self, stream: str) -> bool:
+        """Whether this replica writes the stream, or is about to claim it."""
+        return stream in self._tenures
+
     def claiming(self, stream: str, end: Callable[[], None]) -> None:
         """The claim begins. `end` is called when the stream is not to be claimed any more, and,
         once it was claimed, when a newer claim is read."""
@@ -302,13 +306,17 @@ class Sharing:
 
     def may_finish(self, stream: str) -> bool:
         """Whether a writer that reads a newer claim may send what is queued: another replica was
-        assigned the stream, or claimed it a moment ago, and this one cannot have been suspended."""
+        assigned the stream, or claimed it a moment ago, or this is a part that the config has no
+        more; and this replica cannot have been suspended."""
         if self.doubtful:
             return False
-        if stream not in self._assignment.own:
+        if self._given_up(stream):
             return True
         tenure = self._tenures.get(stream)
         return tenure is not None and self._awaits_assignment(stream, tenure) > 0
+
+    def _given_up(self, stream: str) -> bool:
+        return stream not in self._assignment.own or stream not in self._plans
 
     def _awaits_assignment(self, stream: str, tenure: _Tenure) -> float:
         """For how many seconds more the assignment behind a newer claim may come."""
@@ -325,7 +333,7 @@ class Sharing:
         tenure = self._tenures[stream]
         try:
             async with asyncio.timeout(max(0.0, self._awaits_assignment(stream, tenure))):
-                while stream in self._assignment.own and not self.doubtful:
+                while not (self._given_up(stream) or self.doubtful):
                     await self._changed.wait()
         except TimeoutError:
             return False

@@ -11,6 +11,7 @@ from watchrelay.core import clock
 from watchrelay.core.text import short
 from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.signal_records import SnapshotRequest
+from watchrelay.model.parts import stream_and_part
 from watchrelay.observe.loglimit import LogLimit
 
 log = logging.getLogger(__name__)
@@ -66,21 +67,24 @@ class SnapshotRequests:
         """Hand `request` on; with `backlog` an earlier relay may have answered it already."""
         unknown = []
         for stream in request.streams:
-            writer = self._writers.get(stream)
+            writers = {
+                each: writer
+                for each, writer in self._writers.items()
+                if stream_and_part(each)[0] == stream
+            }
             if (
-                writer is None
+                not writers
                 and self._control.described(stream) is None
                 and stream not in self._configured
             ):
                 unknown.append(stream)
                 continue
             self._keep(stream, request.id, written_ms)
-            if writer is None:
-                continue
-            if backlog:
-                self._ask_open(stream, writer, only=request.id)
-            else:
-                writer(request.id)
+            for each, writer in writers.items():
+                if backlog:
+                    self._ask_open(each, writer, only=request.id)
+                else:
+                    writer(request.id)
         stream = short(unknown[0], 100) if unknown else ""
         if unknown and not backlog and (count := self._unknown.due(stream, self._now_s())):
             extra = {
@@ -93,8 +97,8 @@ class SnapshotRequests:
 
     @contextmanager
     def serving(self, stream: str, ask: Ask) -> Iterator[None]:
-        """Inside the block `ask` gets the id of each request for `stream`; at once those
-        still open."""
+        """Inside the block `ask` gets the id of each request for `stream`, or for the stream of
+        which it is a part; at once those still open."""
         self._writers[stream] = ask
         try:
             self._ask_open(stream, ask)
@@ -112,16 +116,16 @@ class SnapshotRequests:
 
     def _ask_open(self, stream: str, ask: Ask, *, only: str = "") -> None:
         index, now_ms = self._control.index(stream), self._wall_ms()
-        waiting = self._open.get(stream, {})
+        whole, part = stream_and_part(stream)
+        waiting = self._open.get(whole, {})
         for request_id, kept in list(waiting.items()):
-            if self._now_s() - kept.taken_s > EXPIRE_S or answered(
-                index, request_id, kept.written_ms, now_ms
-            ):
+            done = answered(index, request_id, kept.written_ms, now_ms)
+            if self._now_s() - kept.taken_s > EXPIRE_S or (done and part.of == 1):
                 del waiting[request_id]
-            elif not only or request_id == only:
+            elif not done and (not only or request_id == only):
                 ask(request_id)
         if not waiting:
-            self._open.pop(stream, None)
+            self._open.pop(whole, None)
 
 
 def answered(

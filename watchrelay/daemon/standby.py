@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from watchrelay.contract.control import Origin, claim_origins
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
@@ -71,8 +72,8 @@ class Standby:
         rng: random.Random,
     ) -> None:
         spec = pinned()
-        self.stream, self.topic = spec.id, spec.topic
-        self.next: list[int] = []
+        self.id, self.stream, self.topic = spec.id, spec.stream, spec.topic
+        self.next: dict[int, int] = {}
         self.urgent = False
         self._pinned, self._make_store, self._make_reader = pinned, make_store, make_reader
         self._control, self._sink, self._follower = control, sink, follower
@@ -82,7 +83,7 @@ class Standby:
         """What was read, of a warm stream."""
         self._reader: LogReader | None = None
         self._origin: dict[str, object] | None = None
-        self._stops: Sequence[int] = ()
+        self._stops: Mapping[int, int] = {}
         """By partition, the offset before which the rest ends."""
 
     @property
@@ -123,7 +124,7 @@ class Standby:
             began_s = clock.now_s()
             self._lost.clear()
             try:
-                fold = await unless(self._lost, self._catch_up(), name=f"warm {self.stream}")
+                fold = await unless(self._lost, self._catch_up(), name=f"warm {self.id}")
                 if fold is not None:
                     self._follow(fold)
                     await self._lost.wait()
@@ -142,13 +143,13 @@ class Standby:
         records raise."""
         spec = self._pinned()
         self._origin = self._control.starting_point(spec.id, spec.partitions)
-        begin = None if self._origin is None else self._origin.get("begin")
-        starts = begin if isinstance(begin, list) else [None] * spec.partitions
+        origins = claim_origins(self._origin, spec.partitions)
+        starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
         fold, self._reader = LogFold(spec, self._make_store(spec)), self._make_reader(spec)
-        ends = [await self._sink.end_offset(spec.topic, each) for each in range(spec.partitions)]
-        if any(at is not None and at > end for at, end in zip(starts, ends, strict=True)):
+        ends = {each: await self._sink.end_offset(spec.topic, each) for each in starts}
+        if any(at is not None and at > ends[each] for each, at in starts.items()):
             raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
-        spans = [OffsetRange(at, starts[at], end) for at, end in enumerate(ends)]
+        spans = [OffsetRange(each, at, ends[each]) for each, at in starts.items()]
         await self._reader.spans(spans, fold.take)
         self.next = ends
         return fold
@@ -156,7 +157,7 @@ class Standby:
     def _follow(self, fold: LogFold) -> None:
         self._fold = fold
         self._follower.follow(self)
-        log.info("stream is warm", extra={"stream": self.stream, "records": fold.records})
+        log.info("stream is warm", extra={"stream": self.id, "records": fold.records})
         self._warmed(True)
 
     def close(self) -> None:
@@ -177,24 +178,26 @@ class Standby:
         understood = map(self._reader.understood, records)
         self._fold.take(partition, [each for each in understood if each is not None])
         if self._fold.outdated:
-            origin = self._control.starting_point(self.stream, self._fold.spec.partitions)
+            origin = self._control.starting_point(self.id, self._fold.spec.partitions)
             if origin not in (None, self._origin):
                 raise SinkUnavailable("a snapshot replaces what was read before")
 
     def behind(self, records: int) -> None:
         """Note how far the log was read."""
         self._lag(records)
-        if self._stops and all(map(int.__ge__, self.next, self._stops)):
+        if self._stops and all(
+            self.next[partition] >= stop for partition, stop in self._stops.items()
+        ):
             self._reached.set()
 
     def lost(self, why: str) -> None:
         """Read the log again."""
-        log.info("standby starts again", extra={"stream": self.stream, "reason": why})
+        log.info("standby starts again", extra={"stream": self.id, "reason": why})
         self._lost.set()
 
     # ---- the takeover ----------------------------------------------------------------------------
 
-    async def read_rest(self, spec: StreamSpec, stops: Sequence[int]) -> LogFold | None:
+    async def read_rest(self, spec: StreamSpec, stops: Mapping[int, int]) -> LogFold | None:
         """What was read of a warm stream, read on to these offsets (by partition, exclusive); None
         where it was lost, is of another topic or number of partitions, or takes too long."""
         fold = self._fold

@@ -151,6 +151,7 @@ class StreamRunner:
         """Another replica writes the stream, or will: this one stands by."""
         self._standby: Standby | None = None
         """What was read while another replica wrote the stream."""
+        self._ends_with_tenure = False
         self._unexpected = UnexpectedErrors()
 
     def _new_metrics(self) -> StreamMetrics:
@@ -162,6 +163,13 @@ class StreamRunner:
         self._deadline_s = deadline_s
         self._stopping = True
         self._ended.set()
+
+    def end_with_tenure(self) -> None:
+        """Ask for the end once another replica, or part, has claimed what this writes."""
+        self._ends_with_tenure = True
+        sharing = self._context.sharing
+        if sharing is None or not sharing.writes(self.spec.id):
+            self.stop(deadline_s=clock.now_s())
 
     def restart(self, why: str) -> None:
         """What the stream is built on is lost: claim and read back as at a start."""
@@ -278,6 +286,7 @@ class StreamRunner:
             self._status.renew()
             self._status.objects = 0
             self._status.epoch = self._status.frontier = None
+            self._stopping = self._stopping or self._ends_with_tenure
         return over
 
     def _show_end(self, error: Exception | None, wait_s: float) -> None:
@@ -328,7 +337,7 @@ class StreamRunner:
             self._epoch = await relay.claim(
                 self._highest_epoch,
                 recreated=self._topic_recreated or self._moved(),
-                awaits_release=bool(former),
+                awaits_release=bool(former) or self._takes_from_another_layout(),
             )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.restart(str(lost))
@@ -336,7 +345,9 @@ class StreamRunner:
         except TopicRefused as error:
             await self._wait_claimable(error)
             return None
-        if any(start is not None and start > claimed_at for start, claimed_at in relay.to_read):
+        if any(
+            start is not None and start > claimed_at for start, claimed_at in relay.to_read.values()
+        ):
             self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
                 "from: it was recreated"
@@ -350,7 +361,9 @@ class StreamRunner:
             self._context.sharing.claimed(self.spec.id, self._epoch)
         followed = None
         if standby is not None and not self._topic_recreated:
-            followed = await standby.read_rest(self.spec, [stop + 1 for _, stop in relay.to_read])
+            followed = await standby.read_rest(
+                self.spec, {partition: stop + 1 for partition, (_, stop) in relay.to_read.items()}
+            )
         return store, relay, await self._resumed(relay, store, reader, followed)
 
     def _new_store(self, spec: StreamSpec) -> Store:
@@ -361,6 +374,12 @@ class StreamRunner:
             suppress_unchanged=self.planned.suppress_unchanged,
             namespaces=spec.plan.arrival_namespaces,
         )
+
+    def _takes_from_another_layout(self) -> bool:
+        """Whether replicas share the streams, and the stream was split otherwise: the writers of
+        those parts may be finishing, and then are not reported any more."""
+        claimed = self._context.control.newest_claims(self.spec.id)
+        return self._context.sharing is not None and not claimed.keys() <= {self.spec.id}
 
     async def _assigned(self) -> str:
         """Stand by until this replica may claim the stream: who writes it and hands it over, "" if
@@ -497,7 +516,7 @@ class StreamRunner:
         Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
         control = self._context.control
         described, own = control.described_streams(), control.described(self.spec.id)
-        formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
+        formats = KeyFormats(described if own is None else {**described, self.spec.stream: own})
         self.spec = formats.kept(self.planned.spec)
         planned = [formats.kept(each) for each in self._context.planned]
         if reason := pinned_conflict(self.spec, own) or topic_conflict(
@@ -608,7 +627,7 @@ class StreamRunner:
         """Where the control topic does not know the stream, its own topic tells who wrote it."""
         spec, connection = self.spec, self._context.connection
         found = await self._until_usable(
-            lambda: written(connection, spec.topic, spec.id, cluster=spec.cluster)
+            lambda: written(connection, spec.topic, spec.stream, cluster=spec.cluster)
         )
         self._status.recovered("stream")
         extra = {"stream": spec.id, "topic": spec.topic, "epoch": found.epoch}
@@ -629,7 +648,7 @@ class StreamRunner:
         resumed = store.listed
         self._watcher = Watcher(
             self.spec.id,
-            self.spec.plan,
+            self.spec.own_plan,
             source=context.client,
             outlet=Reflector(
                 store,

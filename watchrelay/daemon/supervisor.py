@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from watchrelay.core import causes, clock
@@ -19,6 +19,7 @@ from watchrelay.daemon.plan import (
     config_hash,
     deadlocked,
     overlapping,
+    parts_of,
     pinned_conflict,
     plan_entries,
     plan_entry,
@@ -32,6 +33,7 @@ from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Resolution
 from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import Readiness
 
 if TYPE_CHECKING:
@@ -182,15 +184,18 @@ class Supervisor:
     ) -> dict[str, tuple[str, str]]:
         """The streams that may not start beside another one, with why and the cure; running
         ones win."""
-        ordered = sorted(plans, key=lambda each: each.spec.id not in self._running)
+        running = {each.spec.stream for each in self._running.values()}
+        ordered = sorted(plans, key=lambda each: each.spec.id not in running)
         return {
             each.spec.id: why_overlapping(settings, each, earlier)
             for each, earlier in overlapping(ordered)
-            if each.spec.id not in self._running
+            if each.spec.id not in running
         }
 
     def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
-        running = self._running.get(planned.spec.id)
+        stream = planned.spec.id
+        runners = (each for each in self._running.values() if each.spec.stream == stream)
+        running = next(runners, None)
         described = self._context.control.described(planned.spec.id)
         if running is None or pinned_conflict(running.spec, described):
             return ""
@@ -277,13 +282,22 @@ class Supervisor:
         for stream in refused:
             del planned[stream]
         self._context.planned = [each.spec for each in planned.values()]
+        formats = KeyFormats(self._context.control.described_streams())
+        parts = {
+            part.spec.id: part
+            for each in planned.values()
+            for part in parts_of(each, formats.kept(each.spec).partitions)
+        }
         for stream, running in list(self._running.items()):
-            if stream not in planned and running.planned.entry not in settings.resources:
+            if stream in parts:
+                continue
+            if running.spec.stream in planned:
+                self._replace_part(stream, running)
+            elif running.planned.entry not in settings.resources:
                 self._remove(stream, running)
         for plan in plans:
-            self._show(plan, planned, refused)
-        formats = KeyFormats(self._context.control.described_streams())
-        for each in planned.values():
+            self._show(plan, planned, refused, parts)
+        for each in parts.values():
             self._start(each, formats)
         if (sharing := self._context.sharing) is not None:
             sharing.plan(
@@ -291,7 +305,7 @@ class Supervisor:
                     stream: plan_hash(
                         formats.kept(each.spec), suppress_unchanged=each.suppress_unchanged
                     )
-                    for stream, each in planned.items()
+                    for stream, each in parts.items()
                 },
                 revision=settings.revision,
                 config_hash=config_hash(settings),
@@ -302,7 +316,11 @@ class Supervisor:
                 running.recheck()
 
     def _show(
-        self, plan: EntryPlan, planned: Mapping[str, PlannedStream], refused: Mapping[str, str]
+        self,
+        plan: EntryPlan,
+        planned: Mapping[str, PlannedStream],
+        refused: Mapping[str, str],
+        parts: Container[str],
     ) -> None:
         """Record in the status registry what the entry waits for."""
         entry = plan.entry
@@ -314,7 +332,7 @@ class Supervisor:
             return
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
-        self._found_now(entry, plan.streams, refused)
+        self._found_now(entry, plan.streams, refused, parts)
         for each in plan.streams:
             if reason := refused.get(each.spec.id):
                 cause = causes.ENTRY_UNUSABLE.about(entry.resource)
@@ -360,14 +378,18 @@ class Supervisor:
                 status.recovered("config")
 
     def _found_now(
-        self, entry: ResourceEntry, planned: list[PlannedStream], refused: Mapping[str, str]
+        self,
+        entry: ResourceEntry,
+        planned: list[PlannedStream],
+        refused: Mapping[str, str],
+        parts: Container[str],
     ) -> None:
         """The entry's provisional rows give way to the real ones."""
-        real = {each.spec.id for each in planned}
+        real = [each.spec.id for each in planned]
         for stream in dict.fromkeys((*provisional_ids(entry), *real)):
             if stream in self._waiting and stream not in refused:
                 self._waiting.discard(stream)
-                if stream in real:
+                if stream in real and stream in parts:
                     self._context.statuses.open(stream).recovered("config", "discovery")
                 else:
                     self._context.statuses.close(stream)
@@ -391,11 +413,33 @@ class Supervisor:
                 "stream restarts with a changed definition",
                 extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)},
             )
-        before = [task for each, task in self._alive.items() if each.spec.id == stream]
+        before = [each for each in self._alive if self._precedes(each, planned.spec)]
+        for each in before:
+            if each is not running:
+                self._stop(each)  # of a layout that the config has again
         runner = self._running[stream] = StreamRunner(planned, self._context)
+        tasks = [self._alive[each] for each in before]
         self._alive[runner] = self._tasks.create_task(
-            self._live(runner, before[-1] if before else None), name=f"stream {stream}"
+            self._live(runner, tasks), name=f"stream {stream}"
         )
+
+    def _precedes(self, runner: StreamRunner, spec: StreamSpec) -> bool:
+        """Whether a runner has to end before one with this `spec` begins: that of the same stream,
+        and what writes the same partitions in another layout, unless a claim ends it."""
+        if runner.spec.id == spec.id:
+            return True
+        resized = runner.spec.stream == spec.stream and runner.spec.part.of != spec.part.of
+        return resized and self._context.sharing is None
+
+    def _replace_part(self, stream: str, running: StreamRunner) -> None:
+        """The stream is split otherwise. Where replicas share the streams, the part is written
+        until another layout claims its partitions."""
+        log.info("stream is split otherwise", extra={"stream": stream})
+        del self._running[stream]
+        if self._context.sharing is None:
+            self._stop(running)
+        else:
+            running.end_with_tenure()
 
     def _remove(self, stream: str, running: StreamRunner) -> None:
         """The stream left the config; nothing is retired. Source: WIRE 2."""
@@ -408,10 +452,10 @@ class Supervisor:
         drain_timeout_s = self._context.settings.shutdown.drain_timeout_s
         runner.stop(deadline_s=clock.now_s() + drain_timeout_s)
 
-    async def _live(self, runner: StreamRunner, before: asyncio.Task[None] | None) -> None:
+    async def _live(self, runner: StreamRunner, before: Collection[asyncio.Task[None]]) -> None:
         stream = runner.spec.id
-        if before is not None:
-            await asyncio.wait((before,))
+        if before:
+            await asyncio.wait(before)
             self._context.statuses.open(stream).renew()
         try:
             await runner.run()

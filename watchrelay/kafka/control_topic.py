@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from watchrelay import __version__
@@ -22,6 +22,7 @@ from watchrelay.contract.control import (
     ControlState,
     StreamControl,
     Value,
+    WriterControl,
     claim_value,
     control_key,
     control_value,
@@ -34,6 +35,7 @@ from watchrelay.core.errors import Fenced, RecordRefused, TopicLost, TopicRefuse
 from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topic_follower import TopicFollower
+from watchrelay.model.parts import stream_and_part
 from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class Delivers(Protocol):
 
 class ControlTopic:
     """Implements the relay's `Control`. Use: `run()` as a task; everything else from any other.
+    A `stream` is the id of a stream, or of a part: `pods%0/4`.
 
     A topic that is lost under a relay is recreated, then `run()` and `restore()` are called again:
     the descriptions of all streams are written again, with epochs above all before, and each stream
@@ -91,6 +94,8 @@ class ControlTopic:
             rng=self._rng,
         )
         self._state = ControlState()
+        self._newest: dict[str, list[WriterControl]] = {}
+        """What `_claimants` found since the last record was read."""
         self._former = ControlState()
         """The content of the lost topic."""
         self._lives = 0
@@ -135,17 +140,19 @@ class ControlTopic:
         await self._restored.wait()
         instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         lives, read = self._lives, self._read
-        held = self._state.of(stream)
+        whole, part = stream_and_part(stream)
+        held = self._state.of(whole)
         if held.description is None:
             await self._caught_up.wait()
-            held = self._state.of(stream)
+            held = self._state.of(whole)
         if (why := self.blocked(stream)) and not replace_description:
             raise TopicRefused(why)
         base = held.epoch_base
         if held.description is None or replace_description:
             highest = await highest_epoch()
             base = max(highest + 1, base or 0)
-            await self.write("stream", stream, {**description, "epochBase": base})
+            await self.write("stream", whole, {**description, "epochBase": base})
+        total = int(str(description["partitions"]))
         value = claim_value(
             holder=self.holder,
             instance=instance,
@@ -153,6 +160,7 @@ class ControlTopic:
             time_ms=self._wall_ms(),
             starting_point=starting_point,
             ids=self._ids(stream, transactional_id),
+            partitions=part.partitions(total) if part.of > 1 else None,
         )
         offset = await self._append("claim", stream, value)
         if self._lives != lives or offset < read:
@@ -160,27 +168,64 @@ class ControlTopic:
                 self.topic, f"a claim got offset {offset}, and {read} were read before it"
             )
         await self.read_up_to(offset)
-        held = self._state.of(stream)
+        held = self._state.of(whole)
         assert held.epoch_base is not None, "a stream is described before it is claimed"
-        if instance not in held.instances:  # compaction takes a claim only for one behind it
+        instances = self._writer(stream).instances
+        if instance not in instances:  # compaction takes a claim only for one behind it
             raise Fenced(f"stream {stream}: a newer relay claimed it at the same time")
-        epoch = held.epoch_base + held.instances[instance]
+        epoch = held.epoch_base + instances[instance]
         wanted: Value = {**description, "epochBase": held.epoch_base}
         if held.overwritten or held.description != json.loads(json.dumps(wanted)):
-            await self.write("stream", stream, wanted)
+            await self.write("stream", whole, wanted)
+        if part.of > 1 and held.claimed_by_parts(total):
+            await self._claim_no_partition(whole)
         _log.info("stream claimed", extra={"stream": stream, "epoch": epoch, "holder": self.holder})
         return epoch
 
     def _ids(self, stream: str, *more: str) -> tuple[str, ...]:
-        known = (*self._former.of(stream).ids, *self._state.of(stream).ids, *more)
+        whole, _ = stream_and_part(stream)
+        known = (*self._former.of(whole).ids, *self._state.of(whole).ids, *more)
         return tuple(dict.fromkeys(filter(None, known)))
 
     def former_ids(self, stream: str, transactional_id: str) -> Sequence[str]:
         """The transactional ids under which others than `transactional_id` may have written."""
         return [each for each in self._ids(stream) if each != transactional_id]
 
+    async def _claim_no_partition(self, stream: str) -> None:
+        """Have readers that know no parts not believe the index of a former writer."""
+        value = claim_value(
+            holder=self.holder,
+            instance=str(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
+            version=__version__,
+            time_ms=self._wall_ms(),
+            starting_point=None,
+            partitions=(),
+        )
+        await self._append("claim", stream, value)
+
+    def _writer(self, stream: str) -> WriterControl:
+        """What is under the keys of `stream` itself."""
+        whole, part = stream_and_part(stream)
+        held = self._state.of(whole)
+        return held if part.of == 1 else held.parts.get(stream) or WriterControl()
+
+    def _claimants(self, stream: str) -> list[WriterControl]:
+        """The owners of the newest claims of its partitions, oldest first."""
+        if (known := self._newest.get(stream)) is not None:
+            return known
+        whole, part = stream_and_part(stream)
+        held = self._state.of(whole)
+        claimants = [self._writer(stream)]
+        if held.parts and held.description is not None:
+            found = map(held.newest, part.partitions(held.description["partitions"]))
+            by_claim = {each.claimed: each for each in found if each is not None}
+            claimants = [by_claim[claimed] for claimed in sorted(by_claim)]
+        self._newest[stream] = claimants
+        return claimants
+
     def blocked(self, stream: str) -> str:
         """Why `stream` cannot be claimed, with the cure; "" when it can."""
+        stream, _ = stream_and_part(stream)
         too_high = self._state.of(stream).too_high
         if too_high is None:
             return ""
@@ -194,34 +239,55 @@ class ControlTopic:
         )
 
     async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """Where a writer that claims `stream` now starts to read it; None: at the start. Waits
-        until the topic was read once."""
+        """Where a writer that claims `stream` now starts to read it, as the `from` of its claim;
+        None: at the start. Waits until the topic was read once.
+
+        Args:
+            partitions: of the whole stream."""
         await self._caught_up.wait()
         return self.starting_point(stream, partitions)
 
     def starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
         """The same, as far as the topic was read."""
-        held = self._state.of(stream)
-        return (held if held.claimed >= 0 else self._former.of(stream)).starting_point(partitions)
+        whole, part = stream_and_part(stream)
+        own = part.partitions(partitions) if part.of > 1 else None
+        return self._state.of(whole).starting_point(partitions, own, former=self._former.of(whole))
 
     def outclaimed(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
-        """A newer claim of `stream` than that of `epoch` was read. With `by_others`, the newest of
-        this process does not count."""
-        held = self._state.of(stream)
-        if held.epoch is None or held.epoch <= epoch:
+        """A newer claim than that of `epoch` was read, of `stream` or a partition of it. With
+        `by_others`, the newest of this process does not count."""
+        base = self._state.of(stream_and_part(stream)[0]).epoch_base
+        if base is None:
             return False
-        return not (by_others and held.instances.get(self._claims.get(stream, "")) == held.claimed)
+        own = self._claims.get(stream, "")
+        return any(
+            base + each.claimed > epoch
+            and not (by_others and each.instances.get(own) == each.claimed)
+            for each in self._claimants(stream)
+        )
 
-    def newest_epoch(self, stream: str) -> int | None:
-        """The epoch of the newest claim of `stream` that was read; None without one."""
-        return self._state.of(stream).epoch
+    def newest_claims(self, stream: str) -> dict[str, int]:
+        """By the stream or part that was claimed, the epochs of the newest claims of the partitions
+        of `stream` that were read."""
+        whole, _ = stream_and_part(stream)
+        held = self._state.of(whole)
+        claimants = {each.claimed for each in self._claimants(stream)}
+        return {
+            name: epoch
+            for name, each in ((whole, held), *held.parts.items())
+            if each.claimed in claimants and (epoch := held.epoch_of(each)) is not None
+        }
 
-    async def released(self, stream: str, epoch: int, *, within_s: float) -> bool:
-        """Whether the writer of `epoch` or a later one has released `stream`, once that was read,
-        or after `within_s`."""
+    async def released(self, claims: Mapping[str, int], *, within_s: float) -> bool:
+        """Whether the writers of these claims, as `newest_claims` gives them, or later ones of the
+        same key, have released them, once that was read, or after `within_s`."""
         try:
             async with asyncio.timeout(within_s):
-                await self.until(lambda: self._state.of(stream).released >= epoch)
+                await self.until(
+                    lambda: all(
+                        self._writer(stream).released >= epoch for stream, epoch in claims.items()
+                    )
+                )
         except TimeoutError:
             return False
         return True
@@ -237,11 +303,28 @@ class ControlTopic:
         await self._append(kind, stream, value)
 
     def index(self, stream: str) -> dict[str, object] | None:
-        """The newest `snapshot/<stream>` record."""
-        return self._state.of(stream).index or self._unrestored(stream).index
+        """The newest index record of `stream`; of a part, the oldest of those that are the newest
+        of a partition of it, which was possibly in another part then; None where one has none."""
+        whole, part = stream_and_part(stream)
+        held = self._state.of(whole)
+        if held.description is None or not held.parts:
+            held = held if held.index else self._unrestored(whole)
+        return held.newest_index(part)
+
+    def indexes(self, stream: str) -> dict[str, dict[str, object]]:
+        """The newest index record of the stream, or of each part that now writes it; {} of those
+        that have none."""
+        held = self._state.of(stream)
+        claimants = {each.claimed for each in self._claimants(stream)}
+        return {
+            name: each.index or {}
+            for name, each in ((stream, held), *held.parts.items())
+            if each.claimed in claimants
+        }
 
     def described(self, stream: str) -> dict[str, object] | None:
         """The newest `stream/<stream>` record."""
+        stream, _ = stream_and_part(stream)
         return self._state.of(stream).description or self._unrestored(stream).description
 
     def _unrestored(self, stream: str) -> StreamControl:
@@ -264,14 +347,18 @@ class ControlTopic:
     async def forget(self, stream: str) -> None:
         """Null every record of `stream`, its description last, so that an interrupted call can be
         repeated."""
-        if self._state.of(stream).released >= 0:
-            await self._append("release", stream, None)
-        for kind in ("snapshot", "claim", "stream"):
-            await self._append(kind, stream, None)
+        held = self._state.of(stream)
+        for name, writer in (*held.parts.items(), (stream, held)):
+            if writer.released >= 0:
+                await self._append("release", name, None)
+            await self._append("snapshot", name, None)
+            await self._append("claim", name, None)
+        await self._append("stream", stream, None)
 
     def holder_of(self, stream: str) -> str | None:
-        """Who claimed `stream` last."""
-        return self._state.of(stream).holder
+        """Who claimed `stream`, or a partition of it, last."""
+        claimants = self._claimants(stream)
+        return claimants[-1].holder if claimants else None
 
     async def read_up_to(self, offset: int) -> None:
         """Return once the record at `offset` was read. Raises: TopicLost when the topic is another
@@ -306,8 +393,9 @@ class ControlTopic:
                 last = await self._append(
                     "stream", stream, {**former.description, "epochBase": former.next_base}
                 )
-                if former.index is not None and now.index is None:
-                    last = await self._append("snapshot", stream, former.index)
+                for name, writer in ((stream, former), *former.parts.items()):
+                    if writer.index is not None and self._writer(name).index is None:
+                        last = await self._append("snapshot", name, writer.index)
         await self.read_up_to(last)
         _log.warning(
             "control topic restored",
@@ -339,6 +427,7 @@ class ControlTopic:
 
     def take(self, record: Any) -> None:
         """The next record."""
+        self._newest.clear()
         try:
             refuse_unreadable(dict(record.headers))
             if odd := self._state.read(record.offset, record.key, record.value):
@@ -377,6 +466,7 @@ class ControlTopic:
         """The topic is another, and with its offsets all claims start over."""
         self._former, self._state = remembered(self._former, self._state), ControlState()
         self._lives += 1
+        self._newest.clear()
         self._read = 0
         self._caught_up.clear()
         self._restored.clear()

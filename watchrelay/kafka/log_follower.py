@@ -41,8 +41,8 @@ class FollowedLog(Protocol):
 
     stream: str
     topic: str
-    next: list[int]
-    """By partition, the offset of the first record not read."""
+    next: dict[int, int]
+    """By partition that is read, the offset of the first record not read."""
     urgent: bool
     """It is read on without a pause."""
 
@@ -153,11 +153,12 @@ class LogFollower:
         return any(log.urgent for logs in self._topics.values() for log in logs)
 
     def _assign(self, consumer: Any) -> None:
-        self._position = {
-            TopicPartition(topic, partition): min(following)
-            for topic, logs in self._topics.items()
-            for partition, following in enumerate(zip(*(log.next for log in logs), strict=True))
-        }
+        self._position = {}
+        for topic, logs in self._topics.items():
+            for log in logs:
+                for partition, following in log.next.items():
+                    place = TopicPartition(topic, partition)
+                    self._position[place] = min(following, self._position.get(place, following))
         assign(consumer, self._position)
         self._check_due_s = 0.0
 
@@ -212,7 +213,8 @@ class LogFollower:
         """The logs that have read what is before the consumer: one that was added since the
         partitions were assigned may have not."""
         position, partition = self._position[place], place.partition
-        return [log for log in self._topics.get(place.topic, ()) if log.next[partition] >= position]
+        logs = self._topics.get(place.topic, ())
+        return [log for log in logs if log.next.get(partition, -1) >= position]
 
     def _moved(self, place: TopicPartition, position: int) -> None:
         for log in self._current(place):

@@ -30,6 +30,7 @@ from watchrelay.kube.auth.transport import (
     user_agent,
 )
 from watchrelay.kube.page import NotAList, PageReader, TooLong
+from watchrelay.kube.part_filter import CountForeign, uncounted
 from watchrelay.kube.stream import FrameStream
 from watchrelay.kube.translate import EXPECTED, certificate_error, translate
 from watchrelay.kube.watch_frames import Align, Take, WatchFrames, leave, refuse
@@ -96,6 +97,7 @@ class KubeClient:
         self, credentials: Credentials, metrics: Metrics, align: Align | None = None
     ) -> None:
         self._credentials, self._align = credentials, align
+        self._metrics = metrics
         self._requests = metrics.counter("kube_requests")
         self._durations = metrics.histogram("kube_request_duration_seconds")
         self._session: aiohttp.ClientSession | None = None
@@ -153,7 +155,8 @@ class KubeClient:
             {"Accept": _METADATA_LIST if partial else JSON, "Accept-Encoding": self._encoding},
             stream,
         )
-        what, reader, first = request.what, PageReader(selection), b""
+        count_foreign = self._foreign_counter(selection, stream)
+        what, reader, first = request.what, PageReader(selection, count_foreign=count_foreign), b""
         async with self._answer(request) as response:
             while chunk := await response.content.readany():
                 if len(first) < _ERROR_BODY_MAX:
@@ -209,9 +212,8 @@ class KubeClient:
         try:
             if not says_json(response):
                 raise await self._refused(response, request.what)
-            yield WatchFrames(
-                response, FrameStream(selection), query, request.what, take, self._align
-            )
+            frames = FrameStream(selection, count_foreign=self._foreign_counter(selection, stream))
+            yield WatchFrames(response, frames, query, request.what, take, self._align)
         finally:
             leave(response)
 
@@ -248,6 +250,11 @@ class KubeClient:
             ) from error
         major, minor = _number(version.get("major")), _number(version.get("minor"))
         return ServerVersion(major, minor, str(version.get("gitVersion", "")))
+
+    def _foreign_counter(self, selection: Selection, stream: str) -> CountForeign:
+        if selection.part is None:
+            return uncounted
+        return self._metrics.stream(stream, selection.resource).events_filtered_total["part"].inc
 
     # ---- one request -----------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from watchrelay.kube.frame import (
     split_items,
     why,
 )
+from watchrelay.kube.part_filter import CountForeign, PartFilter, uncounted
 from watchrelay.model.frames import ObjectFrame, Page
 from watchrelay.model.resources import Selection
 
@@ -82,7 +83,10 @@ class PageReader:
         *,
         page_bytes_max: int = PAGE_BYTES_MAX,
         item_bytes_max: int = ITEM_BYTES_MAX,
+        count_foreign: CountForeign = uncounted,
     ) -> None:
+        keys, resource = selection.part, selection.resource
+        self._part = None if keys is None else PartFilter(keys, resource, count_foreign)
         self._selection = selection
         self._left, self._item_bytes_max = page_bytes_max, item_bytes_max
         self._too_long = (
@@ -209,6 +213,8 @@ class PageReader:
     def _keep(self, item: bytes, *, sure: bool = True) -> bool:
         """Add the object of `item`. False if it is no JSON object, so perhaps not the whole item;
         when `sure`, that is a failure."""
+        if self._part is not None and self._part.is_foreign_item(item):
+            return True
         try:
             fields = decode_fields(item)
         except BROKEN_JSON as error:

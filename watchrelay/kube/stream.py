@@ -30,6 +30,7 @@ from watchrelay.kube.frame import (
     too_deep,
     why,
 )
+from watchrelay.kube.part_filter import CountForeign, PartFilter, uncounted
 from watchrelay.model.frames import Bookmark, Failure, Frame
 from watchrelay.model.resources import Selection
 
@@ -58,7 +59,15 @@ class FrameStream:
     Frames do not depend on where the chunks were cut.
     """
 
-    def __init__(self, selection: Selection, *, line_max: int = LINE_MAX) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        *,
+        line_max: int = LINE_MAX,
+        count_foreign: CountForeign = uncounted,
+    ) -> None:
+        keys, resource = selection.part, selection.resource
+        self._part = None if keys is None else PartFilter(keys, resource, count_foreign)
         self._objects = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
         self._depth_checked = selection.depth_checked
         self._line_max = line_max
@@ -84,6 +93,8 @@ class FrameStream:
                 block = b"".join((*self._parts, block))
                 self._parts.clear()
                 self._held = 0
+            if self._part is not None:
+                block = self._part.own_lines(block)
             quick = self._quickly(block) if len(block) <= self._line_max else None
             frames = self._carefully(block) if quick is None else quick
         if end + 1 < len(chunk):
@@ -104,7 +115,7 @@ class FrameStream:
             decode_fields(rest)
         except BROKEN_JSON:
             return []
-        return self._carefully(rest)
+        return self._carefully(rest if self._part is None else self._part.own_lines(rest))
 
     def _too_long(self) -> Failure:
         self.ended = True

@@ -53,6 +53,16 @@ class ServedResource:
 
 
 @dataclass(frozen=True, slots=True)
+class PartKeys:
+    """The keys of a part: those that fall into its `own` of so many `partitions`. `prefix` precedes
+    namespace and name."""
+
+    prefix: bytes
+    partitions: int
+    own: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Which objects of a resource are asked of the server, and in which representation."""
 
@@ -63,6 +73,8 @@ class Selection:
     metadata_only: bool = False
     depth_checked: bool = True
     """False: a built-in type bounds the depth of its objects, and nothing decodes them again."""
+    part: PartKeys | None = None
+    """Not None: objects with other keys are dropped as they arrive."""
 
     @property
     def path(self) -> str:

@@ -3,10 +3,11 @@ one digest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from watchrelay.model.resources import Selection
+from watchrelay.model.parts import Part, stream_and_part
+from watchrelay.model.resources import PartKeys, Selection
 
 InitialList = Literal["auto", "paged", "streaming"]
 ListSemantic = Literal["mostRecent", "any"]
@@ -30,7 +31,8 @@ class WatchPlan:
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
     """Everything that decides what a stream's topic holds, and where: docs/record-contract.md.
-    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"."""
+    `id` is the stream's, or that of a part as `pods%0/4`; `config_hash` is ce_wrconfig;
+    `key_prefix` is b"" or b"pods/"."""
 
     id: str
     cluster: str
@@ -45,6 +47,29 @@ class StreamSpec:
     """The JSON of the control topic's `stream/<id>` record, but for `epochBase`."""
     partitions_from: Literal["config", "default", "topic"] = field(default="config", compare=False)
     """"topic" where the stream, or its topic, was started with this number of partitions."""
+
+    @property
+    def stream(self) -> str:
+        """ce_wrstream: the id without the part."""
+        return stream_and_part(self.id)[0]
+
+    @property
+    def part(self) -> Part:
+        """Which part of the stream this is."""
+        return stream_and_part(self.id)[1]
+
+    @property
+    def own_partitions(self) -> tuple[int, ...]:
+        """Those that its writer writes."""
+        return self.part.partitions(self.partitions)
+
+    @property
+    def own_plan(self) -> WatchPlan:
+        """The plan; of a part, with what belongs to other parts left out."""
+        if self.part.of == 1:
+            return self.plan
+        keys = PartKeys(self.key_prefix, self.partitions, frozenset(self.own_partitions))
+        return replace(self.plan, selection=replace(self.plan.selection, part=keys))
 
     @property
     def source(self) -> str:

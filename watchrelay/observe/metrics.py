@@ -60,7 +60,7 @@ _VALUES: Final = {
     "watch_starts": ("watchlist", "watch"),
     "watch_ends": ("timeout", "gone", "eof", "error"),
     "events_received": ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"),
-    "events_filtered": ("suppressed", "namespace", "quarantined"),
+    "events_filtered": ("suppressed", "namespace", "quarantined", "part"),
     "ownership_changes": ("claim", "assigned", "handed_over", "revoked", "fenced"),
     "records_acked": ("event", "snapshot", "tombstone", "marker"),
     "records_trimmed": ("fields", "stub", "withheld"),

@@ -95,6 +95,14 @@ class RecoveredState:
     records_since_snapshot: int = 0
 
     @property
+    def frontiers(self) -> tuple[str, ...]:
+        """By partition, up to where a replay brings nothing new; empty where none is above the
+        lowest, from which the watch continues."""
+        found = tuple(partition.frontier for partition in self.partitions)
+        ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
+        return found if ahead else ()
+
+    @property
     def objects(self) -> int:
         """Number of live objects."""
         return sum(map(len, self.states))

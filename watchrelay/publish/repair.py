@@ -8,7 +8,7 @@ headers, and compaction, take it for the newest record of its key. See docs/reco
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from watchrelay.contract.records import Decoded, ObjectRecord
@@ -38,11 +38,15 @@ class StaleRecordRepair:
     comparison."""
 
     def __init__(
-        self, stream: str, epoch: int, foreign_records: ForeignRecordReader, checked: Sequence[int]
+        self,
+        stream: str,
+        epoch: int,
+        foreign_records: ForeignRecordReader,
+        checked: Mapping[int, int],
     ) -> None:
-        """`checked` is, per partition, the offset up to which the log was read already."""
+        """`checked` is, by partition, the offset up to which the log was read already."""
         self._stream, self._epoch, self._foreign = stream, epoch, foreign_records
-        self._next = list(checked)
+        self._next = dict(checked)
         self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
         self._gaps_found = self._gaps_checked = 0

@@ -127,7 +127,7 @@ class Snapshot:
     def index_value(self, *, epoch: int, frontier: str, time_ms: int) -> dict[str, object]:
         """The index record for the control topic. Legal once complete."""
         assert self.complete, "an index record of a snapshot that is not complete"
-        ends = [self._ends[partition] for partition in range(self._partitions)]
+        ends = [self._ends[partition] for partition in sorted(self._ends)]
         return snapshot_value(
             snapshot=self.id,
             epoch=epoch,

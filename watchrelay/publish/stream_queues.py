@@ -11,7 +11,7 @@ time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -46,6 +46,7 @@ class StreamQueues:
     """All partition queues of one stream.
 
     Args:
+        partitions: Those that are written.
         raw_bytes: Up to here values are kept as they came; beyond, they are unpacked again.
         packed_max: An entry whose packed value is not larger is published whole, unless a part of
             it was published before. Bytes.
@@ -56,7 +57,7 @@ class StreamQueues:
 
     def __init__(
         self,
-        partitions: int,
+        partitions: Iterable[int],
         *,
         raw_bytes: int,
         packed_max: int,
@@ -65,7 +66,8 @@ class StreamQueues:
         bound_bytes: int | None = None,
         overflown: Callable[[], None] = lambda: None,
     ) -> None:
-        self.partitions = [PartitionQueue(partition) for partition in range(partitions)]
+        self.partitions = [PartitionQueue(partition) for partition in partitions]
+        self.by_partition = {queue.partition: queue for queue in self.partitions}
         self.number = 0
         """Number of the newest record queued."""
         self.held_bytes = self.held_records = self.object_records = 0
@@ -151,7 +153,7 @@ class StreamQueues:
         """
         if self._conflating:
             changes = self._mark_dirty(changes, received_at_s)
-        partitions, unpublished, members = self.partitions, self.unpublished, self.members
+        partitions, unpublished, members = self.by_partition, self.unpublished, self.members
         packed_max, raw_room = self.packed_max, self._raw_bytes - self.held_bytes
         held_total = upserted = 0
         for change in changes:
@@ -222,7 +224,7 @@ class StreamQueues:
         deletion = QueuedRecord(
             key, entry, None, "deleted", reason, 0, replaces, version, time_ms, received_at_s
         )
-        self._append(self.partitions[entry.partition], *self._with_tombstone(deletion))
+        self._append(self.by_partition[entry.partition], *self._with_tombstone(deletion))
 
     def _forget(self, key: bytes) -> None:
         """Drop what is known of how the former state of an object was published."""
@@ -262,7 +264,7 @@ class StreamQueues:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
         replaces = self._take_published_hash(key, entry.hash)
         verb: Verb = "added" if replaces is None and key not in self.unverified else "read"
-        self.partitions[entry.partition].reads += 1
+        self.by_partition[entry.partition].reads += 1
         self._queue_object(key, entry, verb, "snapshot", replaces, time_ms)
 
     def _queue_object(
@@ -299,7 +301,7 @@ class StreamQueues:
             held,
             trimmed,
         )
-        self._append(self.partitions[entry.partition], item)
+        self._append(self.by_partition[entry.partition], item)
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
         """Publish the true state of a key whose last record in `partition` is stale: the object, or
@@ -311,7 +313,7 @@ class StreamQueues:
         if key in self.unpublished:
             return
         entry = _belonging(entry, partition)
-        queue = self.partitions[partition]
+        queue = self.by_partition[partition]
         if queue.dirty is not None:
             published = None if entry is None else self.published_hash(key, entry.hash)
             queue.dirty.require(key, "" if entry is None else entry.uid, published)
@@ -454,7 +456,7 @@ class StreamQueues:
         rest: list[ObjectChange] = []
         for change in changes:
             key, entry = change.key, change.entry
-            dirty = self.partitions[entry.partition].dirty
+            dirty = self.by_partition[entry.partition].dirty
             if dirty is None:
                 rest.append(change)
                 continue
@@ -483,7 +485,7 @@ class StreamQueues:
         for _, partition in sorted(sizes, reverse=True):
             if self.held_bytes <= bound_bytes:
                 return
-            self._collapse(self.partitions[partition])
+            self._collapse(self.by_partition[partition])
             self._overflown()
 
     def _collapse(self, queue: PartitionQueue) -> None:

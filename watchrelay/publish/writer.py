@@ -11,9 +11,10 @@ import asyncio
 import logging
 import random
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from watchrelay.contract.control import Origin, claim_origins
 from watchrelay.contract.records import CloudEvents, encoder_for
 from watchrelay.contract.wire import Batch, Reason, Receipt
 from watchrelay.core import clock
@@ -118,7 +119,7 @@ class StreamRelay:
         )
         raw_bytes = min(SOFT_BYTES, queue_bytes // 2)
         self._queues = StreamQueues(
-            spec.partitions,
+            spec.own_partitions,
             raw_bytes=raw_bytes,
             packed_max=self._oversize.fits_bytes,
             oversize=self._oversize.fit,
@@ -230,7 +231,7 @@ class StreamRelay:
         if not recreated:
             self._starting_point = await self._control.origin(stream, self.spec.partitions)
         description, starting_point = self.spec.description, self._starting_point
-        former = self._control.newest_epoch(stream) if awaits_release else None
+        former = self._control.newest_claims(stream) if awaits_release else {}
         self._epoch = await self._control.claim(
             stream,
             description,
@@ -241,33 +242,35 @@ class StreamRelay:
         self._encoder = encoder_for(self.spec, self._epoch)
         self._status.epoch = self._epoch
         self._metrics.stream_epoch.set(self._epoch)
-        if former is not None:
+        if former:
             await self._await_release(former)
         if self._transactions is not None:
             await self._transactions.begin(self._epoch)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._in_group(self._send_claims)
         if self._foreign_records is not None:
-            checked = [queue.claimed_at + 1 for queue in queues.partitions]
+            checked = {queue.partition: queue.claimed_at + 1 for queue in queues.partitions}
             self._repair = StaleRecordRepair(stream, self._epoch, self._foreign_records, checked)
         return self._epoch
 
-    async def _await_release(self, former: int) -> None:
+    async def _await_release(self, former: Mapping[str, int]) -> None:
         began_s = self._now_s()
-        released = await self._control.released(self.spec.id, former, within_s=RELEASE_WAIT_S)
+        released = await self._control.released(former, within_s=RELEASE_WAIT_S)
         took_s = round(self._now_s() - began_s, 3)
-        extra = {"stream": self.spec.id, "epoch": former, "released": released, "took_s": took_s}
+        epoch = max(former.values())
+        extra = {"stream": self.spec.id, "epoch": epoch, "released": released, "took_s": took_s}
         log.info("waited for the former writer", extra=extra)
         self._check_ownership()
 
     @property
-    def to_read(self) -> list[tuple[int | None, int]]:
-        """Per partition, the offsets to read back: the starting point (None: the earliest) and that
+    def to_read(self) -> dict[int, tuple[int | None, int]]:
+        """By partition, the offsets to read back: the starting point (None: the earliest) and that
         of our claim. Legal after `claim`."""
-        begin = None if self._starting_point is None else self._starting_point.get("begin")
-        starts = begin if isinstance(begin, list) else [None] * self.spec.partitions
-        claims = (queue.claimed_at for queue in self._queues.partitions)
-        return list(zip(starts, claims, strict=True))
+        starts = claim_origins(self._starting_point, self.spec.partitions)
+        return {
+            queue.partition: (starts.get(queue.partition, Origin()).offset, queue.claimed_at)
+            for queue in self._queues.partitions
+        }
 
     def resume(self, recovered: RecoveredState) -> None:
         """Continue from the recovered log; call it after `claim` and before `run`."""
@@ -397,7 +400,7 @@ class StreamRelay:
 
     def _confirmation(self) -> Confirmation:
         """Heartbeats queued now confirm the state of now."""
-        return Confirmation(frozenset(range(self.spec.partitions)), self._queues.number)
+        return Confirmation(frozenset(self._queues.by_partition), self._queues.number)
 
     def _first_heartbeat(self) -> None:
         confirmation = None if self._status.list_due else self._confirmation()
@@ -596,7 +599,7 @@ class StreamRelay:
         self._snapshot = snapshot = Snapshot(
             f"{self._epoch}-{self._snapshots}",
             keys=keys,
-            partitions=self.spec.partitions,
+            partitions=len(self._queues.partitions),
             began_at_s=now_s,
             requests=requests,
         )
@@ -612,7 +615,7 @@ class StreamRelay:
         snapshot, queues = self._snapshot, self._queues
         if snapshot is None or isinstance(self._phase, Draining):
             return
-        now_ms, partitions, place = self._wall_ms(), queues.partitions, snapshot.place
+        now_ms, partitions, place = self._wall_ms(), queues.by_partition, snapshot.place
         # the rest is for live events, which would void the snapshot over the bound
         room_bytes = self._queue_bytes // 2
         if snapshot.unfinished and queues.held_bytes <= room_bytes:
@@ -626,7 +629,7 @@ class StreamRelay:
                 ),
                 lambda key, entry: queues.push_member(key, entry, time_ms=now_ms),
             )
-            if not any(queue.waiting or queue.outstanding for queue in partitions):
+            if not any(queue.waiting or queue.outstanding for queue in queues.partitions):
                 # a step that only passed keys over: no receipt will wake us
                 self._flush_trigger.now()
         self._backpressure.snapshot_stepped(

@@ -85,6 +85,9 @@ class Store:
         the next list misses them too."""
         self._loading: Sequence[Mapping[bytes, Entry]] = ()
         self._skip: dict[bytes, str] = {}
+        self._frontiers: Mapping[int, str] = {}
+        """By partition, up to which resourceVersion its changes are on the log; empty where a
+        replay begins at or behind all of them."""
         self._skip_until = ""
         self._by_content = False
         """Compare the next list by content, not by resourceVersion: the state comes from a log, or
@@ -156,7 +159,12 @@ class Store:
             self._train({key: entry for state in states for key, entry in state.items()})
 
     def resume(
-        self, entries: Iterable[tuple[bytes, Entry]], *, skip: Mapping[bytes, str], newest: str
+        self,
+        entries: Iterable[tuple[bytes, Entry]],
+        *,
+        skip: Mapping[bytes, str],
+        newest: str,
+        frontiers: Mapping[int, str] | None = None,
     ) -> None:
         """Take the state recovered from the log; the next list is a difference from it, by content.
 
@@ -164,13 +172,17 @@ class Store:
             skip: Deleted keys with the version of their last record. Frames of such a key up to
                 that version are replays, until the watch has passed `newest`.
             newest: The highest version on the log.
+            frontiers: By partition, where they differ and the watch begins at the lowest: frames of
+                keys that are not held are replays up to there.
         """
         assert not self._entries, "only an empty store resumes from the log"
         self._entries = dict(entries)
         self._loading = ()
         self.listed = True
         self._by_content = True
-        self._skip, self._skip_until = dict(skip), newest
+        self._skip, self._frontiers = dict(skip), frontiers or {}
+        known = [newest, *self._frontiers.values()]
+        self._skip_until = max(known, key=lambda version: (len(version), version))
 
     def passed(self, version: str) -> None:
         """Note that the watch has passed `version`."""
@@ -178,7 +190,8 @@ class Store:
             self._forget_log()
 
     def _forget_log(self) -> None:
-        self._skip, self._skip_until, self._by_content = {}, "", False
+        self._skip, self._frontiers = {}, {}
+        self._skip_until, self._by_content = "", False
 
     # ---- the watch ----
 
@@ -190,7 +203,8 @@ class Store:
         """
         self._staged = None
         applied = ApplyResult()
-        entries, changes, skip = self._entries, applied.changes, self._skip
+        entries, changes = self._entries, applied.changes
+        resuming = bool(self._skip or self._frontiers)
         namespaces, prefix = self._namespaces, self._prefix
         for frame in frames:
             if namespaces and frame.namespace not in namespaces:
@@ -198,7 +212,7 @@ class Store:
                 continue
             key = f"{prefix}{frame.namespace}/{frame.name}".encode()
             held = entries.get(key)
-            if skip and held is None and key in skip and _older(frame.resource_version, skip[key]):
+            if resuming and held is None and self._is_replay(key, frame.resource_version):
                 applied.repeated += 1
                 continue
             if frame.type == "DELETED":
@@ -228,6 +242,18 @@ class Store:
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
+
+    def _is_replay(self, key: bytes, version: str) -> bool:
+        """Whether the state of a key that is not held was on the log, and was deleted since.
+
+        Where partitions are of different age, the log of the younger has forgotten what is replayed
+        from the frontier of the oldest."""
+        if key in self._skip and _older(version, self._skip[key]):
+            return True
+        if not self._frontiers:
+            return False
+        frontier = self._frontiers.get(partition_of(key, self._partitions), "")
+        return version == frontier or _older(version, frontier)
 
     def clear(self, resource_version: str) -> list[ObjectChange]:
         """Remove every object, as of `resource_version`; returns one removal each."""

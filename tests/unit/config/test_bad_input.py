@@ -270,6 +270,20 @@ ENTRIES = {
     "- resource: componentstatuses": [
         "4: resources[0].resource: componentstatuses cannot be listed and watched"
     ],
+    "- resource: pods\n  partitions: 2\n  split: 3": [
+        (
+            "6: resources[0].split: 3 is over the 2 partitions of the topic: a part without a "
+            "partition has nothing to write (set split to 2 or less, or partitions to 3 or more "
+            "for a topic that does not exist yet)"
+        )
+    ],
+    "- resource: pods\n  name: one\n  partitions: 2\n  split: 2": [
+        (
+            "7: resources[0].split: cannot be combined with name, which is a single object (leave "
+            "the key out)"
+        )
+    ],
+    "- resource: pods\n  split: 0": ["5: resources[0].split: must be at least 1, not 0"],
     "- resource: pods\n  namespaces: [Shop]": [
         '5: resources[0].namespaces[0]: "Shop" is not a namespace (without the key all are watched): use small letters, digits and hyphens, at most 63'
     ],
@@ -590,3 +604,14 @@ def test_a_secret_never_stands_in_a_message(tmp_path: Path) -> None:
 def test_an_unknown_key_of_the_command_line_is_blamed_on_the_command_line(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, GOOD + "  - {resource: pods}\n", "a.b.c.d=1")
     assert problem.startswith("--set: a: unknown key")
+
+
+def test_a_split_stream_cannot_be_written_within_transactions(tmp_path: Path) -> None:
+    text = (
+        "cluster: c\nkafka: {bootstrapServers: [k:9092], delivery: transactional}\nresources:\n"
+        "- resource: pods\n  partitions: 4\n  split: 2\n"
+    )
+    assert problems(tmp_path, text) == [
+        "w.yaml:6: resources[0].split: cannot be combined with kafka.delivery: transactional in this "
+        "release (leave the key out, or set kafka.delivery to idempotent)"
+    ]

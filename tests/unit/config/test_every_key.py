@@ -98,6 +98,7 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("resources[0].resource", "deployments.apps", {}),
     ("resources[0].id", "my-pods@x.y", {}),
     ("resources[0].name", "one-object", {}),
+    ("resources[0].split", 3, {"kafka.partitions": 6}),
     *(
         (f"{where}.{key}", value, beside)
         for where in ("resources[0]", "defaults")

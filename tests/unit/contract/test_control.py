@@ -2,8 +2,15 @@
 
 import pytest
 
-from watchrelay.contract.control import ControlState, control_value, remembered
+from watchrelay.contract.control import (
+    ControlState,
+    Origin,
+    StreamControl,
+    control_value,
+    remembered,
+)
 from watchrelay.core.errors import RecordRefused
+from watchrelay.model.parts import Part
 
 
 def read(*records: tuple[str, dict[str, object] | None]) -> ControlState:
@@ -204,3 +211,124 @@ def test_only_a_record_under_the_key_of_the_description_overwrites_it(
     with pytest.raises(RecordRefused):
         state.read(2, key, b"{")
     assert state.of("pods").overwritten == overwritten
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def part_claim(
+    part: str, partitions: list[int], origin: object = None
+) -> tuple[str, dict[str, object] | None]:
+    name = part or "none"
+    value = {"instance": name, "holder": name, "from": origin, "partitions": partitions}
+    return f"claim/pods{part}", value
+
+
+def part_index(part: str, epoch: int, **begins: int) -> tuple[str, dict[str, object] | None]:
+    partitions = [{"partition": int(name[1:]), "begin": each} for name, each in begins.items()]
+    return f"snapshot/pods{part}", {
+        "snapshot": f"{epoch}-1",
+        "epoch": epoch,
+        "partitions": partitions,
+    }
+
+
+def pods(*records: tuple[str, dict[str, object] | None], partitions: int = 2) -> StreamControl:
+    about: dict[str, object] = {"topic": "t", "partitions": partitions, "epochBase": 1}
+    return read(("stream/pods", about), *records).of("pods")
+
+
+def test_of_each_partition_the_newest_claim_that_names_it_counts() -> None:
+    held = pods(
+        claim_from("a", FROM),
+        part_claim("%1/2", [1], {"snapshot": {"1": "2-1"}, "begin": {"1": 5}}),
+        index(2),
+    )
+    assert held.starts(2) == {0: Origin(7, "9-9"), 1: Origin(5, "2-1")}
+    assert [getattr(held.newest(each), "holder", None) for each in range(2)] == ["h", "%1/2"]
+    both = pods(claim_from("a", FROM), part_claim("%1/2", [1]), claim_from("b", FROM))
+    assert both.starts(2) == {0: Origin(4, "2-1"), 1: Origin(5, "2-1")}
+
+
+def test_an_index_of_a_part_counts_for_the_claim_of_its_epoch_and_its_partitions_alone() -> None:
+    claims = part_claim("%0/2", [0]), part_claim("%1/2", [1])
+    assert pods(*claims, part_index("%0/2", 2, p0=9)).starts(2) == {0: Origin(9, "2-1")}
+    assert pods(*claims, part_index("%0/2", 3, p0=9)).starts(2) == {}
+    assert pods(*claims, part_index("%0/2", 2, p1=9)).starts(2) == {}
+    assert pods(*claims, part_index("%1/2", 2, p0=9)).starts(2) == {}
+
+
+def test_a_claim_of_no_partition_takes_none_and_makes_the_index_of_the_whole_old() -> None:
+    claims = part_claim("%0/2", [0]), part_claim("%1/2", [1])
+    split = pods(claim_from("a", FROM), *claims, index(2))
+    assert split.claimed_by_parts(2)
+    closed = pods(claim_from("a", FROM), *claims, index(2), part_claim("", []))
+    assert not closed.claimed_by_parts(2)
+    assert closed.starts(2) == {}
+    assert closed.epoch == 6, "of which no index is: a reader without parts starts at the start"
+
+
+def test_not_all_partitions_claimed_by_parts() -> None:
+    assert not pods(claim_from("a", FROM), part_claim("%0/2", [0])).claimed_by_parts(2)
+    late = pods(part_claim("%0/2", [0]), part_claim("%1/2", [1]), claim_from("a", FROM))
+    assert not late.claimed_by_parts(2)
+
+
+def test_a_claim_is_given_what_it_starts_from_by_partition_and_reads_that_again() -> None:
+    held = pods(
+        part_claim("%0/2", [0]),
+        part_claim("%1/2", [1]),
+        part_index("%0/2", 2, p0=9),
+        part_index("%1/2", 3, p1=4),
+    )
+    own = {"snapshot": {"1": "3-1"}, "begin": {"1": 4}}
+    assert held.starting_point(2, [1]) == own
+    whole = {"snapshot": {"0": "2-1", "1": "3-1"}, "begin": {"0": 9, "1": 4}}
+    assert held.starting_point(2) == whole
+    assert pods(claim_from("a", whole)).starts(2) == {0: Origin(9, "2-1"), 1: Origin(4, "3-1")}
+    assert pods(claim_from("a", whole)).starting_point(2) == whole
+    assert pods(part_claim("%0/2", [0])).starting_point(2, [0]) is None
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"snapshot": "2-1", "begin": {"0": 3}},
+        {"snapshot": {"0": "2-1"}, "begin": [3, 4]},
+        {"snapshot": {"0": "2-1"}, "begin": {"x": 3}},
+        {"snapshot": {"0": "2-1"}, "begin": {"0": "3"}},
+        {"snapshot": {"1": "2-1"}, "begin": {"0": 3}},
+    ],
+)
+def test_a_starting_point_by_partition_that_cannot_be_used_means_the_start(origin: object) -> None:
+    assert pods(part_claim("%0/2", [0], origin)).starts(2) == {}
+
+
+@pytest.mark.parametrize(
+    "key", [b"claim/pods%2/2", b"claim/pods%0/1", b"claim/%0/2", b"claim/pods%", b"stream/pods%0/2"]
+)
+def test_keys_of_no_part_are_refused(key: bytes) -> None:
+    with pytest.raises(RecordRefused):
+        read(described(1)).read(5, key, b'{"instance":"a"}')
+
+
+def test_epochs_of_a_new_control_topic_are_above_those_of_parts() -> None:
+    assert pods(claim("a"), part_claim("%0/2", [0])).next_base == 4
+
+
+def test_the_index_of_a_part_is_the_oldest_of_the_newest_of_its_partitions() -> None:
+    held = pods(
+        ("snapshot/pods", {"snapshot": "1-1", "epoch": 1, "partitions": [
+            {"partition": each, "begin": 0} for each in range(4)]}),
+        part_index("%0/2", 2, p0=9, p1=9),
+        part_index("%0/4", 7, p0=20),
+        partitions=4,
+    )  # fmt: skip
+    newest = {
+        part: (held.newest_index(part) or {}).get("snapshot")
+        for part in (Part(0, 4), Part(1, 4), Part(2, 4), Part(0, 2), Part())
+    }
+    assert newest == {
+        Part(0, 4): "7-1", Part(1, 4): "2-1", Part(2, 4): "1-1", Part(0, 2): "2-1", Part(): "1-1",
+    }  # fmt: skip
+    assert pods(part_index("%0/2", 2, p0=9)).newest_index(Part()) is None

@@ -328,8 +328,9 @@ def test_an_index_record_gives_the_starting_point_of_the_next_claim() -> None:
         ],
     }
     read_back = control.parse_control_value(control.control_value(value))
-    assert control.starting_point(read_back, 2) == {"snapshot": "3-1", "begin": [10, 11]}
-    assert control.starting_point(read_back, 3) is None
+    origins = control.index_origins(read_back, range(2))
+    assert control.from_value(origins, 2) == {"snapshot": "3-1", "begin": [10, 11]}
+    assert control.index_origins(read_back, range(3)) == {}
 
 
 def test_a_claim_says_who_when_and_where_from() -> None:

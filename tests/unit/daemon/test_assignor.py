@@ -229,3 +229,64 @@ def test_metadata_of_a_newer_release_is_read_and_a_zip_bomb_is_not() -> None:
     assert decode_metadata(encode(ours)[:-1]) is None
     assert decode_metadata(encode(MemberAssignment())) is None
     assert decode_metadata(b"") is None
+
+
+# ---- split streams -------------------------------------------------------------------------------
+
+
+def layout(count: int) -> dict[str, str]:
+    return {f"pods%{place}/{count}": f"plan {count}" for place in range(count)}
+
+
+def test_all_parts_of_a_stream_belong_to_the_newest_layout_that_all_know() -> None:
+    group = Group(["a", "b", "c"], layout(2))
+    assert group.owners.keys() == layout(2).keys()
+    for name in ("a", "b"):
+        group.join(name, layout(4), revision=1)
+        group.assign()
+        assert group.owners.keys() == layout(2).keys(), "c does not know the newer one"
+    group.join("c", layout(4), revision=1)
+    group.assign()
+    assert group.owners.keys() == layout(4).keys()
+    assert group.loads == [1, 1, 2]
+
+
+def test_after_five_minutes_the_newest_layout_counts_though_not_all_know_it() -> None:
+    group = Group(["a", "b"], layout(2))
+    group.join("a", layout(4), revision=1)
+    group.now_ms += OLD_PLAN_MS - 1
+    group.assign()
+    assert group.owners == dict.fromkeys(layout(2), "b")
+    group.now_ms += 1
+    group.assign()
+    assert group.owners == dict.fromkeys(layout(4), "a")
+
+
+def test_those_who_are_not_able_do_not_delay_the_newest_layout() -> None:
+    group = Group(["a", "b"], layout(2))
+    group.join("a", layout(3), revision=1)
+    group.change("b", leaving=True)
+    group.assign()
+    assert group.owners == dict.fromkeys(layout(3), "a")
+
+
+def test_a_part_is_handed_over_by_whoever_writes_one_of_its_partitions() -> None:
+    group = Group(["a", "b"], layout(2))
+    writers = group.owners
+    for name in ("a", "b"):
+        group.join(name, layout(3), revision=1)
+        own = {part: 7 for part, owner in writers.items() if owner == name}
+        group.change(name, writing=own)
+    group.assign()
+    former = {part: each for name in "ab" for part, each in group.found[name].own.items()}
+    first, second = writers["pods%0/2"], writers["pods%1/2"]
+    assert former["pods%0/3"] == first
+    assert former["pods%2/3"] == second
+    assert former["pods%1/3"] in {first, second}, "it has partitions of both"
+
+
+def test_streams_that_are_not_split_are_not_touched_by_layouts() -> None:
+    group = Group(["a", "b"], {**layout(2), "pods@shop": "plan", "nodes": "plan"})
+    group.join("a", {**layout(4), "pods@shop": "plan", "nodes": "plan"}, revision=1)
+    group.assign()
+    assert group.owners.keys() == {*layout(2), "pods@shop", "nodes"}

@@ -13,6 +13,7 @@ from watchrelay.daemon.plan import (
     control_spec,
     control_topic,
     deadlocked,
+    parts_of,
     plan_streams,
     provisional_ids,
     topic_conflict,
@@ -367,3 +368,23 @@ def test_the_depth_of_objects_is_checked_unless_their_type_bounds_it_and_nothing
     entry: dict[str, Any], resource: Resource, settings: dict[str, Any], checked: bool
 ) -> None:
     assert one(entry, resource, **settings).spec.plan.selection.depth_checked is checked
+
+
+def test_a_split_stream_has_so_many_parts_and_is_one_stream_on_its_topic() -> None:
+    whole = one({"resource": "pods", "split": 4, "partitions": 6})
+    parts = [each.spec for each in parts_of(whole, 6)]
+    assert [each.id for each in parts] == [f"pods%{place}/4" for place in range(4)]
+    assert [each.own_partitions for each in parts] == [(0, 1), (2,), (3, 4), (5,)]
+    assert {(each.stream, each.config_hash, str(each.description)) for each in parts} == {
+        ("pods", whole.spec.config_hash, str(whole.spec.description))
+    }
+    unsplit = one({"resource": "pods", "partitions": 6})
+    assert unsplit.spec.config_hash == whole.spec.config_hash, "readers see one stream"
+    assert parts_of(unsplit, 6) == [unsplit]
+    assert unsplit.spec.own_plan is unsplit.spec.plan
+
+
+def test_a_topic_with_fewer_partitions_has_no_more_parts_than_these() -> None:
+    whole = one({"resource": "pods", "split": 4, "partitions": 6})
+    assert [each.spec.id for each in parts_of(whole, 2)] == ["pods%0/2", "pods%1/2"]
+    assert [each.spec.id for each in parts_of(whole, 1)] == ["pods"]

@@ -206,3 +206,22 @@ def test_an_index_record_dated_in_the_future_answers_only_what_it_names() -> Non
     heard: list[str] = []
     with requests.serving("pods", heard.append):
         assert heard == ["other"]
+
+
+def test_a_request_for_a_split_stream_goes_to_each_of_its_parts_also_where_one_has_answered() -> (
+    None
+):
+    control = Control()
+    requests = SnapshotRequests(control)
+    first: list[str] = []
+    second: list[str] = []
+    with requests.serving("pods%0/2", first.append):
+        ask(requests, "one", "pods")
+        control.indexes["pods%0/2"] = index("one")
+    with (
+        requests.serving("pods%0/2", first.append),
+        requests.serving("pods%1/2", second.append),
+    ):
+        assert (first, second) == (["one"], ["one"])
+        ask(requests, "two", "pods")
+    assert (first, second) == (["one", "two"], ["one", "two"])

@@ -121,7 +121,7 @@ async def test_it_reads_to_the_end_once_it_is_wanted_and_is_followed_from_there(
         await until(lambda: made.standby.is_warm)
         assert made.reader.spans_read == [[OffsetRange(0, None, 10)]]
         assert made.follower.logs == [made.standby]
-        assert made.standby.next == [10]
+        assert made.standby.next == {0: 10}
         assert made.warm == [True]
 
 
@@ -174,15 +174,15 @@ async def test_a_log_that_is_lost_or_cannot_be_read_is_read_again_later_and_late
 async def test_a_takeover_gets_what_was_read_up_to_the_claim() -> None:
     async with scene() as made, asyncio.TaskGroup() as tasks:
         await made.warmed()
-        reading = tasks.create_task(made.standby.read_rest(SPEC, [15]))
+        reading = tasks.create_task(made.standby.read_rest(SPEC, {0: 15}))
         await asyncio.sleep(0.1)
         assert made.standby.urgent
         assert made.follower.hurries == 1
-        made.standby.next = [14]
+        made.standby.next = {0: 14}
         made.standby.behind(1)
         await asyncio.sleep(0.1)
         assert not reading.done(), "the claim was not read"
-        made.standby.next = [15]
+        made.standby.next = {0: 15}
         made.standby.behind(0)
         fold = await reading
         assert fold is not None
@@ -193,13 +193,13 @@ async def test_a_takeover_gets_what_was_read_up_to_the_claim() -> None:
 async def test_a_takeover_reads_back_where_the_rest_does_not_come_or_the_log_is_lost() -> None:
     loop = asyncio.get_running_loop()
     async with scene() as made:
-        assert await made.standby.read_rest(SPEC, [15]) is None, "not warm"
+        assert await made.standby.read_rest(SPEC, {0: 15}) is None, "not warm"
         await made.warmed()
-        assert await made.standby.read_rest(stream(partitions=2), [15, 15]) is None
+        assert await made.standby.read_rest(stream(partitions=2), {0: 15, 1: 15}) is None
         began_s = loop.time()
-        assert await made.standby.read_rest(SPEC, [15]) is None
+        assert await made.standby.read_rest(SPEC, {0: 15}) is None
         assert loop.time() - began_s < 5.0
-        made.standby.next = [15]
+        made.standby.next = {0: 15}
         made.standby.behind(0)
         made.standby.lost("gone")
-        assert await made.standby.read_rest(SPEC, [15]) is None
+        assert await made.standby.read_rest(SPEC, {0: 15}) is None

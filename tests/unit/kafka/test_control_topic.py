@@ -156,17 +156,17 @@ def test_a_release_is_waited_for_and_is_of_its_epoch_or_a_later_one() -> None:
     async def body() -> None:
         topic, loop = MemoryControl(), asyncio.get_running_loop()
         epoch = await topic.claim()
-        assert topic.control.newest_epoch("pods") == epoch
+        assert topic.control.newest_claims("pods") == {"pods": epoch}
         began_s = loop.time()
-        assert not await topic.control.released("pods", epoch, within_s=1.0)
+        assert not await topic.control.released({"pods": epoch}, within_s=1.0)
         assert loop.time() == began_s + 1.0
         async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(topic.control.released("pods", epoch, within_s=1.0))
+            waiting = tasks.create_task(topic.control.released({"pods": epoch}, within_s=1.0))
             await asyncio.sleep(0.2)
             await topic.control.write("release", "pods", {"epoch": epoch})
         assert waiting.result()
         assert loop.time() < began_s + 1.5
-        assert await topic.control.released("pods", epoch - 1, within_s=1.0)
+        assert await topic.control.released({"pods": epoch - 1}, within_s=1.0)
         await topic.control.forget("pods")
         assert ("release/pods", None) in topic.records
 
@@ -207,5 +207,109 @@ def test_a_claim_hands_on_the_transactional_ids_of_the_claims_before() -> None:
         await topic.claim(transactional_id="c")
         assert named() == ["a", "b", "c"], "also when the topic was lost"
         assert topic.control.former_ids("pods", "c") == ["a", "b"]
+
+    run(body())
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+SPLIT: dict[str, object] = {"topic": "t", "partitions": 4}
+
+
+async def claim_part(topic: MemoryControl, stream: str) -> int:
+    origin = await topic.control.origin(stream, 4)
+    return await topic.control.claim(
+        stream, SPLIT, starting_point=origin, highest_epoch=topic.nothing
+    )
+
+
+def test_parts_claim_their_partitions_and_the_last_one_puts_a_claim_of_none_behind() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        whole = await claim_part(topic, "pods")
+        first = await claim_part(topic, "pods%0/2")
+        assert topic.control.outclaimed("pods", whole), "of two of its partitions"
+        assert [key for key, _ in topic.records] == ["stream/pods", "claim/pods", "claim/pods%0/2"]
+        second = await claim_part(topic, "pods%1/2")
+        assert whole < first < second
+        assert not topic.control.outclaimed("pods%0/2", first)
+        assert not topic.control.outclaimed("pods%1/2", second)
+        claims = [(key, value) for key, value in topic.records if key.startswith("claim/")]
+        assert [(key, (value or {}).get("partitions", "all")) for key, value in claims] == [
+            ("claim/pods", "all"),
+            ("claim/pods%0/2", [0, 1]),
+            ("claim/pods%1/2", [2, 3]),
+            ("claim/pods", []),
+        ]
+        await claim_part(topic, "pods%0/2")
+        assert topic.records[-1][0] == "claim/pods%0/2", "once is enough"
+
+    run(body())
+
+
+def test_a_claim_of_another_layout_or_of_the_whole_ends_a_part() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        halves = {name: await claim_part(topic, name) for name in ("pods%0/2", "pods%1/2")}
+        await claim_part(topic, "pods%1/4")
+        assert topic.control.outclaimed("pods%0/2", halves["pods%0/2"])
+        assert not topic.control.outclaimed("pods%1/2", halves["pods%1/2"])
+        retired = await claim_part(topic, "pods")
+        assert topic.control.outclaimed("pods%1/2", halves["pods%1/2"])
+        assert topic.control.newest_claims("pods%1/2") == {"pods": retired}
+
+    run(body())
+
+
+def test_a_part_waits_for_the_release_of_each_part_whose_partitions_it_takes() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        quarters = {
+            name: await claim_part(topic, name)
+            for name in ("pods%0/4", "pods%1/4", "pods%2/4", "pods%3/4")
+        }
+        former = topic.control.newest_claims("pods%0/2")
+        assert former == {name: quarters[name] for name in ("pods%0/4", "pods%1/4")}
+        await topic.control.write("release", "pods%0/4", {"epoch": quarters["pods%0/4"]})
+        assert not await topic.control.released(former, within_s=1.0)
+        await topic.control.write("release", "pods%1/4", {"epoch": quarters["pods%1/4"]})
+        assert await topic.control.released(former, within_s=1.0)
+
+    run(body())
+
+
+def test_what_is_known_of_parts_survives_a_lost_topic_and_is_forgotten_with_the_stream() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        epochs = [await claim_part(topic, name) for name in ("pods%0/2", "pods%1/2")]
+        index: Value = {
+            "snapshot": "9-1",
+            "epoch": epochs[0],
+            "partitions": [{"partition": each, "begin": 7} for each in (0, 1)],
+        }
+        await topic.control.write("snapshot", "pods%0/2", index)
+        topic.lose()
+        topic.begin()
+        assert await topic.control.restore()
+        assert topic.records[1] == ("snapshot/pods%0/2", index)
+        assert await claim_part(topic, "pods%0/2") > max(epochs)
+        claim = topic.records[-1][1]
+        assert claim is not None
+        begun = {"snapshot": {"0": "9-1", "1": "9-1"}, "begin": {"0": 7, "1": 7}}
+        assert claim["from"] == begun
+        await claim_part(topic, "pods%1/2")
+        assert await topic.control.origin("pods%0/2", 4) == begun, "claimed again or not"
+        topic.lose()
+        topic.begin()
+        assert await topic.control.restore()
+        await claim_part(topic, "pods%1/2")
+        assert await topic.control.origin("pods%0/2", 4) == begun
+        await topic.control.forget("pods")
+        assert {key for key, value in topic.records if value is None} >= {
+            "snapshot/pods%0/2",
+            "claim/pods%0/2",
+            "claim/pods",
+            "stream/pods",
+        }
 
     run(body())

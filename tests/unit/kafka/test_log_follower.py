@@ -59,7 +59,7 @@ class Followed:
     """A log of one partition that notes what it gets; it fails at the offset `odd`."""
 
     def __init__(self, stream: str, topic: str = "t", start: int = 0, odd: int = -1) -> None:
-        self.stream, self.topic, self.next = stream, topic, [start]
+        self.stream, self.topic, self.next = stream, topic, {0: start}
         self.urgent, self.odd = False, odd
         self.offsets: list[int] = []
         self.why = ""
@@ -99,7 +99,7 @@ async def test_each_log_of_a_topic_gets_its_own_records_from_its_own_offset_on()
     await follower._look(consumer)
     assert pods.offsets == [2, 4, 5]
     assert jobs.offsets == [6, 7]
-    assert pods.next == jobs.next == [8]
+    assert pods.next == jobs.next == {0: 8}
 
 
 async def test_a_log_that_is_added_gets_nothing_until_the_consumer_reads_from_its_offset() -> None:
@@ -108,7 +108,7 @@ async def test_a_log_that_is_added_gets_nothing_until_the_consumer_reads_from_it
     jobs = Followed("jobs", start=3)
     follower.follow(jobs)
     follower._pass_on(T0, [record(5, "pods"), record(6, "jobs")])
-    assert (jobs.offsets, jobs.next) == ([], [3]), "3 and 4 are missing"
+    assert (jobs.offsets, jobs.next) == ([], {0: 3}), "3 and 4 are missing"
     assigned(follower, consumer)
     assert consumer.positions[T0] == 3
     consumer.answers = [{T0: [record(4, "jobs"), record(5, "pods"), record(6, "jobs")]}]
@@ -166,5 +166,5 @@ async def test_holes_are_passed_over_and_what_is_left_is_told() -> None:
     follower, consumer = following(pods)
     consumer.positions[T0], consumer.end = 9, 12
     await follower._look(consumer)
-    assert pods.next == [9]
+    assert pods.next == {0: 9}
     assert pods.lag == 3

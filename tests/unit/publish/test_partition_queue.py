@@ -28,7 +28,7 @@ def fit(
 
 
 def queues(*, raw_bytes: int = 1 << 20, packed_max: int = 1 << 20) -> StreamQueues:
-    return StreamQueues(1, raw_bytes=raw_bytes, packed_max=packed_max, oversize=fit)
+    return StreamQueues(range(1), raw_bytes=raw_bytes, packed_max=packed_max, oversize=fit)
 
 
 def push(sequencer: StreamQueues, changes: list[ObjectChange]) -> None:

@@ -43,7 +43,7 @@ def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_na
     async def body() -> None:
         late_copy, former, resend = said("late", 5, 3), said("former", 4, 900), said("resend", 5, 9)
         between = Between((0, 12, late_copy), (0, 13, former), (0, 14, resend), (0, 15, resend))
-        repair = StaleRecordRepair("pods", 5, between, [10, 20])
+        repair = StaleRecordRepair("pods", 5, between, {0: 10, 1: 20})
         repair.acked(0, [10, 11], 7)
         repair.acked(1, [20], 1)
         assert repair.may_end("5-1", all_queued=True)
@@ -60,7 +60,7 @@ def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_na
 
 def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
     async def body() -> None:
-        repair = StaleRecordRepair("pods", 5, Between((0, 11, said("k", 4, 1))), [10])
+        repair = StaleRecordRepair("pods", 5, Between((0, 11, said("k", 4, 1))), {0: 10})
         repair.acked(0, [10, 12], 7)
         assert await repair.stale_keys() == {b"k": 0}
 
@@ -70,7 +70,7 @@ def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
 def test_what_other_streams_of_this_process_wrote_is_no_gap() -> None:
     async def body() -> None:
         between = Between(ours=(10, 11))
-        repair = StaleRecordRepair("pods", 5, between, [10])
+        repair = StaleRecordRepair("pods", 5, between, {0: 10})
         repair.acked(0, [12], 1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10 * PAUSE_MAX_S):
@@ -84,7 +84,7 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
     None
 ):
     async def body() -> None:
-        repair = StaleRecordRepair("pods", 5, Between(), [0])
+        repair = StaleRecordRepair("pods", 5, Between(), {0: 0})
         now_s = asyncio.get_running_loop().time
         for round_ in range(12):
             repair.acked(0, [round_ * 4 + 1], round_ + 1)
@@ -103,7 +103,7 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
 def test_a_record_of_a_newer_epoch_stops_the_writer() -> None:
     async def body() -> None:
         claim = MarkerRecord("pods", 6, 1, "claim", 0, "t", "c", 1)
-        repair = StaleRecordRepair("pods", 5, Between((0, 10, claim)), [10])
+        repair = StaleRecordRepair("pods", 5, Between((0, 10, claim)), {0: 10})
         repair.acked(0, [11], 1)
         with pytest.raises(Fenced, match="epoch 6"):
             await repair.stale_keys()
@@ -129,7 +129,7 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
     async def body() -> None:
         ours = (0, 11, said("a", 5, 4)), (0, 12, said("b", 5, 5))
         repair = StaleRecordRepair(
-            "pods", 5, Between((0, 10, said(key, 5, sequence)), *ours, ours=(11, 12)), [10]
+            "pods", 5, Between((0, 10, said(key, 5, sequence)), *ours, ours=(11, 12)), {0: 10}
         )
         repair.acked(0, [11, 12], 4)
         if spoilt:

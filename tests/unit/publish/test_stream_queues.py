@@ -31,7 +31,7 @@ BOUND = 20_000
 
 def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> StreamQueues:
     queues = StreamQueues(
-        1,
+        range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
         oversize=lambda _key, value, _entry, _published: (value or b"", ""),
@@ -120,7 +120,7 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
 ) -> None:
     store = DictStore(1)
     queues = StreamQueues(
-        1,
+        range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
         oversize=lambda _key, value, _entry, _published: (value or b"", ""),
@@ -154,7 +154,12 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
         return value or b"", ""
 
     queues = StreamQueues(
-        1, raw_bytes=1000, packed_max=1 << 20, oversize=fit, tombstones=True, bound_bytes=2500
+        range(1),
+        raw_bytes=1000,
+        packed_max=1 << 20,
+        oversize=fit,
+        tombstones=True,
+        bound_bytes=2500,
     )
     queue, log = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
 
@@ -187,7 +192,7 @@ def unverified(store: DictStore) -> StreamQueues:
     """Two objects that a former writer said, in a log that is not believed; the partition is past
     its bound before they are said again."""
     queues = StreamQueues(
-        1,
+        range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
         oversize=lambda _key, value, _entry, _published: (value or b"", ""),
@@ -248,7 +253,7 @@ def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
 def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key() -> None:
     store = DictStore(1)
     queues = StreamQueues(
-        1,
+        range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
         oversize=lambda _key, value, _entry, _published: (value or b"", ""),

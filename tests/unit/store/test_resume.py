@@ -43,6 +43,7 @@ def resumed(
     *objects: tuple[str, int],
     skip: dict[str, int] | None = None,
     newest: int = 0,
+    frontiers: dict[int, str] | None = None,
     **options: object,
 ) -> Store:
     store = widgets(**options)
@@ -51,6 +52,7 @@ def resumed(
         [published(store, name, version) for name, version in objects],
         skip=gone,
         newest=str(newest or ""),
+        frontiers=frontiers,
     )
     return store
 
@@ -95,6 +97,26 @@ def test_behind_the_newest_version_of_the_log_nothing_is_a_replay() -> None:
     store.passed("8")
     assert store.apply([frame("a", 7)]).repeated == 1
     store.passed("9")
+    assert told(store.apply([frame("a", 7)]).changes) == [("added", "n/a", "7")]
+
+
+def test_what_a_younger_partition_has_forgotten_does_not_rise_in_a_replay_for_an_older_one() -> (
+    None
+):
+    """Each partition is replayed from the lowest frontier, also one that a snapshot of another
+    writer has brought further: of what lived and died before that its log has nothing."""
+    young, old = partition_of(b"n/a", 3), partition_of(b"n/c", 3)
+    assert young != old
+    frontiers = {partition: "20" if partition == young else "10" for partition in range(3)}
+    store = resumed(newest=15, frontiers=frontiers)
+    replay = [frame("a", 11), frame("a", 12, body=2), frame("a", 20), frame("a", 20, "DELETED")]
+    applied = store.apply(replay)
+    assert (applied.changes, applied.repeated) == ([], 4)
+    store.passed("15")
+    assert told(store.apply([frame("c", 16), frame("a", 19)]).changes) == [("added", "n/c", "16")]
+    assert told(store.apply([frame("a", 21)]).changes) == [("added", "n/a", "21")]
+    store.passed("21")
+    assert store.apply([frame("a", 22, "DELETED")]).changes
     assert told(store.apply([frame("a", 7)]).changes) == [("added", "n/a", "7")]
 
 

@@ -1,0 +1,276 @@
+"""A split stream on replicas, by seed in virtual time: its config is edited, so that it is split
+into other parts, while replicas leave, are suspended and die. Each replica sees an edit at a time
+of its own.
+
+`python -m tests.simulation.parts SEED` plays one run and tells what was broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+from dataclasses import dataclass, replace
+
+from tests.simulation.process import HEARTBEAT_S, STREAM, Shape, now_s
+from tests.simulation.replicas import (
+    OWNED_WITHIN_S,
+    AwaitsNoRelease,
+    Faults,
+    Replica,
+    ReplicaWorld,
+    Rules,
+    Runner,
+)
+from tests.simulation.suspending import SuspendingLoop
+from tests.support.stream_log import PODS
+from tests.unit.daemon.conftest import settings_of
+from watchrelay.daemon.plan import PlannedStream
+from watchrelay.daemon.recovery import LogFold, LogReader
+from watchrelay.model.parts import Part, part_id
+from watchrelay.publish.recovery import RecoveredState
+from watchrelay.publish.writer import StreamRelay
+from watchrelay.store.objects import Store
+from watchrelay.store.transform import Transform
+
+PARTITIONS = 4
+RESIZES = Faults(("resize",), every_s=(3.0, 12.0), count=4)
+ONE_BY_ONE = Faults(("resize",), every_s=(3.0, 12.0), count=5)
+"""Each edit once the one before is in force everywhere: nothing stale is written."""
+ALL = Faults(("resize", "resize", "stop", "suspend", "kill"), every_s=(3.0, 15.0), count=5)
+"""What happens, the edits among it."""
+YOUNG = Faults(("resize", "resize", "suspend"), every_s=(2.0, 5.0), count=10)
+"""Partitions of one writer are often of different age."""
+_EDITED_WITHIN_S = 4.0
+
+
+class PartReplica(Replica):
+    """One process, which runs the parts of its config, and those of a former one until they are
+    claimed."""
+
+    def __init__(self, world: PartWorld, number: int) -> None:
+        super().__init__(world, number)
+        self.statuses.close(STREAM)
+        self.count, self.edits = world.count, world.edits
+        self.runners: dict[str, Runner] = {}
+        self._parts: asyncio.TaskGroup | None = None
+        self._alive: dict[Runner, asyncio.Task[None]] = {}
+
+    @property
+    def owned(self) -> set[str]:
+        """The parts that it writes and whose state is all published."""
+        if self.over or self.suspended:
+            return set()
+        return {
+            name
+            for name, status in self.statuses.streams.items()
+            if status.complete and name in self.runners
+        }
+
+    def edit(self, count: int, edits: int) -> None:
+        """Its config is another."""
+        self.count, self.edits = count, edits
+        wanted = [part_id(STREAM, Part(place, count)) for place in range(count)]
+        for name in self.runners.keys() - set(wanted):
+            self.runners.pop(name).end_with_tenure()
+        for name in wanted:
+            if name not in self.runners:
+                self._start_part(name)
+        self.sharing.plan(dict.fromkeys(wanted, f"plan {count}"), revision=edits, config_hash="")
+
+    def _start_part(self, name: str) -> None:
+        """As the supervisor does."""
+        planned = PlannedStream(
+            replace(self.spec, id=name),
+            Transform.compile(PODS),
+            False,
+            settings_of(["pods"]).resources[0],
+        )
+        before = [each for each in self._alive if each.spec.id == name]
+        for each in before:
+            each.stop(deadline_s=now_s() + 10.0)
+        runner = self.runners[name] = self.runner_class(planned, self.runner._context)
+        runner.replica = self
+        tasks = [self._alive[each] for each in before]
+        assert self._parts is not None
+        self._alive[runner] = self._parts.create_task(self._run_part(runner, tasks), name=name)
+
+    async def _run_part(self, runner: Runner, before: list[asyncio.Task[None]]) -> None:
+        if before:
+            await asyncio.wait(before)
+            self.statuses.open(runner.spec.id).renew()
+        try:
+            await runner.run()
+        finally:
+            del self._alive[runner]
+            if runner.spec.id not in self.runners:
+                self.statuses.close(runner.spec.id)
+
+    async def run(self) -> None:
+        self.own()
+        try:
+            async with asyncio.TaskGroup() as self._parts:
+                rooms = [
+                    self._parts.create_task(work, name=name)
+                    for work, name in (
+                        (self._sink.run(), "sink"),
+                        (self.control.run(), "control"),
+                        (self.sharing.run(), "group"),
+                    )
+                ]
+                self.edit(self.count, self.edits)
+                await self._stop.wait()
+                await self.sharing.hand_over(within_s=15.0)
+                for runner in list(self._alive):
+                    runner.stop(deadline_s=float("inf"))
+                if self._alive:
+                    await asyncio.wait(self._alive.values())
+                for room in rooms:
+                    room.cancel()
+            await self.sharing.leave()
+        except BaseExceptionGroup:
+            if not self._killed:
+                raise
+        finally:
+            self.over = True
+            self.wire.die()
+
+
+class ForgetsFrontiers(Runner):
+    """F31: a replay for an older partition is applied to the younger ones too."""
+
+    async def _resumed(
+        self, relay: StreamRelay, store: Store, reader: LogReader, followed: LogFold | None
+    ) -> RecoveredState:
+        found = await super()._resumed(relay, store, reader, followed)
+        store._frontiers = {}
+        return found
+
+
+@dataclass(slots=True)
+class _Edit:
+    count: int
+    number: int
+
+
+class PartWorld(ReplicaWorld):
+    """A run with three replicas and one split stream."""
+
+    def __init__(self, seed: int, faults: Faults, rules: Rules) -> None:
+        self.count, self.edits = random.Random(seed).choice([1, 2, 4]), 1
+        super().__init__(
+            seed,
+            faults,
+            rules,
+            shape=Shape(
+                partitions=PARTITIONS,
+                snapshot_interval_s=random.Random(seed).choice([0.0, 1.0, 1.0, 5.0]),
+            ),
+        )
+        self.plan.names, self.plan.churn_s = "abcdefghijkl", 0.03
+        if faults is YOUNG:
+            self.shape.snapshot_interval_s = 1.0
+
+    def _start(self, tasks: asyncio.TaskGroup) -> None:
+        replica = PartReplica.__new__(PartReplica)
+        replica.runner_class, replica.sharing_class = self.rules.runner, self.rules.sharing
+        replica.__init__(self, len(self.replicas))  # type: ignore[misc]
+        self.replicas.append(replica)
+        replica.start(tasks)
+
+    def noted_claim(self, replica: Replica, generation: int) -> None:
+        """Several streams are claimed in one generation."""
+        self.note("claimed", replica.number, generation)
+
+    def part_replicas(self) -> list[PartReplica]:
+        return [each for each in self.living() if isinstance(each, PartReplica)]
+
+    def complete(self) -> bool:
+        """Each part of the newest layout is owned by one replica, and no other part."""
+        owned = sorted(name for each in self.part_replicas() for name in each.owned)
+        return owned == sorted(part_id(STREAM, Part(at, self.count)) for at in range(self.count))
+
+    def _owner(self) -> Replica:
+        return self.rng.choice(self.living())
+
+    async def _fault(self, tasks: asyncio.TaskGroup, kind: str) -> None:
+        if kind != "resize":
+            await super()._fault(tasks, kind)
+            return
+        self.count = self.rng.choice([each for each in (1, 2, 3, 4) if each != self.count])
+        self.edits += 1
+        self.note("resize", self.count)
+        for replica in self.rng.sample(self.part_replicas(), len(self.living())):
+            tasks.create_task(self._edit(replica, _Edit(self.count, self.edits)))
+        if self.faults is ONE_BY_ONE or self.rng.random() < 0.5:
+            await asyncio.sleep(_EDITED_WITHIN_S)
+            await self._owned(OWNED_WITHIN_S + _EDITED_WITHIN_S)
+
+    async def _edit(self, replica: PartReplica, edit: _Edit) -> None:
+        await asyncio.sleep(self.rng.random() * _EDITED_WITHIN_S)
+        await self._until(lambda: not replica.suspended)
+        if not replica.over and replica.edits < edit.number:
+            replica.edit(edit.count, edit.number)
+
+    async def _owned(self, within_s: float) -> None:
+        began_s = now_s()
+        while not self.complete():
+            if now_s() - began_s > within_s:
+                found = {each.name: sorted(each.owned) for each in self.part_replicas()}
+                self.broken.append(f"{self.count} parts, owned after {within_s} s: {found}")
+                break
+            await asyncio.sleep(0.1)
+
+    async def _rest(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
+        self.weather.clear()
+        self.broker.calm()
+        await self._owned(OWNED_WITHIN_S + _EDITED_WITHIN_S)
+        churn.cancel()
+        self.resting = True
+
+        def caught_up() -> bool:
+            rows = [
+                replica.statuses.streams[name]
+                for replica in self.part_replicas()
+                for name in replica.owned
+            ]
+            return self.complete() and all(
+                int(row.frontier or 0) >= self.server.version for row in rows
+            )
+
+        await self._until(caught_up)
+        await asyncio.sleep(8 * HEARTBEAT_S)
+        self.pull(10**6)
+        for replica in self.living():
+            replica.stop()
+        await self._until(lambda: not self.living())
+
+
+PLANTS: dict[str, tuple[Faults, Rules, str]] = {
+    "no release": (ONE_BY_ONE, Rules(runner=AwaitsNoRelease), "stale records"),
+    "frontiers forgotten": (YOUNG, Rules(runner=ForgetsFrontiers), "goes back in time"),
+}
+"""By name: the faults in which it is seen, the broken rule, the sign."""
+
+
+def run(seed: int, faults: Faults, rules: Rules | None = None) -> PartWorld:
+    """Play one seed."""
+
+    async def main() -> PartWorld:
+        world = PartWorld(seed, faults, rules or Rules())
+        await world.play()
+        world.judge()
+        if faults is ONE_BY_ONE and world.stale:
+            world.broken.append(f"{world.stale} stale records")
+        return world
+
+    with asyncio.Runner(loop_factory=SuspendingLoop) as runner:
+        return runner.run(main())
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    for each in (RESIZES, ONE_BY_ONE, ALL):
+        world = run(int(sys.argv[1]), each)
+        print(each.kinds, world.broken, world.stale)
