@@ -15,7 +15,7 @@ from watchrelay.observe.group import GroupStatus
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
 
-Role = Literal["owner", "standby"]
+Role = Literal["owner", "warm", "standby"]
 
 Reporter = Literal["daemon", "discovery", "config", "stream", "watch", "records", "log"]
 """Who reports a trouble of a stream, each the only writer of its own: the daemon (credentials,
@@ -258,8 +258,11 @@ class StreamStatus:
 
     @property
     def role(self) -> Role:
-        """Whether this process writes the stream, or is to, or another replica."""
-        return "standby" if self.state == "standby" else "owner"
+        """Whether this process writes the stream, or is to, or another replica, which this one
+        follows where it is warm."""
+        if self.state != "standby":
+            return "owner"
+        return "warm" if self.warm else "standby"
 
     def as_json(self) -> dict[str, object]:
         """The public form. Source: the operations reference, `/api/streams`."""

@@ -452,6 +452,8 @@ async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> No
         await replica.topic.deliver(Batch("control", 0, [index], "pods"))
         await until(lambda: status.objects == 7)
         assert (status.owner, status.role) == ("other", "standby")
+        status.warm = True
+        assert status.role == "warm"
 
 
 # ---- what is reported ----------------------------------------------------------------------------
