@@ -125,8 +125,8 @@ def test_the_death_of_the_coordinators_broker_moves_nothing(
         trio = Trio(testbed, stack)
         group = f"k8s.{testbed.name}.relays"
         groups = "__consumer_offsets"
-        partitions = kafka.admin.list_topics(groups, timeout=10.0).topics[groups].partitions
-        node = kafka.leader(groups, _java_hash(group) % len(partitions))
+        known: dict[int, Any] = kafka.admin.list_topics(groups).topics[groups].partitions
+        node = kafka.leader(groups, _java_hash(group) % len(known))
 
         def fault() -> None:
             node.kill()
