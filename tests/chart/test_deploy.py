@@ -151,7 +151,7 @@ def test_strimzis_objects_have_the_fields_that_its_operators_know() -> None:
     )
     for acl in user["spec"]["authorization"]["acls"]:
         assert set(acl) == {"resource", "operations"}
-        assert set(acl["operations"]) <= {"Read", "Write", "Create", "DescribeConfigs"}
+        assert set(acl["operations"]) <= {"Read", "Write", "Create", "Describe", "DescribeConfigs"}
     for topic in topics:
         assert topic["kind"] == "KafkaTopic"
         assert set(topic["spec"]) == {"partitions", "replicas", "config"}

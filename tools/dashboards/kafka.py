@@ -165,6 +165,32 @@ KAFKA: Final[Rows] = (
                 may_be_empty=True,
             ),
             Panel(
+                "Transactions",
+                "With `kafka.delivery: transactional`: how they ended. What was not committed is "
+                "sent again.",
+                "short",
+                (
+                    (
+                        (
+                            "sum by (result) "
+                            f"(increase(watchrelay_transactions_total{{{ALL}}}{RATE}))"
+                        ),
+                        "{{result}}",
+                    ),
+                ),
+                counts=True,
+                empty="no transactions",
+                may_be_empty=True,
+            ),
+            Panel(
+                "Time of a transaction",
+                "From its begin to its end.",
+                "s",
+                quantiles("watchrelay_transaction_duration_seconds", ALL),
+                empty="no transactions",
+                may_be_empty=True,
+            ),
+            Panel(
                 "Records queued",
                 "Records that wait for Kafka, by stream.",
                 "short",
