@@ -27,7 +27,7 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 
 CONTROL = "k8s.test.control"
 
@@ -45,11 +45,11 @@ def connection(kafka: EmbeddedKafka) -> KafkaConnection:
 
 
 @asynccontextmanager
-async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[StreamRelay]:
+async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[StreamWriter]:
     spec, metrics, statuses = spec_of(), Metrics(), StatusRegistry()
     sink = KafkaSink(connection(kafka), metrics=metrics, statuses=statuses)
     control = ControlTopic(connection(kafka), CONTROL, sink)
-    relay = StreamRelay(
+    relay = StreamWriter(
         spec,
         sink=sink,
         control=control,

@@ -223,7 +223,7 @@ class Story:
         said = [record for log in self.logs for record in log if isinstance(record, ObjectRecord)]
         counted = sum(record.reason != "healed" and not self._follows(record) for record in said)
         assert self.pushed == counted + self.skipped
-        assert (self.queues.held_bytes, self.queues.held_records, self.queues.dirty_keys) == (
+        assert (self.queues.queued_bytes, self.queues.queued_records, self.queues.dirty_keys) == (
             0,
             0,
             0,
@@ -319,7 +319,7 @@ def test_while_nothing_leaves_what_is_kept_is_bounded_by_the_objects_there_are(
     story.drain()
     for number, (key, there) in enumerate(changes):
         story.play(Put(key, number, f"u{number}") if there else Remove(key))
-        assert story.queues.held_bytes <= 2000 + 700
+        assert story.queues.queued_bytes <= 2000 + 700
         assert story.queues.dirty_keys <= len({*story.store.entries, *KEYS[:2]})
     story.drain()
     story.check()

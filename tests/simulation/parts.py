@@ -30,7 +30,7 @@ from watchrelay.daemon.plan import PlannedStream
 from watchrelay.daemon.recovery import LogFold, LogReader
 from watchrelay.model.parts import Part, part_id
 from watchrelay.publish.recovery import RecoveredState
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 
@@ -141,7 +141,7 @@ class ForgetsFrontiers(Runner):
     """F31: a replay for an older partition is applied to the younger ones too."""
 
     async def _resumed(
-        self, relay: StreamRelay, store: Store, reader: LogReader, followed: LogFold | None
+        self, relay: StreamWriter, store: Store, reader: LogReader, followed: LogFold | None
     ) -> RecoveredState:
         found = await super()._resumed(relay, store, reader, followed)
         store._frontiers = {}

@@ -46,9 +46,9 @@ from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.machine import AwaitingDifference, AwaitingList
-from watchrelay.publish.ports import ForeignRecordReader
+from watchrelay.publish.ports import GapReader
 from watchrelay.publish.recovery import LogRecovery
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import ApplyResult, Store
 from watchrelay.store.transform import Transform
 
@@ -177,27 +177,27 @@ class NewestIndex(Control):
 class DeafLife(Life):
     """F26: a writer that meets a newer one's records in its own partitions goes on."""
 
-    def make_relay(self, foreign_records: ForeignRecordReader | None) -> StreamRelay:
+    def make_relay(self, gap_reader: GapReader | None) -> StreamWriter:
         """Whose witness does not tell of them."""
-        assert foreign_records is not None
-        return super().make_relay(DeafWitness(self, foreign_records))
+        assert gap_reader is not None
+        return super().make_relay(DeafWitness(self, gap_reader))
 
 
-class DeafWitness(ForeignRecordReader):
+class DeafWitness(GapReader):
     """Tells of former writers, so that they are healed, and of nobody else."""
 
-    def __init__(self, life: Life, foreign_records: ForeignRecordReader) -> None:
-        self._life, self._foreign_records = life, foreign_records
+    def __init__(self, life: Life, gap_reader: GapReader) -> None:
+        self._life, self._gap_reader = life, gap_reader
 
-    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """As the real one."""
-        return self._foreign_records.foreign_ranges(partition, start, stop)
+        return self._gap_reader.ranges_of_others(partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one, but for newer writers."""
         return [
             (offset, said)
-            for offset, said in await self._foreign_records.read(partition, start, stop)
+            for offset, said in await self._gap_reader.read(partition, start, stop)
             if said.epoch <= self._life.epoch
         ]
 
@@ -230,7 +230,7 @@ class OneHashLife(Life):
 # ---- F5 ------------------------------------------------------------------------------------------
 
 
-class HastyRelay(StreamRelay):
+class HastyRelay(StreamWriter):
     """Begins a snapshot while the replay has not caught up with the log."""
 
     def _may_snapshot(self) -> bool:
@@ -244,7 +244,7 @@ class HastyRelay(StreamRelay):
 class UnwatchedLife(Life):
     """F7: nobody looks at what stands between our own records."""
 
-    def make_relay(self, foreign_records: ForeignRecordReader | None) -> StreamRelay:
+    def make_relay(self, gap_reader: GapReader | None) -> StreamWriter:
         """Without a witness."""
         return super().make_relay(None)
 
@@ -441,7 +441,7 @@ WRONG_READERS = {kind.__name__: Kinds(lossy=_wrong(kind)) for kind in (HeedsTheS
 """Readers whose state is wrong now and then: never must one of them be proven there."""
 
 
-def _overloaded(relay: type[StreamRelay]) -> Kinds:
+def _overloaded(relay: type[StreamWriter]) -> Kinds:
     """Runs of which half have queues that overflow."""
     return Kinds(life=life_of(relay), narrow=True)
 

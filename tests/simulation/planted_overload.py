@@ -31,10 +31,10 @@ from watchrelay.publish.partition_queue import (
 from watchrelay.publish.ports import StateView
 from watchrelay.publish.snapshots import Snapshot
 from watchrelay.publish.stream_queues import StreamQueues
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 
 
-class OtherQueues(StreamRelay):
+class OtherQueues(StreamWriter):
     """A relay on queues of another class."""
 
     queues_class: type[StreamQueues] = StreamQueues
@@ -127,7 +127,7 @@ class EarlySequences(OtherQueues):
 # ---- (c) -----------------------------------------------------------------------------------------
 
 
-class FrontierOfNow(StreamRelay):
+class FrontierOfNow(StreamWriter):
     """F6 (c), as a queue that does not overflow shows it: a marker's frontier is that of the moment
     when it is handed over."""
 
@@ -141,7 +141,7 @@ class FrontierOfNow(StreamRelay):
 # ---- (d) -----------------------------------------------------------------------------------------
 
 
-class Unvoided(StreamRelay):
+class Unvoided(StreamWriter):
     """F6 (d): a snapshot goes on when a queue overflows, and its end is queued while keys wait.
 
     One whose begin or end went with the queue is void all the same: it could never be whole.
@@ -177,7 +177,7 @@ class Unvoided(StreamRelay):
 # ---- (e) -----------------------------------------------------------------------------------------
 
 
-class ReadOfNow(StreamRelay):
+class ReadOfNow(StreamWriter):
     """F6 (e): a `read` carries the value of the moment when it is handed over. The digest knows."""
 
     def _render(self, queue: PartitionQueue, *, limit_records: int | None = None) -> RenderedBatch:
@@ -274,7 +274,7 @@ class GrowingSet(OtherQueues):
     queues_class = KeepsWhatNobodyHolds
 
 
-def life_of(relay: type[StreamRelay]) -> Callable[..., Life]:
+def life_of(relay: type[StreamWriter]) -> Callable[..., Life]:
     """A life with that writer."""
     made: Callable[..., Life] = type(f"{relay.__name__}Life", (Life,), {"relay_class": relay})
     return made

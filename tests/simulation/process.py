@@ -31,10 +31,10 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
-from watchrelay.publish.ports import ForeignRecordReader
+from watchrelay.publish.ports import GapReader
 from watchrelay.publish.recovery import FirstSnapshot, RecoveredState, WatchFrom
 from watchrelay.publish.timing import HeartbeatInterval
-from watchrelay.publish.writer import BATCH_BYTES, StreamRelay
+from watchrelay.publish.writer import BATCH_BYTES, StreamWriter
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import Transform
@@ -207,7 +207,7 @@ class Life:
     """One process: claim, read back, watch. The methods that make a room are where a test hands in
     another one."""
 
-    relay_class: type[StreamRelay] = StreamRelay
+    relay_class: type[StreamWriter] = StreamWriter
 
     def __init__(self, world: World, config: Config = PLAIN, *, number: int = 0) -> None:
         self.world, self.config, self.number = world, config, number
@@ -287,7 +287,7 @@ class Life:
         """What reads the log."""
         return Reader(self.spec, self.world, self.sink)
 
-    def make_relay(self, foreign_records: ForeignRecordReader | None) -> StreamRelay:
+    def make_relay(self, gap_reader: GapReader | None) -> StreamWriter:
         """The stream's writer."""
         return self.relay_class(
             self.spec,
@@ -301,7 +301,7 @@ class Life:
             queue_bytes=self.world.shape.queue_bytes,
             batch_bytes=self.world.shape.relay_bytes,
             conflate=self.world.shape.conflate,
-            foreign_records=foreign_records,
+            gap_reader=gap_reader,
             rng=self.rng,
             now_s=now_s,
             wall_ms=wall_ms,
@@ -366,7 +366,7 @@ class Life:
         self.world.note("claimed", self.number, epoch)
         found = await resume(self.spec, self.relay, self.store, self.reader, epoch)
         self.decision = type(found.decision).__name__
-        self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.unverified
+        self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.log_mismatched
         self.why_doubted = self.world.unprovable(epoch)
         if self.doubted:
             self.world.doubted()
@@ -375,7 +375,7 @@ class Life:
             self.number,
             self.decision,
             getattr(found.decision, "frontier", ""),
-            found.newest,
+            found.newest_on_log,
             found.objects,
         )
         self.watcher = watcher = self._watcher(found)
@@ -405,7 +405,7 @@ class Life:
                 metrics=metrics,
                 status=self.status,
                 resumed=resumed,
-                version=found.newest,
+                version=found.newest_on_log,
                 wall_ms=wall_ms,
             ),
             admission=Admission(rng=self.rng),
@@ -415,7 +415,7 @@ class Life:
             server_version=lambda: shape.server_version,
             rng=self.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
-            published_version=found.newest,
+            published_version=found.newest_on_log,
             resumed=resumed,
             watch_accepted=self.relay.watch_accepted,
         )

@@ -51,7 +51,7 @@ from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 from watchrelay.watch.admission import Admission
@@ -77,8 +77,8 @@ class Runner(StreamRunner):
     async def _highest_epoch(self) -> int:
         return await Life._highest_epoch(self.replica)  # type: ignore[arg-type]
 
-    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
-        return StreamRelay(
+    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
+        return StreamWriter(
             self.spec,
             sink=self._context.sink,
             control=self._context.control,
@@ -90,7 +90,7 @@ class Runner(StreamRunner):
             queue_bytes=64 << 20,
             max_message_bytes=message_bytes,
             may_finish=self._may_finish,
-            foreign_records=reader,
+            gap_reader=reader,
             rng=self._context.rng,
             now_s=now_s,
             wall_ms=wall_ms,

@@ -48,7 +48,7 @@ from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Readiness, StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import LAST_APPLIED, Transform
@@ -227,7 +227,7 @@ class _Process:
         connection = LogConnection(kafka, random.Random(1))
         self.store = Store(transform, partitions=PARTITIONS)
         self.log = FakeLogReader(self.spec, connection)
-        self.relay = StreamRelay(
+        self.relay = StreamWriter(
             self.spec,
             sink=connection,
             control=control,
@@ -238,7 +238,7 @@ class _Process:
             heartbeat_interval=HeartbeatInterval(1.0),
             queue_bytes=64 << 20,
             max_message_bytes=MESSAGE_BYTES_MAX,
-            foreign_records=self.log,
+            gap_reader=self.log,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
             wall_ms=lambda: int(asyncio.get_running_loop().time() * 1000),

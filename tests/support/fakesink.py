@@ -227,8 +227,8 @@ class FakeLogReader:
                 )
         return {span.partition for span in spans if not span.start}
 
-    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """As `LogReader.foreign_ranges`."""
+    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """As `LogReader.ranges_of_others`."""
         return self._connection.written.gaps((self._spec.topic, partition), start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:

@@ -1,7 +1,7 @@
 """A relay over plain values: a dict for a store, `FakeSink` for Kafka, and a reader that rebuilds
 the state from the fake's log.
 
-Room: tests. In: objects by key. Out: a `StreamRelay` with everything around it, and what its log
+Room: tests. In: objects by key. Out: a `StreamWriter` with everything around it, and what its log
 says.
 """
 
@@ -30,7 +30,7 @@ from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.oversize import limit_unknown
 from watchrelay.publish.ports import Transactions
 from watchrelay.publish.timing import HeartbeatInterval
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 
 
 def spec_of(
@@ -142,7 +142,7 @@ class Rig:
         self.store = store or DictStore(self.spec.partitions)
         self.metrics = Metrics()
         self.status = StreamStatus(self.spec.id)
-        self.relay = StreamRelay(
+        self.relay = StreamWriter(
             self.spec,
             sink=self.sink,
             control=self.control,

@@ -31,7 +31,7 @@ from watchrelay.publish.recovery import (
     lowest_frontier,
     recovered_state,
 )
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Reads(Protocol):
 
 
 class LogReader:
-    """Reads one stream's records of its topic. Implements the relay's `ForeignRecordReader`."""
+    """Reads one stream's records of its topic. Implements the relay's `GapReader`."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class LogReader:
         self._failed, self._succeeded, self._turn = failed, succeeded, turn
         self.refused = 0
 
-    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no stream of this process wrote."""
-        return self._sink.foreign_ranges(self._spec.topic, partition, start, stop)
+        return self._sink.ranges_of_others(self._spec.topic, partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """Offset and content of this stream's records in [start, stop)."""
@@ -169,7 +169,7 @@ class LogFold:
 
 async def resume(
     spec: StreamSpec,
-    relay: StreamRelay,
+    relay: StreamWriter,
     store: Store,
     reader: Reads,
     epoch: int,
@@ -228,11 +228,11 @@ async def resume(
             foreign=foreign,
             bookmarks=spec.plan.bookmarks,
         )
-    fresh = isinstance(decision, FirstSnapshot) and not decision.unverified
-    if isinstance(decision, FirstSnapshot) and decision.unverified:
+    fresh = isinstance(decision, FirstSnapshot) and not decision.log_mismatched
+    if isinstance(decision, FirstSnapshot) and decision.log_mismatched:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
-    highest = max((recovery.highest for recovery in recoveries.values()), default=0)
+    highest = max((recovery.highest_epoch for recovery in recoveries.values()), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):
             raise ForeignRecords(why)
@@ -247,8 +247,8 @@ async def resume(
     else:
         store.resume(
             interleaved(result.states),
-            skip=result.skip,
-            newest=result.newest,
+            skip=result.deleted_versions,
+            newest=result.newest_on_log,
             frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
         )
     relay.resume(result)

@@ -55,7 +55,7 @@ from watchrelay.observe.metrics import Metrics, StreamMetrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
-from watchrelay.publish.writer import StreamRelay
+from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.watch.admission import Admission
@@ -309,7 +309,7 @@ class StreamRunner:
             next_attempt_ms=clock.wall_ms_in(wait_s),
         )
 
-    async def _begin(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
+    async def _begin(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
         """Topic, claim, log. Nothing is promised before, so this may be cancelled anywhere.
         None: restart."""
         try:
@@ -317,7 +317,7 @@ class StreamRunner:
         finally:
             self._close_standby()
 
-    async def _claimed(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
+    async def _claimed(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
         """The same."""
         if not self._context.control_made.is_set():
             if trouble := self._context.statuses.problems.get("kafka"):
@@ -346,7 +346,8 @@ class StreamRunner:
             await self._wait_claimable(error)
             return None
         if any(
-            start is not None and start > claimed_at for start, claimed_at in relay.to_read.values()
+            start is not None and start > claim_marker_offset
+            for start, claim_marker_offset in relay.to_read.values()
         ):
             self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
@@ -564,9 +565,9 @@ class StreamRunner:
             turn=turn,
         )
 
-    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
+    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
         settings = self._context.settings
-        return StreamRelay(
+        return StreamWriter(
             self.spec,
             sink=self._context.sink,
             control=self._context.control,
@@ -582,7 +583,7 @@ class StreamRunner:
             snapshot_completed=self._context.trim,
             may_finish=self._may_finish,
             flush_timer=self._context.flush_timer,
-            foreign_records=reader,
+            gap_reader=reader,
             transactions=self._transactions(),
             rng=self._context.rng,
         )
@@ -595,7 +596,7 @@ class StreamRunner:
         return StreamTransactions(own, spec.topic, spec.id, context.sink, context.control)
 
     async def _resumed(
-        self, relay: StreamRelay, store: Store, reader: LogReader, followed: LogFold | None
+        self, relay: StreamWriter, store: Store, reader: LogReader, followed: LogFold | None
     ) -> RecoveredState:
         self._status.state = "resuming"
         found = await resume(
@@ -643,8 +644,8 @@ class StreamRunner:
 
     # ---- following -------------------------------------------------------------------------------
 
-    async def _follow(self, store: Store, relay: StreamRelay, found: RecoveredState) -> None:
-        context, decision, newest = self._context, found.decision, found.newest
+    async def _follow(self, store: Store, relay: StreamWriter, found: RecoveredState) -> None:
+        context, decision, newest = self._context, found.decision, found.newest_on_log
         resumed = store.listed
         self._watcher = Watcher(
             self.spec.id,
@@ -700,7 +701,7 @@ class StreamRunner:
         sharing = self._context.sharing
         return sharing is not None and sharing.may_finish(self.spec.id)
 
-    async def _finish(self, relay: StreamRelay | None) -> None:
+    async def _finish(self, relay: StreamWriter | None) -> None:
         """Behind the claim of the replica that was assigned the stream: send what is queued (None:
         nothing yet), and release it. Raises: Fenced where that is not allowed."""
         control, stream, began_s = self._context.control, self.spec.id, clock.now_s()

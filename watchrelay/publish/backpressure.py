@@ -63,14 +63,14 @@ class Backpressure:
             return False
         since_s = self._stalled_since_s
         stalled = since_s is not None and self._now_s() - since_s > SNAPSHOT_TURN_S
-        return stalled or self._queues.held_bytes > self._bound_bytes
+        return stalled or self._queues.queued_bytes > self._bound_bytes
 
     def has_room(self) -> bool:
         """Whether `room` returns at once."""
         return not (self._should_yield() or self._must_wait())
 
     def _should_yield(self) -> bool:
-        return self._flowing and self._queues.held_bytes > self._soft_bytes
+        return self._flowing and self._queues.queued_bytes > self._soft_bytes
 
     async def room(self) -> None:
         """Return when more may be read."""

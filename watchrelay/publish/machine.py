@@ -2,9 +2,9 @@
 phases, events, effects, then the step. Pure.
 
 `step` takes a phase and an event; it returns the next phase and the effects that `writer.py`
-performs in the same step, in order. No transition depends on the time. Snapshots, queues over their
-bound and repairs are parts with a state of their own (`snapshots.py`, `stream_queues.py`,
-`repair.py`); the phase decides whether they may begin.
+performs in order, before anything else runs (no `await` in between). No transition depends on the
+time. Snapshots, queues over their bound and repairs are parts with a state of their own
+(`snapshots.py`, `stream_queues.py`, `stale_records.py`); the phase decides whether they may begin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "AwaitingList": {"Changed ListCompleted": "PublishingFirstSnapshot", "DrainBegun": "Draining"},
     "PublishingFirstSnapshot": {
         "VersionReached ListCompleted": "PublishingFirstSnapshot",
-        "EndQueued": "Live",
+        "MembersQueued": "Live",
         "DrainBegun": "Draining",
     },
     "AwaitingDifference": {"ListCompleted": "Live", "DrainBegun": "Draining"},
@@ -46,55 +46,55 @@ test holds it equal to what `step` does."""
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """The partitions that still owe an acknowledged heartbeat queued after record number `covers`:
-    by that record the complete state had been queued. None are ahead: the stream is complete."""
+    """The partitions of which no heartbeat after record number `after_record` is acknowledged yet;
+    by that record the complete state had been queued. No partition left: `COMPLETE`."""
 
     partitions: frozenset[int]
-    covers: int
+    after_record: int
 
 
 COMPLETE = Confirmation(frozenset(), 0)
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
-    """Nothing is published; the first list begins the first snapshot. `unverified`: the log could
-    not be verified; the first change of the list that is pushed begins the snapshot as well, and no
-    marker may come before it."""
+    """Nothing is published; the first list begins the first snapshot. `log_mismatched`: the log
+    does not match its digests; the first change of the list that is pushed begins the snapshot as
+    well, and no marker may come before it."""
 
-    unverified: bool = False
+    log_mismatched: bool = False
 
 
 class PublishingFirstSnapshot(msgspec.Struct, frozen=True):
-    """The first snapshot is under way. Until its end is queued, markers have frontier "0", which
-    says nothing about completeness. `reached_version`, in all phases: every change up to this
-    version was pushed or suppressed."""
+    """The first snapshot is under way. Until all its members are queued, markers have frontier "0",
+    which says nothing about completeness. `reached_version` here, in `Replaying` and in `Live`:
+    every change up to this version was pushed or suppressed."""
 
     reached_version: str = "0"
 
 
 class AwaitingDifference(msgspec.Struct, frozen=True):
     """The log is verified, but a list must find how it differs from the store: before that, the
-    store could be the result of another config. `newest`: the highest version on the log."""
+    store could be the result of another config. `newest_on_log`: the highest version on the log."""
 
-    newest: str
+    newest_on_log: str
     reached_version: ClassVar[str] = "0"
     confirmation: ClassVar[None] = None
 
 
 class Replaying(msgspec.Struct, frozen=True):
-    """The watch continues from the frontier of the log. `newest`: the highest version on the log,
+    """The watch continues from the frontier of the log. `newest_on_log`: the highest version there,
     "" once the watch has passed it. `accepted`: the API server accepted the watch; before that
     there is no heartbeat. `confirmation` as in `Live`."""
 
     reached_version: str
-    newest: str
+    newest_on_log: str
     accepted: bool = False
     confirmation: Confirmation | None = None
 
 
 class Live(msgspec.Struct, frozen=True):
     """The log holds the complete state, or its records are queued. `confirmation`: the heartbeats
-    that are awaited to confirm it; None: none was queued for that, or a snapshot will do."""
+    that are awaited to confirm it; null while none was queued for that, for a snapshot does it."""
 
     reached_version: str
     confirmation: Confirmation | None = None
@@ -110,7 +110,7 @@ Phase = AwaitingList | PublishingFirstSnapshot | AwaitingDifference | Replaying 
 
 
 def frontier(phase: Phase) -> str:
-    """The frontier of a marker queued now; "0" claims nothing."""
+    """The frontier of a marker queued now; "0" says nothing."""
     match phase:
         case Replaying(reached_version=reached_version) | Live(reached_version=reached_version):
             return reached_version
@@ -122,7 +122,7 @@ def frontier(phase: Phase) -> str:
 def may_send_heartbeat(phase: Phase) -> bool:
     """Whether a heartbeat may be queued."""
     match phase:
-        case AwaitingList(unverified=True) | AwaitingDifference() | Draining():
+        case AwaitingList(log_mismatched=True) | AwaitingDifference() | Draining():
             return False
         case Replaying(accepted=accepted):
             return accepted
@@ -133,7 +133,7 @@ def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin: before the watch has passed what is on the log, it would hide
     deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
     return isinstance(phase, PublishingFirstSnapshot | Live) or (
-        isinstance(phase, Replaying) and not phase.newest
+        isinstance(phase, Replaying) and not phase.newest_on_log
     )
 
 
@@ -176,14 +176,15 @@ class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
 
 
 class HeartbeatAcked(msgspec.Struct, frozen=True):
-    """A heartbeat of `partition` that follows record number `covers` is acknowledged."""
+    """A heartbeat of `partition` that follows record number `after_record` is acknowledged."""
 
     partition: int
-    covers: int
+    after_record: int
 
 
-class EndQueued(msgspec.Struct, frozen=True):
-    """All members of a snapshot are queued, and its end follows."""
+class MembersQueued(msgspec.Struct, frozen=True):
+    """All members of a snapshot are queued; its end is queued next, with the frontier that this
+    step leads to."""
 
 
 class SnapshotAcked(msgspec.Struct, frozen=True):
@@ -201,7 +202,7 @@ Event = (
     | WatchAccepted
     | EarlyHeartbeatDue
     | HeartbeatAcked
-    | EndQueued
+    | MembersQueued
     | SnapshotAcked
     | DrainBegun
 )
@@ -221,19 +222,19 @@ class Effect(Enum):
     """A heartbeat ahead of the next periodic one: `EarlyHeartbeatDue` follows after a short
     delay."""
     REPAIR = auto()
-    """Publish the true state of the keys that were found stale before `may_repair`."""
+    """Publish the true state of the keys that were found stale while no repair was permitted."""
     REPORT_COMPLETE = auto()
 
 
-def start(decision: Decision, newest: str) -> Phase:
-    """The phase after recovery. `newest`: the highest version on the log."""
+def start(decision: Decision, newest_on_log: str) -> Phase:
+    """The phase after recovery. `newest_on_log`: the highest version on the log."""
     match decision:
-        case FirstSnapshot(unverified=unverified):
-            return AwaitingList(unverified)
+        case FirstSnapshot(log_mismatched=log_mismatched):
+            return AwaitingList(log_mismatched)
         case ListAndDiff():
-            return AwaitingDifference(newest)
+            return AwaitingDifference(newest_on_log)
         case WatchFrom(frontier=reached_version):
-            return Replaying(reached_version, _newest_ahead(newest, reached_version))
+            return Replaying(reached_version, _newest_ahead(newest_on_log, reached_version))
         case _:
             raise AssertionError("recovery is not finished")
 
@@ -246,7 +247,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
         case _, DrainBegun():
             return Draining(frontier(phase) if may_send_heartbeat(phase) else None), ()
         case AwaitingList(), Changed():
-            assert phase.unverified, "a change before the first list was complete"
+            assert phase.log_mismatched, "a change before the first list was complete"
             return PublishingFirstSnapshot(), (Effect.BEGIN_FIRST_SNAPSHOT,)
         case AwaitingList(), ListCompleted(version=version):
             return PublishingFirstSnapshot(version), (Effect.BEGIN_FIRST_SNAPSHOT, Effect.REPAIR)
@@ -254,7 +255,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return PublishingFirstSnapshot(version), (Effect.REPAIR,)
         case PublishingFirstSnapshot(), VersionReached(version=version):
             return PublishingFirstSnapshot(version), ()
-        case PublishingFirstSnapshot(reached_version=reached_version), EndQueued():
+        case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
             return Live(reached_version), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():
             return _listed(phase, event)
@@ -270,7 +271,7 @@ def _listed(
     known = (
         {phase.reached_version}
         if isinstance(phase, Live)
-        else {phase.reached_version, phase.newest}
+        else {phase.reached_version, phase.newest_on_log}
     )
     effects: list[Effect] = []
     if any(compare(version, each) == -1 for each in known):
@@ -287,8 +288,8 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
         case VersionReached(version=version):
             if isinstance(phase, Live):
                 return Live(version, confirmation), ()
-            ahead = _newest_ahead(phase.newest, version)
-            return _caught_up(replace(phase, reached_version=version, newest=ahead)), ()
+            ahead = _newest_ahead(phase.newest_on_log, version)
+            return _caught_up(replace(phase, reached_version=version, newest_on_log=ahead)), ()
         case WatchAccepted():
             soon = () if confirmation == COMPLETE else (Effect.HEARTBEAT_SOON,)
             if isinstance(phase, Replaying):
@@ -297,8 +298,12 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
         case EarlyHeartbeatDue() if confirmation != COMPLETE:
             confirmation = confirmation or event.confirmation
             return replace(phase, confirmation=confirmation), (Effect.HEARTBEAT,)
-        case HeartbeatAcked(partition=partition, covers=covers):
-            if confirmation is None or covers < confirmation.covers or confirmation == COMPLETE:
+        case HeartbeatAcked(partition=partition, after_record=after_record):
+            if (
+                confirmation is None
+                or after_record < confirmation.after_record
+                or confirmation == COMPLETE
+            ):
                 return phase, ()
             awaited = confirmation.partitions - {partition}
             if awaited:
@@ -309,12 +314,12 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
     return phase, ()
 
 
-def _newest_ahead(newest: str, reached_version: str) -> str:
-    """`newest`, or "" when the watch has passed it."""
-    return newest if newest and compare(reached_version, newest) == -1 else ""
+def _newest_ahead(newest_on_log: str, reached_version: str) -> str:
+    """`newest_on_log`, or "" when the watch has passed it."""
+    return newest_on_log if newest_on_log and compare(reached_version, newest_on_log) == -1 else ""
 
 
 def _caught_up(phase: Replaying | Live) -> Replaying | Live:
-    if isinstance(phase, Replaying) and phase.accepted and not phase.newest:
+    if isinstance(phase, Replaying) and phase.accepted and not phase.newest_on_log:
         return Live(phase.reached_version, phase.confirmation)
     return phase

@@ -19,11 +19,11 @@ from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.partition_queue import PartitionQueue, QueuedRecord
 from watchrelay.publish.ports import StateView
 from watchrelay.publish.stream_queues import StreamQueues
-from watchrelay.publish.trim import less, packed_max, trim
+from watchrelay.publish.trim import next_smaller, packed_max, trim
 
 log = logging.getLogger(__name__)
 
-LIMIT_EVERY_S = 30.0
+REREAD_EVERY_S = 30.0
 """A record that cannot be left out and does not fit the topic is tried again this often."""
 
 
@@ -43,8 +43,8 @@ class Oversize:
         self.fits_bytes = packed_max(max_message_bytes)
         """An entry whose packed value is not larger is published whole, without a check."""
         self._spec, self._state, self._metrics, self._status = spec, state, metrics, status
-        self._limit_again = reread_limit
-        self._log_limit = LogLimit()
+        self._reread_limit = reread_limit
+        self._log_throttle = LogLimit()
         self._waiting = set[int]()
         """Partitions whose next record does not fit."""
 
@@ -72,22 +72,23 @@ class Oversize:
         item = queue.waiting[index]
         if not isinstance(item, QueuedRecord):
             return False
-        deleted, step, value = item.verb == "deleted", None, b""
+        deleted, smaller, value = item.verb == "deleted", None, b""
         if not deleted:
             value = self._state.unpack(item.entry) if item.value is None else item.value
-            step = less(value, item.trimmed)
-        if step is not None:
-            queues.replace(queue, index, *step)
-            self._report(item.key, step[1], len(value))
+            smaller = next_smaller(value, item.trimmed)
+        if smaller is not None:
+            queues.replace(queue, index, *smaller)
+            self._report(item.key, smaller[1], len(value))
         elif not queues.withhold(queue, index):
             return False
-        elif not deleted or item.reason == "healed" or item.key in queues.unverified:
+        elif not deleted or item.reason == "healed" or item.key in queues.mismatched_keys:
             self._report(item.key, "withheld", len(value), deleted=deleted)
         return True
 
     async def wait(self, queues: StreamQueues, partition: int, error: RecordTooLarge) -> None:
-        """Wait because a marker or a deletion does not fit the topic. Returns after `LIMIT_EVERY_S`
-        with the limit read again; the partition is blocked until it is raised."""
+        """Wait because a marker or a deletion does not fit the topic, so that the partition is
+        blocked until the limit is raised. Returns after `REREAD_EVERY_S`, with the limit read
+        again."""
         topic = self._spec.topic
         if partition not in self._waiting:
             self._waiting.add(partition)
@@ -105,17 +106,17 @@ class Oversize:
         )
         cause = causes.TOPIC_UNUSABLE.about(topic)
         self._status.failed("records", message, cause=cause, operator=True)
-        await asyncio.sleep(LIMIT_EVERY_S)
+        await asyncio.sleep(REREAD_EVERY_S)
         await self._read_limit(queues)
 
     async def before_snapshot(self, queues: StreamQueues) -> None:
         """Read the limit again where objects are withheld or published in part: they may fit
         now."""
-        if queues.parts or queues.unpublished:
+        if queues.published_parts or queues.unpublished:
             await self._read_limit(queues)
 
     async def _read_limit(self, queues: StreamQueues) -> None:
-        if (limit := await self._limit_again()) is not None:
+        if (limit := await self._reread_limit()) is not None:
             self.fits_bytes = queues.packed_max = packed_max(limit)
 
     def taken(self, partition: int) -> None:
@@ -128,7 +129,7 @@ class Oversize:
     def _report(self, key: bytes, how: str, size_bytes: int, *, deleted: bool = False) -> None:
         self._metrics.records_trimmed_total[how].inc()
         name = short(key.decode())
-        if not (count := self._log_limit.due((name, how), clock.now_s())):
+        if not (count := self._log_throttle.due((name, how), clock.now_s())):
             return
         extra = {
             "stream": self._spec.id,
@@ -157,7 +158,7 @@ async def limit_unknown() -> None:
 
 def _as_published(key: bytes, whole: bytes, published: int) -> tuple[bytes, Trimmed] | None:
     """The trimmed form of the object that has this hash."""
-    step: tuple[bytes, Trimmed] | None = (whole, "")
-    while step is not None and content_hash(key, step[0]) != published:
-        step = less(*step)
-    return step
+    smaller: tuple[bytes, Trimmed] | None = (whole, "")
+    while smaller is not None and content_hash(key, smaller[0]) != published:
+        smaller = next_smaller(*smaller)
+    return smaller

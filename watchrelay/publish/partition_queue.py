@@ -25,8 +25,8 @@ RECORD_COST_BYTES = 600
 """Memory of a queued record besides its value: item, deque slot, key, and the entry with its uid,
 version and hash, which the store replaces by a newer one. Measured on pods: 590 bytes of resident
 set."""
-PARTIAL = -1
-"""`QueuedMarker.covers` of a marker that does not follow all that is to be published."""
+NOT_ALL = -1
+"""`QueuedMarker.after_record` of a marker that does not follow all that is to be published."""
 STATES_MAX = 2
 """A dirty key needs two records at most: a delete, and the object under its new uid."""
 
@@ -35,11 +35,10 @@ class QueuedRecord(msgspec.Struct, gc=False):
     """One record of an object, without a sequence yet.
 
     `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
-    `value_hash` is that of the value as published. `replaces` is that of what the log
-    holds for
-    the key before this record, None for nothing. `received_at_s` is monotonic, 0 for what no watch
-    event caused. `held_bytes` counts towards the bound. `tombstone`: the null that follows a delete
-    with a value (formats with an envelope); a delete without a value is a null itself.
+    `value_hash` is that of the value as published. `replaces` is that of what the log holds for the
+    key before this record, None for nothing. `received_at_s` is monotonic, 0 for what no watch
+    event caused. `queued_bytes` counts towards the bound. `tombstone`: the null that follows a
+    delete with a value (formats with an envelope); a delete without a value is a null itself.
     """
 
     key: bytes
@@ -52,7 +51,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     version: str
     time_ms: int
     received_at_s: float
-    held_bytes: int = RECORD_COST_BYTES
+    queued_bytes: int = RECORD_COST_BYTES
     trimmed: Trimmed = ""
     tombstone: bool = False
 
@@ -60,24 +59,25 @@ class QueuedRecord(msgspec.Struct, gc=False):
 class QueuedMarker(msgspec.Struct, gc=False):
     """A marker without a sequence yet.
 
-    It comes after all records of its partition up to record number `covers`; `PARTIAL`: not all of
-    them. It does not count towards the bound: markers are few, and must not keep objects waiting.
+    It comes after all records of its partition up to record number `after_record`; `NOT_ALL`: not
+    all of them. It does not count towards the bound: markers are few, and must not keep objects
+    waiting.
     """
 
     kind: MarkerKind
     frontier: str
     time_ms: int
-    covers: int
+    after_record: int
     snapshot: str = ""
 
 
 class RenderedMarker(msgspec.Struct, frozen=True, gc=False):
-    """A marker of a batch, at `index` of its records; `covers` as in `QueuedMarker`."""
+    """A marker of a batch, at `index` of its records; `after_record` as in `QueuedMarker`."""
 
     index: int
     sequence: int
     marker: Marker
-    covers: int
+    after_record: int
 
 
 class RenderedBatch(msgspec.Struct):
@@ -88,7 +88,7 @@ class RenderedBatch(msgspec.Struct):
     records: list[WireRecord]
     markers: list[RenderedMarker]
     start: tuple[int, int, int]
-    held_bytes: int
+    queued_bytes: int
     payload_bytes: int
 
     def kinds(self) -> dict[str, int]:
@@ -114,12 +114,12 @@ class RenderedBatch(msgspec.Struct):
 
 
 class DirtyKey(msgspec.Struct, gc=False):
-    """One key of a partition over its bound.
+    """One key of a conflated partition.
 
-    `uid` and `hash` are what the log holds after all that is queued; `hash` None: nothing.
-    `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record is needed
-    whatever the state. `states` wait for a record, `STATES_MAX` at most; the oldest of them was
-    received at `received_at_s`.
+    `uid` and `hash` are what the log will hold once all that is queued is written; `hash` None:
+    nothing. `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record
+    is needed whatever the state. `states` wait for a record, `STATES_MAX` at most; the oldest of
+    them was received at `received_at_s`.
     """
 
     uid: str
@@ -189,13 +189,13 @@ class PartitionQueue:
         itself went back."""
         self.lowered = False
         """The API server went back, and no acknowledged frontier shows it yet."""
-        self.unmarked_difference = False
-        """Set after a list found how the log differs from the store, until our first marker behind
-        that difference is acknowledged: no marker may be placed within it."""
+        self.difference_unconfirmed = False
+        """The stream started with a list that is compared with the log, and no marker after that
+        difference is acknowledged yet: no marker may be placed within it."""
         self.dirty: DirtyKeys | None = None
-        """While the queue is over its bound: the keys to publish after `waiting`."""
-        self.claimed_at = -1
-        """Offset of our claim."""
+        """While this partition is conflated: the keys to publish after `waiting`."""
+        self.claim_marker_offset = -1
+        """Offset of our claim marker in this partition."""
         self.begin: tuple[str, int, int] = ("", 0, 0)
         """(snapshot, sequence, offset) of the newest acknowledged begin."""
         self.last_snapshot: tuple[str, int] | None = None
@@ -205,7 +205,7 @@ class PartitionQueue:
         """Rendered while `outstanding` is in flight."""
         self.mean_bytes = 4096
         """Mean wire size of a record, estimated from what was rendered."""
-        self.reads = 0
+        self.members_since_batch = 0
         """Snapshot members queued since the last batch was rendered."""
 
     @property
@@ -217,7 +217,7 @@ class PartitionQueue:
         """Whether a snapshot member may be queued: up to `members_bytes` per batch, unless much
         waits already."""
         return (
-            self.reads * self.mean_bytes < members_bytes
+            self.members_since_batch * self.mean_bytes < members_bytes
             and self.waiting_bytes < MEMBERS_QUIET_BYTES
         )
 
@@ -229,8 +229,8 @@ class PartitionQueue:
 
     @property
     def newest_frontier(self) -> str:
-        """The newest frontier rendered or queued; "0" when the API server has gone back behind
-        it."""
+        """The newest frontier rendered or queued; "0" when the API server was restored to a state
+        before it."""
         if self.lowered:
             return "0"
         for item in reversed(self.waiting):
@@ -291,21 +291,21 @@ class PartitionQueue:
                     item.trimmed,
                     item.tombstone,
                 )
-                held += item.held_bytes
+                held += item.queued_bytes
                 wire += size
                 payload += size - overhead + len(item.key)
             else:
                 assert isinstance(item, QueuedMarker)
                 sequence += 1
                 marker = self._marker(item, count, digest & DIGEST_MASK, seen_ms)
-                markers.append(RenderedMarker(len(records), sequence, marker, item.covers))
+                markers.append(RenderedMarker(len(records), sequence, marker, item.after_record))
                 record = encoder.marker(partition, sequence, item.time_ms, marker)
                 wire += overhead
                 payload += len(record.key)
             records.append(record)
             items.append(waiting.popleft())
         assert count >= 0, "a partition has a negative object count"
-        self.reads = 0
+        self.members_since_batch = 0
         self.sequence, self.count, self.digest = sequence, count, digest & DIGEST_MASK
         if len(records) > len(markers):
             self.mean_bytes = max(256, (3 * self.mean_bytes + wire // len(records)) // 4)
@@ -339,14 +339,12 @@ class PartitionQueue:
         for rendered in batch.markers:
             marker, offset = rendered.marker, offsets[rendered.index]
             if marker.kind == "claim":
-                self.claimed_at = offset
+                self.claim_marker_offset = offset
                 continue
             if marker.kind == "begin":
                 self.begin = (marker.snapshot, rendered.sequence, offset)
             elif marker.kind == "end":
                 self.last_snapshot = (marker.snapshot, marker.begin_offset)
-            api_server_restored = (
-                marker.frontier == "0" or compare(marker.frontier, self.frontier) == -1
-            )
-            self.lowered = self.lowered and not api_server_restored
-            self.frontier, self.unmarked_difference = marker.frontier, False
+            went_back = marker.frontier == "0" or compare(marker.frontier, self.frontier) == -1
+            self.lowered = self.lowered and not went_back
+            self.frontier, self.difference_unconfirmed = marker.frontier, False

@@ -1,4 +1,4 @@
-"""What a stream's writer needs of other rooms: Kafka, the control topic, the store."""
+"""What a stream's writer needs of other packages: Kafka, the control topic, the store."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class StateView(Protocol):
     def unpack(self, entry: Entry) -> bytes: ...
 
 
-class ForeignRecordReader(Protocol):
-    """Finds and reads records between our own. Implemented by daemon/recovery.py."""
+class GapReader(Protocol):
+    """Finds and reads the records in gaps between our own. Implemented by daemon/recovery.py."""
 
-    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no stream of this process wrote."""
         ...
 

@@ -45,10 +45,10 @@ class ListAndDiff:
 
 @dataclass(frozen=True, slots=True)
 class FirstSnapshot:
-    """Publish the complete state in a snapshot: the log is empty, or `unverified`."""
+    """Publish the complete state in a snapshot: the log is empty, or `log_mismatched`."""
 
     reason: str
-    unverified: bool = False
+    log_mismatched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +77,19 @@ class RecoveredPartition:
 class RecoveredState:
     """The result of a recovery.
 
-    `states` are the entries of each partition; `skip` maps deleted keys to the resourceVersion
-    (`ce_wrrv`) of their delete, where that is newer than the lowest frontier: the store ignores
-    replayed events of the key up to it; `newest` is the highest resourceVersion on the log, "" for
-    none. `pending_repairs` are the keys, with their partition, whose last record is stale, so that
-    their true state must be published again. `records_since_snapshot` counts object records since
-    the last complete snapshot.
+    `states` are the entries of each partition; `deleted_versions` maps deleted keys to the
+    resourceVersion (`ce_wrrv`) of their delete, where that is newer than the lowest frontier: the
+    store ignores replayed events of the key up to it; `newest_on_log` is the highest
+    resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their partition,
+    whose last record is stale, so that their true state must be published again.
+    `records_since_snapshot` counts object records since the last complete snapshot.
     """
 
     decision: Decision
     partitions: tuple[RecoveredPartition, ...]
     states: tuple[dict[bytes, Entry], ...]
-    skip: dict[bytes, str]
-    newest: str
+    deleted_versions: dict[bytes, str]
+    newest_on_log: str
     pending_repairs: dict[bytes, int]
     trimmed: dict[bytes, Trimmed] = field(default_factory=dict)
     records_since_snapshot: int = 0
@@ -123,9 +123,9 @@ class LogRecovery:
         self.deleted: dict[bytes, str] = {}
         """Deleted keys, with the `ce_wrrv` of their last record other than a repair."""
         self.stale: dict[bytes, None] = {}
-        """Keys whose last record on the log is one that consumers ignore."""
+        """Keys whose last record on the log is one that readers of the contract ignore."""
         self.trimmed: dict[bytes, Trimmed] = {}
-        self.highest = 0
+        self.highest_epoch = 0
         """The highest epoch read."""
         self.claimed = 0
         """The epoch of the newest valid claim."""
@@ -139,7 +139,7 @@ class LogRecovery:
         self.configs: set[str] = set()
         """The config hashes of the newest marker and of all claims after it."""
         self.last_snapshot: tuple[str, int] | None = None
-        self.newest, self.ordered = "", True
+        self.newest_on_log, self.ordered = "", True
         self.newest_of_lists = ""
         """The highest version that may come from a list: the watch need not show it again."""
         self.api_server_restored = False
@@ -160,8 +160,8 @@ class LogRecovery:
         for record in records:
             if record.stream != self.stream:
                 continue
-            if record.epoch > self.highest:
-                self.highest = record.epoch
+            if record.epoch > self.highest_epoch:
+                self.highest_epoch = record.epoch
             if isinstance(record, MarkerRecord):
                 if self._admit(record.epoch, record.sequence, claim=record.kind == "claim"):
                     self._marker(record)
@@ -226,11 +226,11 @@ class LogRecovery:
             self.deleted[key] = held.resource_version
 
     def _ignored(self, record: ObjectRecord) -> None:
-        """Note a stale record: consumers that ignore headers must get the true state again, unless
-        that is the deletion anyway.
+        """Note a stale record: plain tables, which ignore headers, must get the true state again,
+        unless that is the deletion anyway.
 
-        Also where it is a late copy of the true record: compaction keeps the copy, which consumers
-        ignore, and removes the true one.
+        Also where it is a late copy of the true record: compaction keeps the copy, which readers of
+        the contract ignore, and removes the true one.
         """
         if record.key not in self.entries and record.value is None and not record.enveloped:
             self.stale.pop(record.key, None)
@@ -241,9 +241,9 @@ class LogRecovery:
         if not comparable(version):
             self.ordered = False
             return
-        place, newest, listed = (len(version), version), self.newest, self.newest_of_lists
+        place, newest, listed = (len(version), version), self.newest_on_log, self.newest_of_lists
         if place > (len(newest), newest):
-            self.newest = version
+            self.newest_on_log = version
         if reason in _LIST_REASONS and place > (len(listed), listed):
             self.newest_of_lists = version
 
@@ -304,21 +304,22 @@ def decide(
     """
     if recreated:
         return FirstSnapshot(
-            "the topic was recreated", unverified=not all(recovery.empty for recovery in recoveries)
+            "the topic was recreated",
+            log_mismatched=not all(recovery.empty for recovery in recoveries),
         )
-    unverified = [
+    log_mismatched = [
         recovery
         for recovery in recoveries
         if not recovery.proven and (recovery.marker_found or not recovery.empty)
     ]
-    if unverified:
+    if log_mismatched:
         known = set(from_start)
         older = tuple(
-            recovery.partition for recovery in unverified if recovery.partition not in known
+            recovery.partition for recovery in log_mismatched if recovery.partition not in known
         )
         if older:
             return ReadAgainFromStart(older)
-        return FirstSnapshot("the log does not match its digests", unverified=True)
+        return FirstSnapshot("the log does not match its digests", log_mismatched=True)
     if all(recovery.empty for recovery in recoveries):
         return FirstSnapshot("nothing was published before")
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):
@@ -345,7 +346,7 @@ def decide(
 def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> RecoveredState:
     """What the writer, its store and its watch need to continue. Uses `recoveries` up."""
     after = decision.frontier if isinstance(decision, WatchFrom) else ""
-    skip = {
+    deleted_versions = {
         key: version
         for recovery in recoveries
         for key, version in recovery.deleted.items()
@@ -366,8 +367,10 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
             for recovery in recoveries
         ),
         states=tuple(recovery.entries for recovery in recoveries),
-        skip=skip,
-        newest=max((recovery.newest for recovery in recoveries), key=_in_order, default=""),
+        deleted_versions=deleted_versions,
+        newest_on_log=max(
+            (recovery.newest_on_log for recovery in recoveries), key=_in_order, default=""
+        ),
         pending_repairs={
             key: recovery.partition for recovery in recoveries for key in recovery.stale
         },

@@ -53,11 +53,11 @@ class PublishReporter:
         """Update the queue metrics and status. `now_s` is monotonic."""
         dirty, skipped = queues.dirty_keys, queues.take_skipped()
         metrics = self._metrics
-        metrics.queue_records.set(queues.held_records)
-        metrics.queue_bytes.set(queues.held_bytes)
+        metrics.queue_records.set(queues.queued_records)
+        metrics.queue_bytes.set(queues.queued_bytes)
         metrics.queue_dirty_keys.set(dirty)
         self._status.queues(
-            records=queues.held_records, size_bytes=queues.held_bytes, dirty_keys=dirty
+            records=queues.queued_records, size_bytes=queues.queued_bytes, dirty_keys=dirty
         )
         if skipped:
             metrics.events_conflated_total.inc(skipped)
@@ -77,7 +77,7 @@ class PublishReporter:
         """Log that a partition is over its bound. `now_s` is monotonic."""
         if self._overload is None and now_s >= self._next_log_at_s:
             self._overload, self._next_log_at_s = (now_s, 0), now_s + LOG_EVERY_S
-            extra = {"stream": self._status.stream, "queued_bytes": queues.held_bytes}
+            extra = {"stream": self._status.stream, "queued_bytes": queues.queued_bytes}
             log.warning("queue full; conflating intermediate states", extra=extra)
 
     def resumed(self, index: Mapping[str, object], *, now_ms: int) -> None:

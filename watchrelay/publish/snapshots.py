@@ -60,7 +60,7 @@ class Snapshot:
         return self.place < len(self._keys)
 
     @property
-    def all_queued(self) -> bool:
+    def ready_to_end(self) -> bool:
         """Whether every key is done and every begin acknowledged: what precedes begin on the log is
         known."""
         return not self.unfinished and len(self._begins) == self._partitions
@@ -108,8 +108,8 @@ class Snapshot:
             self._keys, self.place = [], 0
 
     def take_end(self) -> bool:
-        """True once, when `all_queued`: end is to be queued on all partitions in one step."""
-        if self._ended or not self.all_queued:
+        """True once, when `ready_to_end`: end is to be queued on all partitions in one step."""
+        if self._ended or not self.ready_to_end:
             return False
         self._ended = True
         return True
@@ -179,7 +179,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: The number of object records at its begin.
+            records: The number of object records at its begin, as this writer counts them: below 0
+                where most are of the previous one.
         """
         self._records = records
         if self._interval_s:

@@ -1,7 +1,8 @@
-"""The queues of one stream: changes, snapshot members, repairs and markers in; partitions over
-their bound conflate intermediate states and publish the last one.
+"""The queues of one stream: changes, snapshot members, repairs and markers in; when the
+stream is over its bound, the fullest partitions are conflated: of each key they publish the last
+state alone.
 
-A partition over its bound gives up its queue and keeps the set of its dirty keys. What was rendered
+A conflated partition gives up its queue and keeps the set of its dirty keys. What was rendered
 stays as it is: it may be in the log already. From then on until the set is empty, changes of that
 partition only enter the set; records are made of its oldest keys when the partition can send them,
 with the values of that moment. So per key the order is that of the store, and nothing goes back in
@@ -20,7 +21,7 @@ from watchrelay.contract.wire import MarkerKind, Reason, Verb
 from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.resources import compare
 from watchrelay.publish.partition_queue import (
-    PARTIAL,
+    NOT_ALL,
     RECORD_COST_BYTES,
     DirtyKey,
     DirtyKeys,
@@ -68,20 +69,20 @@ class StreamQueues:
     ) -> None:
         self.partitions = [PartitionQueue(partition) for partition in partitions]
         self.by_partition = {queue.partition: queue for queue in self.partitions}
-        self.number = 0
-        """Number of the newest record queued."""
-        self.held_bytes = self.held_records = self.object_records = 0
-        self.members: set[bytes] = set()
-        """Keys without a record since the begin of the running snapshot."""
+        self.records_queued = 0
+        """Records queued so far, over all partitions and without markers."""
+        self.queued_bytes = self.queued_records = self.object_records = 0
+        self.not_in_snapshot: set[bytes] = set()
+        """Keys that the running snapshot still has to publish: no record since its begin."""
         self.unpublished: set[bytes] = set()
         """Keys of the store that the log may not hold: the first snapshot has not reached them, or
         the topic does not accept them."""
-        self.unverified: frozenset[bytes] = frozenset()
+        self.mismatched_keys: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
         self.trimmed: dict[bytes, Trimmed] = {}
         """Objects that a previous writer published in part: the store, too, holds only that
         part."""
-        self.parts: dict[bytes, tuple[int, int]] = {}
+        self.published_parts: dict[bytes, tuple[int, int]] = {}
         """Objects that this writer published in part: the hash of the whole, and of that part. With
         another hash of the whole it is another state."""
         self.packed_max, self._raw_bytes, self._oversize = packed_max, raw_bytes, oversize
@@ -92,11 +93,11 @@ class StreamQueues:
     @property
     def empty(self) -> bool:
         """Every record is acknowledged, and no key is dirty."""
-        return self.held_records == 0 and not self._conflating
+        return self.queued_records == 0 and not self._conflating
 
     @property
     def conflating(self) -> bool:
-        """A partition was over its bound and has dirty keys left."""
+        """A partition is conflated."""
         return self._conflating > 0
 
     @property
@@ -133,13 +134,13 @@ class StreamQueues:
             queue.count, queue.digest = partition.count, partition.digest
             queue.last_snapshot = partition.last_snapshot
             queue.frontier = queue.former_frontier = partition.frontier
-            queue.unmarked_difference = isinstance(recovered.decision, ListAndDiff)
+            queue.difference_unconfirmed = isinstance(recovered.decision, ListAndDiff)
         self.trimmed = dict(recovered.trimmed)
 
     def published_hash(self, key: bytes, whole: int) -> int:
         """The hash with which the state of this hash is on the log: of the part, where only that
         was published."""
-        part = self.parts.get(key)
+        part = self.published_parts.get(key)
         return part[1] if part is not None and part[0] == whole else whole
 
     # ---- changes, snapshots, repairs -------------------------------------------------------------
@@ -149,12 +150,12 @@ class StreamQueues:
     ) -> None:
         """Queue one record per change, in the same step as the change of the store.
 
-        A change of a partition that is over its bound enters the set of dirty keys instead.
+        In a conflated partition the key becomes dirty instead.
         """
         if self._conflating:
             changes = self._mark_dirty(changes, received_at_s)
-        partitions, unpublished, members = self.by_partition, self.unpublished, self.members
-        packed_max, raw_room = self.packed_max, self._raw_bytes - self.held_bytes
+        partitions, unpublished, members = self.by_partition, self.unpublished, self.not_in_snapshot
+        packed_max, raw_room = self.packed_max, self._raw_bytes - self.queued_bytes
         held_total = upserted = 0
         for change in changes:
             key, entry = change.key, change.entry
@@ -162,8 +163,8 @@ class StreamQueues:
                 replaces, value, value_hash = change.replaces, change.value, entry.hash
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaces is not None else "added"
-                if unpublished or self.parts or self.trimmed:
-                    replaces, verb = self._former(key, replaces)
+                if unpublished or self.published_parts or self.trimmed:
+                    replaces, verb = self._replaced_hash_and_verb(key, replaces)
                 packed = len(entry.packed)
                 if packed > packed_max:
                     value, trimmed, value_hash = self._fit(key, value, entry, None)
@@ -192,11 +193,11 @@ class StreamQueues:
                 self._queue_removal(change, reason, time_ms, received_at_s)
             if members:
                 members.discard(key)
-        self.number += upserted
-        self.held_bytes += held_total
-        self.held_records += upserted
+        self.records_queued += upserted
+        self.queued_bytes += held_total
+        self.queued_records += upserted
         self.object_records += upserted
-        if self._bound_bytes is not None and self.held_bytes > self._bound_bytes:
+        if self._bound_bytes is not None and self.queued_bytes > self._bound_bytes:
             self._conflate_fullest(self._bound_bytes)
 
     def _take_published_hash(self, key: bytes, whole: int | None) -> int | None:
@@ -207,11 +208,11 @@ class StreamQueues:
             return None
         return None if whole is None else self.published_hash(key, whole)
 
-    def _former(self, key: bytes, whole: int | None) -> tuple[int | None, Verb]:
+    def _replaced_hash_and_verb(self, key: bytes, whole: int | None) -> tuple[int | None, Verb]:
         """The hash of what the log holds of an object with a new state, and the verb of that."""
         replaces = self._take_published_hash(key, whole)
         self._forget(key)
-        is_new = whole is None or (replaces is None and key not in self.unverified)
+        is_new = whole is None or (replaces is None and key not in self.mismatched_keys)
         return replaces, "added" if is_new else "modified"
 
     def _queue_removal(
@@ -229,7 +230,7 @@ class StreamQueues:
     def _forget(self, key: bytes) -> None:
         """Drop what is known of how the former state of an object was published."""
         self.trimmed.pop(key, None)
-        self.parts.pop(key, None)
+        self.published_parts.pop(key, None)
 
     def _fit(
         self, key: bytes, value: bytes | None, entry: Entry, published: int | None
@@ -239,19 +240,19 @@ class StreamQueues:
         if not trimmed:
             return value, trimmed, entry.hash
         value_hash = content_hash(key, value)
-        self.parts[key] = (entry.hash, value_hash)
+        self.published_parts[key] = (entry.hash, value_hash)
         return value, trimmed, value_hash
 
     def _append(self, queue: PartitionQueue, *items: QueuedRecord) -> None:
         queue.waiting.extend(items)
-        self.number += len(items)
+        self.records_queued += len(items)
         for item in items:
-            self._hold(item)
+            self._account(item)
 
-    def _hold(self, item: QueuedRecord, count: int = 1) -> None:
+    def _account(self, item: QueuedRecord, count: int = 1) -> None:
         """Account for a record that was queued, or with `count` -1 for one that was removed."""
-        self.held_bytes += count * item.held_bytes
-        self.held_records += count
+        self.queued_bytes += count * item.queued_bytes
+        self.queued_records += count
         self.object_records += count
 
     def _with_tombstone(self, deletion: QueuedRecord) -> list[QueuedRecord]:
@@ -263,8 +264,8 @@ class StreamQueues:
     def push_member(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
         replaces = self._take_published_hash(key, entry.hash)
-        verb: Verb = "added" if replaces is None and key not in self.unverified else "read"
-        self.by_partition[entry.partition].reads += 1
+        verb: Verb = "added" if replaces is None and key not in self.mismatched_keys else "read"
+        self.by_partition[entry.partition].members_since_batch += 1
         self._queue_object(key, entry, verb, "snapshot", replaces, time_ms)
 
     def _queue_object(
@@ -279,8 +280,8 @@ class StreamQueues:
     ) -> None:
         """Queue the present state of an object that the store holds. `replaces` None: the log holds
         nothing of it, so a part that was published earlier is not reused."""
-        self.members.discard(key)
-        whole, part = self.parts.pop(key, (0, 0))
+        self.not_in_snapshot.discard(key)
+        whole, part = self.published_parts.pop(key, (0, 0))
         published = part if part and replaces is not None and whole == entry.hash else None
         value, trimmed, value_hash = None, self.trimmed.get(key, ""), entry.hash
         if published is not None or len(entry.packed) > self.packed_max:
@@ -307,7 +308,7 @@ class StreamQueues:
         """Publish the true state of a key whose last record in `partition` is stale: the object, or
         a null.
 
-        Nothing is queued for a key that is published anyway. In a partition over its bound the key
+        Nothing is queued for a key that is published anyway. In a conflated partition the key
         becomes dirty.
         """
         if key in self.unpublished:
@@ -356,17 +357,17 @@ class StreamQueues:
         from the store by changes that only the list found: a next start would resume after the
         marker, and they would be lost.
         """
-        covers = self.number
+        after_record = self.records_queued
         if queue.dirty is not None:
-            if queue.unmarked_difference:
+            if queue.difference_unconfirmed:
                 return
-            frontier, covers = queue.newest_frontier, PARTIAL
+            frontier, after_record = queue.newest_frontier, NOT_ALL
         elif queue.former_frontier != "0" and (
             frontier == "0" or compare(frontier, queue.former_frontier) == -1
         ):
             frontier = queue.former_frontier
-        queue.waiting.append(QueuedMarker(kind, frontier, time_ms, covers, snapshot))
-        self.held_records += 1
+        queue.waiting.append(QueuedMarker(kind, frontier, time_ms, after_record, snapshot))
+        self.queued_records += 1
 
     def heartbeat(self, *, frontier: str, time_ms: int) -> None:
         """Queue a heartbeat on each partition whose queue does not end in a marker already, so that
@@ -375,15 +376,15 @@ class StreamQueues:
             last = queue.waiting[-1] if queue.waiting else None
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
-            elif last.covers != PARTIAL:
-                last.covers = self.number
+            elif last.after_record != NOT_ALL:
+                last.after_record = self.records_queued
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         """Account for a batch of `queue` that the broker acknowledged."""
         queue.acked(batch, offsets)
-        self.held_bytes -= batch.held_bytes
-        self.held_records -= len(batch.records)
-        assert self.held_records >= 0, "more was acknowledged than was queued"
+        self.queued_bytes -= batch.queued_bytes
+        self.queued_records -= len(batch.records)
+        assert self.queued_records >= 0, "more was acknowledged than was queued"
 
     # ---- records that the topic refuses ----------------------------------------------------------
 
@@ -402,7 +403,7 @@ class StreamQueues:
         else:
             dirty_key = None if queue.dirty is None else queue.dirty.get(key)
             if dirty_key is None or not dirty_key.deleted_version:
-                self.parts[key] = (item.entry.hash, new)
+                self.published_parts[key] = (item.entry.hash, new)
             if dirty_key is not None and dirty_key.hash == old:
                 dirty_key.hash = new
         item.value, item.value_hash, item.trimmed = value, new, trimmed
@@ -421,17 +422,17 @@ class StreamQueues:
         if type(item) is not QueuedRecord or (item.verb == "deleted" and item.replaces is not None):
             return False
         del queue.waiting[index]
-        self._hold(item, -1)
+        self._account(item, -1)
         if item.verb == "deleted":
             return True
         key = item.key
         if (later := next(queue.later(index, key), None)) is not None:
             if later.replaces == item.value_hash:
                 later.replaces = None
-                if later.verb != "deleted" and key not in self.unverified:
+                if later.verb != "deleted" and key not in self.mismatched_keys:
                     later.verb = "added"
         elif queue.dirty is None or (dirty_key := queue.dirty.get(key)) is None:
-            self.parts.pop(key, None)
+            self.published_parts.pop(key, None)
             self.unpublished.add(key)
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
@@ -439,12 +440,12 @@ class StreamQueues:
             reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
             cost = RECORD_COST_BYTES
             deletion = replace(
-                item, value=None, verb="deleted", reason=reason, value_hash=0, held_bytes=cost
+                item, value=None, verb="deleted", reason=reason, value_hash=0, queued_bytes=cost
             )
             deletion.trimmed = ""
             for place, each in enumerate(self._with_tombstone(deletion), index):
                 queue.waiting.insert(place, each)
-                self._hold(each)
+                self._account(each)
         return True
 
     # ---- over the bound --------------------------------------------------------------------------
@@ -452,7 +453,7 @@ class StreamQueues:
     def _mark_dirty(
         self, changes: Sequence[ObjectChange], received_at_s: float
     ) -> list[ObjectChange]:
-        """Take the changes of partitions over their bound into their sets; returns the others."""
+        """Take the changes of conflated partitions into their sets; returns the others."""
         rest: list[ObjectChange] = []
         for change in changes:
             key, entry = change.key, change.entry
@@ -463,10 +464,12 @@ class StreamQueues:
             removed = change.resource_version if isinstance(change, Removed) else None
             whole = change.replaces if isinstance(change, Upserted) else entry.hash
             published = self._take_published_hash(key, whole)
-            must_publish = published is None and (key in self.unverified or removed is not None)
+            must_publish = published is None and (
+                key in self.mismatched_keys or removed is not None
+            )
             self.trimmed.pop(key, None)
             if removed is not None:
-                self.parts.pop(key, None)
+                self.published_parts.pop(key, None)
             dirty.changed(
                 key, entry.uid, published, received_at_s, must_publish=must_publish, removed=removed
             )
@@ -476,14 +479,14 @@ class StreamQueues:
         """Collapse the fullest partitions until the rest is within the bound."""
         sizes = [
             (
-                sum(item.held_bytes for item in queue.waiting if type(item) is QueuedRecord),
+                sum(item.queued_bytes for item in queue.waiting if type(item) is QueuedRecord),
                 queue.partition,
             )
             for queue in self.partitions
             if queue.dirty is None and queue.waiting
         ]
         for _, partition in sorted(sizes, reverse=True):
-            if self.held_bytes <= bound_bytes:
+            if self.queued_bytes <= bound_bytes:
                 return
             self._collapse(self.by_partition[partition])
             self._overflown()
@@ -491,21 +494,28 @@ class StreamQueues:
     def _collapse(self, queue: PartitionQueue) -> None:
         """Replace the queue of a partition by its set of dirty keys. Markers are dropped; the
         tombstone of a delete that was rendered stays."""
-        waiting, queue.waiting, queue.dirty, queue.reads = queue.waiting, deque(), DirtyKeys(), 0
+        waiting, queue.waiting, queue.dirty, queue.members_since_batch = (
+            queue.waiting,
+            deque(),
+            DirtyKeys(),
+            0,
+        )
         self._conflating += 1
         if type(waiting[0]) is QueuedRecord and waiting[0].tombstone:
             queue.waiting.append(waiting.popleft())
         for item in waiting:
             if type(item) is not QueuedRecord:
-                self.held_records -= 1
+                self.queued_records -= 1
                 continue
-            self._hold(item, -1)
+            self._account(item, -1)
             key, uid, published = item.key, item.entry.uid, item.replaces
             if item.reason == "healed":
                 queue.dirty.require(key, uid, published)
                 continue
             removed = item.version if item.verb == "deleted" else None
-            must_publish = published is None and (removed is not None or key in self.unverified)
+            must_publish = published is None and (
+                removed is not None or key in self.mismatched_keys
+            )
             if item.tombstone or (item.reason == "snapshot" and published is not None):
                 continue  # an unchanged snapshot member needs no record of its own
             queue.dirty.changed(
@@ -578,7 +588,7 @@ class StreamQueues:
             self._append(queue, *self._with_tombstone(deletion))
             records = 1
         if entry is not None and not (same and self.published_hash(key, entry.hash) == replaces):
-            is_new = not same and (records == 1 or key not in self.unverified)
+            is_new = not same and (records == 1 or key not in self.mismatched_keys)
             verb: Verb = "added" if is_new else "modified"
             self._queue_object(
                 key, entry, verb, "conflated", replaces if same else None, time_ms, received_at_s

@@ -14,8 +14,8 @@ from collections.abc import Callable
 class FlushTimer:
     """The common flush times of a process: two of them are at least `interval_s` apart.
 
-    Reading is aligned to them: what is read just before a flush is part of it, so that one wake-up
-    reads, publishes and sends what came since the last one.
+    Reading from the API server's connections is aligned to them: what is read just before a flush
+    is part of it, so that one wake-up reads, publishes and sends what came since the last one.
     """
 
     def __init__(self, interval_s: float = 0.004) -> None:
@@ -97,8 +97,8 @@ class FlushTrigger:
 
 
 class HeartbeatInterval:
-    """The heartbeat interval of all streams of a process, over 0 s; it may change while they run.
-    One timer wakes all streams whose heartbeats are due at the same time."""
+    """The heartbeat interval of all streams of a process, greater than 0 s; it may change while
+    they run. One timer wakes all streams whose heartbeats are due at the same time."""
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s

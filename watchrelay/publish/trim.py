@@ -37,12 +37,12 @@ def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
     fields, or a stub; the smallest where none does."""
     squeeze = zstandard.ZstdCompressor(level=1).compress
     part: tuple[bytes, Trimmed] = (value, "")
-    while len(squeeze(part[0])) > fits_bytes and (smaller := less(*part)) is not None:
+    while len(squeeze(part[0])) > fits_bytes and (smaller := next_smaller(*part)) is not None:
         part = smaller
     return part
 
 
-def less(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
+def next_smaller(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
     """The next smaller form of a value trimmed so far; None when there is none, or when it nests
     too deep for what is left of the call stack (near 1000 levels, of a type whose depth is not
     checked)."""

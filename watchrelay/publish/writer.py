@@ -30,15 +30,15 @@ from watchrelay.publish.oversize import Oversize, limit_unknown
 from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch, RenderedMarker
 from watchrelay.publish.ports import (
     ControlLog,
-    ForeignRecordReader,
+    GapReader,
     RecordSink,
     StateView,
     Transactions,
 )
 from watchrelay.publish.recovery import ListAndDiff, RecoveredState
-from watchrelay.publish.repair import StaleRecordRepair
 from watchrelay.publish.reporting import PublishReporter
 from watchrelay.publish.snapshots import Snapshot, SnapshotSchedule
+from watchrelay.publish.stale_records import StaleRecordFinder
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.timing import FlushTimer, FlushTrigger, HeartbeatInterval
 
@@ -46,24 +46,25 @@ log = logging.getLogger(__name__)
 
 BATCH_BYTES = 480 * 1024
 """Uncompressed; the producer's batch holds 512 KiB, the rest covers errors of the estimate."""
-FULL_BYTES = 128 * 1024
+FLUSH_NOW_BYTES = 128 * 1024
 """A partition with this much queued is flushed at once."""
-FIRST_HEARTBEAT_S = 0.5
-"""From the response's headers of a watch that continues from the log to the heartbeat that confirms
-it: a server whose history has expired sends its 410 within this time."""
+EARLY_HEARTBEAT_S = 0.5
+"""From the moment when a resumed watch is accepted to its early heartbeat: a server whose history
+has expired sends its 410 within this time."""
 RELEASE_WAIT_S = 1.0
-"""How long a claimant waits for the last records of a living writer. WIRE 4.1."""
+"""How long a writer that takes over waits for the last records of a living one
+(docs/record-contract.md, section 4)."""
 HEARTBEAT_SLOTS = 10
 """Streams send heartbeats in this many groups: one produce request serves many heartbeats, yet not
 all of 200 streams fall in one step."""
 
 
-class StreamRelay:
+class StreamWriter:
     """The writer of one stream: publishes its changes and owns its epoch. Called by the reflector
     (store/reflector.py), which applies watch events to the store, as its `ChangePublisher`.
 
     Use: `await claim()`, `run()` as a task, then start the watch; at the end stop the watch, `await
-    drain()`, cancel `run()`.
+    drain()`, cancel `run()`. "In the same step" means without an `await` in between.
 
     Args:
         queue_bytes: Bound of the queues. With `conflate`, the fullest partitions keep only the set
@@ -94,7 +95,7 @@ class StreamRelay:
         may_finish: Callable[[], bool] = lambda: False,
         reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
         flush_timer: FlushTimer | None = None,
-        foreign_records: ForeignRecordReader | None = None,
+        gap_reader: GapReader | None = None,
         transactions: Transactions | None = None,
         rng: random.Random | None = None,
         now_s: Callable[[], float] = clock.now_s,
@@ -140,8 +141,8 @@ class StreamRelay:
         self._deliveries: dict[int, Any] = {}
         """By partition, that of its outstanding batch."""
         self._schedule = SnapshotSchedule(spec.snapshot_interval_s, rng or random.Random())
-        self._foreign_records, self._transactions = foreign_records, transactions
-        self._repair: StaleRecordRepair | None = None
+        self._gap_reader, self._transactions = gap_reader, transactions
+        self._stale_finder: StaleRecordFinder | None = None
         self._phase: Phase = AwaitingList()
         self._snapshot: Snapshot | None = None
         self._snapshots = 0
@@ -247,10 +248,12 @@ class StreamRelay:
         if self._transactions is not None:
             await self._transactions.begin(self._epoch)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
-        await self._in_group(self._send_claims)
-        if self._foreign_records is not None:
-            checked = {queue.partition: queue.claimed_at + 1 for queue in queues.partitions}
-            self._repair = StaleRecordRepair(stream, self._epoch, self._foreign_records, checked)
+        await self._in_group(self._send_claim_markers)
+        if self._gap_reader is not None:
+            checked = {
+                queue.partition: queue.claim_marker_offset + 1 for queue in queues.partitions
+            }
+            self._stale_finder = StaleRecordFinder(stream, self._epoch, self._gap_reader, checked)
         return self._epoch
 
     async def _await_release(self, former: Mapping[str, int]) -> None:
@@ -265,20 +268,23 @@ class StreamRelay:
     @property
     def to_read(self) -> dict[int, tuple[int | None, int]]:
         """By partition, the offsets to read back: the starting point (None: the earliest) and that
-        of our claim. Legal after `claim`."""
+        of our claim marker. Legal after `claim`."""
         starts = claim_origins(self._starting_point, self.spec.partitions)
         return {
-            queue.partition: (starts.get(queue.partition, Origin()).offset, queue.claimed_at)
+            queue.partition: (
+                starts.get(queue.partition, Origin()).offset,
+                queue.claim_marker_offset,
+            )
             for queue in self._queues.partitions
         }
 
     def resume(self, recovered: RecoveredState) -> None:
         """Continue from the recovered log; call it after `claim` and before `run`."""
         queues, decision = self._queues, recovered.decision
-        self._phase = machine.start(decision, recovered.newest)
+        self._phase = machine.start(decision, recovered.newest_on_log)
         self._pending_repairs = dict(recovered.pending_repairs)
         if isinstance(self._phase, AwaitingList):
-            queues.unverified = frozenset(self._state.keys())
+            queues.mismatched_keys = frozenset(self._state.keys())
             return
         queues.resume(recovered)
         self._status.frontier = queues.frontier
@@ -319,7 +325,7 @@ class StreamRelay:
                     self._queues.mark("heartbeat", frontier=last, time_ms=self._wall_ms())
                 await self._send_all()
         except TimeoutError:
-            left = self._queues.held_records + self._queues.dirty_keys
+            left = self._queues.queued_records + self._queues.dirty_keys
             extra = {"stream": self.spec.id, "records_left": left}
             log.warning("drain deadline passed", extra=extra)
             return False
@@ -330,7 +336,7 @@ class StreamRelay:
             self._flush_trigger.now()
             await self._backpressure.next_progress()
 
-    def _send_claims(self, tasks: asyncio.TaskGroup) -> None:
+    def _send_claim_markers(self, tasks: asyncio.TaskGroup) -> None:
         self._flush()
         tasks.create_task(self._send_all(), name=f"claim {self.spec.id}")
 
@@ -369,8 +375,8 @@ class StreamRelay:
     def _start(self, tasks: asyncio.TaskGroup) -> None:
         self._flush_trigger.now()
         tasks.create_task(self._heartbeat_forever(), name=f"heartbeat {self.spec.id}")
-        if self._repair is not None:
-            tasks.create_task(self._repair_stale(self._repair), name=f"repair {self.spec.id}")
+        if self._stale_finder is not None:
+            tasks.create_task(self._repair_stale(self._stale_finder), name=f"repair {self.spec.id}")
 
     # ---- the machine -----------------------------------------------------------------------------
 
@@ -392,7 +398,7 @@ class StreamRelay:
                 self._heartbeat()
             case Effect.HEARTBEAT_SOON:
                 loop = asyncio.get_running_loop()
-                loop.call_later(FIRST_HEARTBEAT_S, self._first_heartbeat)
+                loop.call_later(EARLY_HEARTBEAT_S, self._early_heartbeat)
             case Effect.REPAIR:
                 self._repair_keys()
             case Effect.REPORT_COMPLETE:
@@ -400,13 +406,13 @@ class StreamRelay:
 
     def _confirmation(self) -> Confirmation:
         """Heartbeats queued now confirm the state of now."""
-        return Confirmation(frozenset(self._queues.by_partition), self._queues.number)
+        return Confirmation(frozenset(self._queues.by_partition), self._queues.records_queued)
 
-    def _first_heartbeat(self) -> None:
+    def _early_heartbeat(self) -> None:
         confirmation = None if self._status.list_due else self._confirmation()
         self._handle(machine.EarlyHeartbeatDue(confirmation))
 
-    async def _repair_stale(self, repair: StaleRecordRepair) -> None:
+    async def _repair_stale(self, repair: StaleRecordFinder) -> None:
         while True:
             self._pending_repairs |= await repair.stale_keys()
             self._repair_keys()
@@ -433,7 +439,7 @@ class StreamRelay:
         can_send = self._snapshot is not None
         for queue in self._queues.partitions:
             if queue.outstanding is None:
-                if queue.waiting_bytes >= FULL_BYTES:
+                if queue.waiting_bytes >= FLUSH_NOW_BYTES:
                     self._flush_trigger.now()
                     return
                 can_send = can_send or bool(queue.waiting) or queue.dirty is not None
@@ -477,7 +483,7 @@ class StreamRelay:
         self._reporter.overflown(self._queues, self._now_s())
         snapshot = self._snapshot
         if snapshot is not None and not snapshot.complete:
-            self._snapshot, self._queues.members = None, set()
+            self._snapshot, self._queues.not_in_snapshot = None, set()
             self._schedule.abandoned(snapshot)
             self._metrics.snapshot_running.set(0)
             extra = {"stream": self.spec.id, "snapshot": snapshot.id}
@@ -543,8 +549,8 @@ class StreamRelay:
 
     def _acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         self._queues.acked(queue, batch, offsets)
-        if self._repair is not None:
-            self._repair.acked(queue.partition, offsets, batch.start[0] + 1)
+        if self._stale_finder is not None:
+            self._stale_finder.acked(queue.partition, offsets, batch.start[0] + 1)
         self._reporter.acked(batch, self._queues, self._now_s())
         for rendered in batch.markers:
             self._marker_acked(queue, rendered, offsets[rendered.index])
@@ -587,13 +593,13 @@ class StreamRelay:
                 self._begin_snapshot()
 
     def _begin_snapshot(self, *, first: bool = False) -> None:
-        """Queue begin on every partition; its frontier is the old one, "0" for the first."""
+        """Queue begin on every partition, with the frontier reached so far, "0" for the first."""
         assert self._encoder is not None, "a snapshot before the claim"
         queues, keys, now_s = self._queues, self._state.keys(), self._now_s()
         if first:
-            queues.unpublished = {*keys, *queues.unverified}
+            queues.unpublished = {*keys, *queues.mismatched_keys}
         # the first snapshot reaches the keys that are not published, so one set serves both
-        queues.members = queues.unpublished if first else set(keys)
+        queues.not_in_snapshot = queues.unpublished if first else set(keys)
         self._snapshots += 1
         requests = self._schedule.begun(now_s, queues.object_records)
         self._snapshot = snapshot = Snapshot(
@@ -616,16 +622,16 @@ class StreamRelay:
         if snapshot is None or isinstance(self._phase, Draining):
             return
         now_ms, partitions, place = self._wall_ms(), queues.by_partition, snapshot.place
-        # the rest is for live events, which would void the snapshot over the bound
+        # the other half is left for live events: an overflow would abandon the snapshot
         room_bytes = self._queue_bytes // 2
-        if snapshot.unfinished and queues.held_bytes <= room_bytes:
+        if snapshot.unfinished and queues.queued_bytes <= room_bytes:
             members_bytes = snapshot.members_bytes(self._now_s(), queues.object_records)
             snapshot.chunk(
-                queues.members,
+                queues.not_in_snapshot,
                 self._state.get,
                 lambda partition: (
                     partitions[partition].takes_members(members_bytes)
-                    and queues.held_bytes <= room_bytes
+                    and queues.queued_bytes <= room_bytes
                 ),
                 lambda key, entry: queues.push_member(key, entry, time_ms=now_ms),
             )
@@ -635,11 +641,11 @@ class StreamRelay:
         self._backpressure.snapshot_stepped(
             unfinished=snapshot.unfinished, moved=snapshot.place != place
         )
-        repaired = self._repair is None or self._repair.may_end(
-            snapshot.id, all_queued=snapshot.all_queued
+        repaired = self._stale_finder is None or self._stale_finder.may_end(
+            snapshot.id, ready_to_end=snapshot.ready_to_end
         )
         if repaired and snapshot.take_end():
-            self._handle(machine.EndQueued())
+            self._handle(machine.MembersQueued())
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
 
@@ -650,7 +656,7 @@ class StreamRelay:
         self._status.frontier = self._queues.frontier
         if marker.kind == "heartbeat":
             if not self._status.list_due:
-                self._handle(machine.HeartbeatAcked(queue.partition, rendered.covers))
+                self._handle(machine.HeartbeatAcked(queue.partition, rendered.after_record))
         elif snapshot is None or marker.snapshot != snapshot.id:
             return
         elif marker.kind == "begin":
@@ -661,7 +667,7 @@ class StreamRelay:
             )
             if snapshot.complete:
                 self._handle(machine.SnapshotAcked())
-                self._queues.unverified = frozenset()
+                self._queues.mismatched_keys = frozenset()
                 self._spawn(self._complete_snapshot(snapshot, marker.frontier), "snapshot")
 
     async def _complete_snapshot(self, snapshot: Snapshot, frontier: str) -> None:

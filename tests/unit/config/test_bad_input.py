@@ -612,6 +612,8 @@ def test_a_split_stream_cannot_be_written_within_transactions(tmp_path: Path) ->
         "- resource: pods\n  partitions: 4\n  split: 2\n"
     )
     assert problems(tmp_path, text) == [
-        "w.yaml:6: resources[0].split: cannot be combined with kafka.delivery: transactional in this "
-        "release (leave the key out, or set kafka.delivery to idempotent)"
+        (
+            "w.yaml:6: resources[0].split: cannot be combined with kafka.delivery: transactional in this "
+            "release (leave the key out, or set kafka.delivery to idempotent)"
+        )
     ]

@@ -101,7 +101,7 @@ TASKS = {
     "heartbeat": part("control", "outclaimed"),
     "send": part("sink", "send"),
     "snapshot's conclusion": part("control", "write"),
-    "stale records": part("sink", "foreign_ranges"),
+    "stale records": part("sink", "ranges_of_others"),
 }
 
 

@@ -67,7 +67,7 @@ class Sink(FakeSink):
     def close(self, topic: str, stream: str) -> None:
         pass
 
-    def foreign_ranges(
+    def ranges_of_others(
         self, topic: str, partition: int, start: int, stop: int
     ) -> list[tuple[int, int]]:
         return [(start, stop)]

@@ -29,7 +29,7 @@ LAST = Confirmation(frozenset({1}), 7)
 CONFIRMATIONS = (None, AWAITED, LAST, COMPLETE)
 PHASES: list[Phase] = [
     AwaitingList(),
-    AwaitingList(unverified=True),
+    AwaitingList(log_mismatched=True),
     PublishingFirstSnapshot("5"),
     AwaitingDifference("9"),
     *(
@@ -56,7 +56,7 @@ EVENTS: list[Event] = [
     machine.EarlyHeartbeatDue(AWAITED),
     machine.HeartbeatAcked(1, 6),
     machine.HeartbeatAcked(1, 7),
-    machine.EndQueued(),
+    machine.MembersQueued(),
     machine.SnapshotAcked(),
     machine.DrainBegun(),
 ]
@@ -93,7 +93,7 @@ def test_the_table_names_every_phase_and_every_event() -> None:
     ("phase", "may_send_heartbeat", "may_snapshot", "may_repair", "frontier"),
     [
         (AwaitingList(), True, False, False, "0"),
-        (AwaitingList(unverified=True), False, False, False, "0"),
+        (AwaitingList(log_mismatched=True), False, False, False, "0"),
         (PublishingFirstSnapshot("5"), True, True, True, "0"),
         (AwaitingDifference("9"), False, False, False, "0"),
         (Replaying("5", "9"), False, False, True, "5"),
@@ -114,7 +114,9 @@ def test_what_each_phase_permits(
 
 
 def test_a_recovered_log_decides_the_first_phase() -> None:
-    assert machine.start(FirstSnapshot("", unverified=True), "9") == AwaitingList(unverified=True)
+    assert machine.start(FirstSnapshot("", log_mismatched=True), "9") == AwaitingList(
+        log_mismatched=True
+    )
     assert machine.start(ListAndDiff(""), "9") == AwaitingDifference("9")
     assert machine.start(WatchFrom("5"), "9") == Replaying("5", "9")
     assert machine.start(WatchFrom("9"), "9") == Replaying("9", "")
@@ -130,8 +132,8 @@ def test_the_frontier_may_go_back_only_behind_a_list_older_than_what_is_known() 
 
 def test_a_stream_is_complete_with_the_last_heartbeat_behind_its_state() -> None:
     phase: Phase = Live("5", AWAITED)
-    for partition, covers, effects in ((0, 6, ()), (0, 7, ()), (0, 9, ())):
-        phase, found = step(phase, machine.HeartbeatAcked(partition, covers))
+    for partition, after_record, effects in ((0, 6, ()), (0, 7, ()), (0, 9, ())):
+        phase, found = step(phase, machine.HeartbeatAcked(partition, after_record))
         assert found == effects
     assert phase == Live("5", LAST)
     last = step(phase, machine.HeartbeatAcked(1, 8))

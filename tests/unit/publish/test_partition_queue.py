@@ -182,7 +182,7 @@ def test_a_batch_of_which_a_part_was_appended_counts_as_the_whole_one() -> None:
     assert queue.frontier == "5"
     tail = rendered(queue)
     assert head.records + tail.records == whole.records
-    assert head.held_bytes + tail.held_bytes == whole.held_bytes
+    assert head.queued_bytes + tail.queued_bytes == whole.queued_bytes
     assert tail.start == (2, 1, content_hash(b"a/a", b"1"))
     assert [each.index for each in tail.markers] == [1]
 
@@ -194,7 +194,7 @@ def test_everything_acknowledged_leaves_nothing_held() -> None:
     assert not sequencer.empty
     rendered(sequencer.partitions[0])
     ack(sequencer, sequencer.partitions[0])
-    assert (sequencer.empty, sequencer.held_bytes, sequencer.held_records) == (True, 0, 0)
+    assert (sequencer.empty, sequencer.queued_bytes, sequencer.queued_records) == (True, 0, 0)
 
 
 def test_the_delete_of_what_the_log_never_held_is_said_but_not_counted() -> None:

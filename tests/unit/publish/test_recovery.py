@@ -136,7 +136,11 @@ def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
         key: (entry.resource_version, entry.packed, entry.position)
         for key, entry in result.states[0].items()
     } == {b"a": ("6", b"a@6", 0)}
-    assert (result.skip, result.newest, result.pending_repairs) == ({b"b": "8"}, "8", {})
+    assert (result.deleted_versions, result.newest_on_log, result.pending_repairs) == (
+        {b"b": "8"},
+        "8",
+        {},
+    )
     assert (result.partitions[0].count, result.partitions[0].digest) == (1, log.live[b"a"])
     assert result.partitions[0].last_snapshot == ("1-1", 0)
 
@@ -316,7 +320,7 @@ def test_f5_deletes_behind_the_frontier_are_remembered_with_their_versions() -> 
     )
     (recovery,) = folded(log)
     result = recovered_state([recovery], WatchFrom("4"))
-    assert (result.skip, result.newest) == ({b"d": "9"}, "9")
+    assert (result.deleted_versions, result.newest_on_log) == ({b"d": "9"}, "9")
 
 
 def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
@@ -345,7 +349,7 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
 def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
     log = Log().claim(1).mark("heartbeat", "4").say("k", 4, "deleted", reason="healed").claim(2)
     (recovery,) = folded(log)
-    assert (recovery.deleted, recovery.newest) == ({}, "")
+    assert (recovery.deleted, recovery.newest_on_log) == ({}, "")
     assert folded(Log().claim(1).delete("k", 9).say("k", 4, "deleted", reason="healed"))[
         0
     ].deleted == {b"k": "9"}
@@ -356,10 +360,10 @@ def test_f11_what_does_not_agree_is_read_from_its_start_and_then_listed() -> Non
     good = Log().claim(1).say("b", 1).mark("heartbeat", "5").claim(2)
     assert decided(good, bad, whole=False) == ReadAgainFromStart((1,))
     assert decided(good, bad) == FirstSnapshot(
-        "the log does not match its digests", unverified=True
+        "the log does not match its digests", log_mismatched=True
     )
     assert decided(Log().claim(1).say("a", 1).claim(2)) == FirstSnapshot(
-        "the log does not match its digests", unverified=True
+        "the log does not match its digests", log_mismatched=True
     )
 
 
@@ -382,8 +386,8 @@ def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_our
     log = Log().claim(1).say("a", 1).mark("heartbeat", "5")
     recovery = LogRecovery("nodes", 0, pack=lambda value, _version: value)
     recovery.apply(log.records)
-    assert (recovery.empty, recovery.highest) == (True, 0)
-    assert folded(log)[0].highest == 1
+    assert (recovery.empty, recovery.highest_epoch) == (True, 0)
+    assert folded(log)[0].highest_epoch == 1
 
 
 def test_objects_said_since_the_last_snapshot_are_counted() -> None:

@@ -188,7 +188,7 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
     ]
 
 
-def unverified(store: DictStore) -> StreamQueues:
+def log_mismatched(store: DictStore) -> StreamQueues:
     """Two objects that a former writer said, in a log that is not believed; the partition is past
     its bound before they are said again."""
     queues = StreamQueues(
@@ -200,7 +200,7 @@ def unverified(store: DictStore) -> StreamQueues:
     )
     for key in (b"b/one", b"b/two"):
         store.put(key, b"0")
-    queues.unverified = frozenset(store.keys())
+    queues.mismatched_keys = frozenset(store.keys())
     queues.unpublished = set(store.keys())
     return queues
 
@@ -210,7 +210,7 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
     *, before: bool
 ) -> None:
     store = DictStore(1)
-    queues = unverified(store)
+    queues = log_mismatched(store)
 
     def fill() -> None:
         for number in range(4):
@@ -240,7 +240,7 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
 
 def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
     store = DictStore(1)
-    queues = unverified(store)
+    queues = log_mismatched(store)
     for key in (b"b/one", b"a/0", b"a/1", b"a/2", b"a/3", b"b/two"):
         queues.push(store.put(key, b"1"), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
@@ -290,7 +290,7 @@ def test_a_log_that_is_not_believed_is_told_anew_and_no_marker_within_claims_any
         queue = RecoveredPartition(len(KEYS), 12345, "50", ("1-1", 3))
         rig.relay.resume(
             RecoveredState(
-                FirstSnapshot("for the test", unverified=True), (queue,), ({},), {}, "90", {}
+                FirstSnapshot("for the test", log_mismatched=True), (queue,), ({},), {}, "90", {}
             )
         )
         async with asyncio.TaskGroup() as tasks:

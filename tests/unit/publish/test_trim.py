@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from watchrelay.publish.trim import LAST_APPLIED, less, packed_max, trim
+from watchrelay.publish.trim import LAST_APPLIED, next_smaller, packed_max, trim
 
 
 def noise(size: int) -> str:
@@ -76,7 +76,7 @@ def test_metadata_that_is_itself_too_large_keeps_the_names() -> None:
 
 def test_step_by_step_there_is_always_less_until_there_is_nothing_to_leave_out() -> None:
     value, trimmed, steps = object_of(managed=100, spec=100, labels=100), "", []
-    while (step := less(value, trimmed)) is not None:  # type: ignore[arg-type]
+    while (step := next_smaller(value, trimmed)) is not None:  # type: ignore[arg-type]
         assert len(step[0]) < len(value)
         value, trimmed = step
         steps.append(trimmed)
@@ -84,7 +84,7 @@ def test_step_by_step_there_is_always_less_until_there_is_nothing_to_leave_out()
 
 
 def test_an_object_without_those_fields_skips_to_the_stub() -> None:
-    assert less(b'{"kind":"Pod","metadata":{"name":"a"},"spec":{}}', "") == (
+    assert next_smaller(b'{"kind":"Pod","metadata":{"name":"a"},"spec":{}}', "") == (
         b'{"kind":"Pod","metadata":{"name":"a"}}',
         "stub",
     )

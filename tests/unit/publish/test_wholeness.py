@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.relays import Rig, run_virtually, until
 from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
-from watchrelay.publish.writer import FIRST_HEARTBEAT_S, HEARTBEAT_SLOTS
+from watchrelay.publish.writer import EARLY_HEARTBEAT_S, HEARTBEAT_SLOTS
 
 HEARTBEAT_S = 10.0
-SOON_S = 2 * FIRST_HEARTBEAT_S
+SOON_S = 2 * EARLY_HEARTBEAT_S
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ def test_where_nothing_changed_the_stream_is_whole_soon_after_the_watch_was_acce
 def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
     async def body() -> None:
         async with restarted() as rig:
-            await before_the_beat(rig, FIRST_HEARTBEAT_S / 2)
+            await before_the_beat(rig, EARLY_HEARTBEAT_S / 2)
             rig.relay.watch_accepted()
             rig.status.list_due = True  # the history had run out
             await asyncio.sleep(3 * HEARTBEAT_S)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from watchrelay.contract.records import Decoded, ObjectRecord
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
-from watchrelay.publish.ports import ForeignRecordReader
+from watchrelay.publish.ports import GapReader
 
 PAUSE_MIN_S = 0.05
 """So that one look serves the gaps of several partitions."""
@@ -33,7 +33,7 @@ class _Gap(NamedTuple):
     end: int
 
 
-class StaleRecordRepair:
+class StaleRecordFinder:
     """Finds the stale records of one stream. `acked` is called for every batch and costs a
     comparison."""
 
@@ -41,11 +41,11 @@ class StaleRecordRepair:
         self,
         stream: str,
         epoch: int,
-        foreign_records: ForeignRecordReader,
+        gap_reader: GapReader,
         checked: Mapping[int, int],
     ) -> None:
         """`checked` is, by partition, the offset up to which the log was read already."""
-        self._stream, self._epoch, self._foreign = stream, epoch, foreign_records
+        self._stream, self._epoch, self._foreign = stream, epoch, gap_reader
         self._next = dict(checked)
         self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
@@ -53,14 +53,14 @@ class StaleRecordRepair:
         self._ending = ("", 0)
         self._pause_s = PAUSE_MIN_S
 
-    def may_end(self, snapshot: str, *, all_queued: bool) -> bool:
+    def may_end(self, snapshot: str, *, ready_to_end: bool) -> bool:
         """Whether `snapshot` may end: all gaps that were known when its last member was queued, and
         its begins were acknowledged, have been checked. A reader that starts at a begin never sees
         what is stale before it; later gaps do not count, for where another process writes to the
         same topic there is always one."""
-        if all_queued and self._ending[0] != snapshot:
+        if ready_to_end and self._ending[0] != snapshot:
             self._ending = (snapshot, self._gaps_found)
-        return all_queued and self._gaps_checked >= self._ending[1]
+        return ready_to_end and self._gaps_checked >= self._ending[1]
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """Take the offsets of an acknowledged batch whose first record has `first_sequence`.
@@ -73,7 +73,7 @@ class StaleRecordRepair:
         if end - expected == len(offsets):
             return
         for sequence, offset in enumerate(offsets, first_sequence):
-            if offset > expected and self._foreign.foreign_ranges(partition, expected, offset):
+            if offset > expected and self._foreign.ranges_of_others(partition, expected, offset):
                 self._gaps.append(_Gap(partition, expected, offset, sequence, end))
                 self._gaps_found += 1
                 self._wake.set()
@@ -95,7 +95,7 @@ class StaleRecordRepair:
         stale, looked = dict[bytes, int](), False
         for partition, start, stop, below, end in gaps:
             ours: list[Decoded] = []
-            for first, last in self._foreign.foreign_ranges(partition, start, stop):
+            for first, last in self._foreign.ranges_of_others(partition, start, stop):
                 looked = True
                 for _, record in await self._foreign.read(partition, first, last):
                     if record.epoch > self._epoch:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.relays import run_virtually
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.core.errors import EpochSpoiled, Fenced, Shared, fenced_by
-from watchrelay.publish.repair import PAUSE_MAX_S, PAUSE_MIN_S, StaleRecordRepair
+from watchrelay.publish.stale_records import PAUSE_MAX_S, PAUSE_MIN_S, StaleRecordFinder
 
 
 def said(key: str, epoch: int, sequence: int) -> ObjectRecord:
@@ -25,13 +25,13 @@ class Between:
     def __init__(self, *strange: tuple[int, int, Decoded], ours: tuple[int, ...] = ()) -> None:
         self.records = {(partition, offset): record for partition, offset, record in strange}
         self.ours = set(ours)
-        self.reads = 0
+        self.members_since_batch = 0
 
-    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         return [(offset, offset + 1) for offset in range(start, stop) if offset not in self.ours]
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
-        self.reads += 1
+        self.members_since_batch += 1
         return [
             (offset, self.records[partition, offset])
             for offset in range(start, stop)
@@ -43,15 +43,15 @@ def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_na
     async def body() -> None:
         late_copy, former, resend = said("late", 5, 3), said("former", 4, 900), said("resend", 5, 9)
         between = Between((0, 12, late_copy), (0, 13, former), (0, 14, resend), (0, 15, resend))
-        repair = StaleRecordRepair("pods", 5, between, {0: 10, 1: 20})
+        repair = StaleRecordFinder("pods", 5, between, {0: 10, 1: 20})
         repair.acked(0, [10, 11], 7)
         repair.acked(1, [20], 1)
-        assert repair.may_end("5-1", all_queued=True)
+        assert repair.may_end("5-1", ready_to_end=True)
         repair.acked(0, [15, 16], 9)
-        assert not repair.may_end("5-2", all_queued=True)
+        assert not repair.may_end("5-2", ready_to_end=True)
         assert await repair.stale_keys() == {b"late": 0, b"former": 0}
-        assert repair.may_end("5-2", all_queued=True)
-        assert between.reads == 4, (
+        assert repair.may_end("5-2", ready_to_end=True)
+        assert between.members_since_batch == 4, (
             "each of them, and our own batch once, to which the copy is compared"
         )
 
@@ -60,7 +60,7 @@ def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_na
 
 def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
     async def body() -> None:
-        repair = StaleRecordRepair("pods", 5, Between((0, 11, said("k", 4, 1))), {0: 10})
+        repair = StaleRecordFinder("pods", 5, Between((0, 11, said("k", 4, 1))), {0: 10})
         repair.acked(0, [10, 12], 7)
         assert await repair.stale_keys() == {b"k": 0}
 
@@ -70,12 +70,12 @@ def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
 def test_what_other_streams_of_this_process_wrote_is_no_gap() -> None:
     async def body() -> None:
         between = Between(ours=(10, 11))
-        repair = StaleRecordRepair("pods", 5, between, {0: 10})
+        repair = StaleRecordFinder("pods", 5, between, {0: 10})
         repair.acked(0, [12], 1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10 * PAUSE_MAX_S):
                 await repair.stale_keys()
-        assert between.reads == 0
+        assert between.members_since_batch == 0
 
     run_virtually(body())
 
@@ -84,16 +84,16 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
     None
 ):
     async def body() -> None:
-        repair = StaleRecordRepair("pods", 5, Between(), {0: 0})
+        repair = StaleRecordFinder("pods", 5, Between(), {0: 0})
         now_s = asyncio.get_running_loop().time
         for round_ in range(12):
             repair.acked(0, [round_ * 4 + 1], round_ + 1)
-            assert not repair.may_end(f"5-{round_}", all_queued=True)
+            assert not repair.may_end(f"5-{round_}", ready_to_end=True)
             began_s = now_s()
             await repair.stale_keys()
             assert now_s() - began_s == pytest.approx(min(PAUSE_MAX_S, PAUSE_MIN_S * 2**round_))
             repair.acked(0, [round_ * 4 + 3], round_ + 1)
-            assert repair.may_end(f"5-{round_}", all_queued=True), (
+            assert repair.may_end(f"5-{round_}", ready_to_end=True), (
                 "a gap that came later does not count"
             )
 
@@ -103,7 +103,7 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
 def test_a_record_of_a_newer_epoch_stops_the_writer() -> None:
     async def body() -> None:
         claim = MarkerRecord("pods", 6, 1, "claim", 0, "t", "c", 1)
-        repair = StaleRecordRepair("pods", 5, Between((0, 10, claim)), {0: 10})
+        repair = StaleRecordFinder("pods", 5, Between((0, 10, claim)), {0: 10})
         repair.acked(0, [11], 1)
         with pytest.raises(Fenced, match="epoch 6"):
             await repair.stale_keys()
@@ -128,7 +128,7 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
 ) -> None:
     async def body() -> None:
         ours = (0, 11, said("a", 5, 4)), (0, 12, said("b", 5, 5))
-        repair = StaleRecordRepair(
+        repair = StaleRecordFinder(
             "pods", 5, Between((0, 10, said(key, 5, sequence)), *ours, ours=(11, 12)), {0: 10}
         )
         repair.acked(0, [11, 12], 4)
