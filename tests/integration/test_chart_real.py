@@ -3,7 +3,9 @@ installs there, and that the daemon relays with the rights and the config that i
 nothing else."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ import yaml
 
 from tests.support import charttools
 from tests.support.charttools import CHART, HELMS, ROOT, program, rendered, run, values_file
-from tests.support.churn import GROUP, widget, widget_definition
+from tests.support.churn import GROUP, Churn, widget, widget_definition
 from tests.support.controlplane import assert_only_listed_and_watched
 from tests.support.daemon import Daemon, command
-from tests.support.kafkarights import RIGHTS, denied, grant, granted
+from tests.support.kafkarights import RIGHTS, denied, grant, grant_group, granted
 from tests.support.listed import await_equal, redacted_data
 from tests.support.mount import mount_volumes
+from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 
@@ -307,4 +310,91 @@ def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_d
         assert relay.stop() == 0
     assert_only_listed_and_watched(cluster, f"system:serviceaccount:{home}:relay-watchrelay")
     assert granted(guarded, "chart") == sorted(("TOPIC", "k8s.", right.name) for right in RIGHTS)
+    assert denied(guarded, "chart") == set()
+
+
+class ChartReplicas:
+    """What the chart's Deployment would run: three processes with its config, account and args."""
+
+    def __init__(
+        self, cluster: ControlPlane, namespace: str, directory: Path, stack: ExitStack
+    ) -> None:
+        token = cluster.service_account_token(namespace, "relay-watchrelay")
+        kubeconfig = cluster.write_kubeconfig(f"{namespace}-account", token=token)
+        self.environment = {"WATCHRELAY_KUBERNETES__KUBECONFIG": str(kubeconfig)}
+        self.running: list[Daemon] = []
+        self.all: list[Daemon] = []
+        self._cluster, self._namespace = cluster, namespace
+        self._directory, self._stack = directory, stack
+
+    def roll_out(self) -> None:
+        """Three replicas of the present release replace those that run, the new one first."""
+        former, self.running = self.running, []
+        for number in range(3):
+            name = f"relay-{len(self.all)}"
+            config = _as_the_pod_has_it(self._cluster, self._namespace, self._directory / name)
+            config["sharding"]["instance"] = name  # as the args have it from the pod's name
+            relay = Daemon(config, self._directory, name=name, environment=self.environment)
+            self.running.append(self._stack.enter_context(relay))
+            self.all.append(relay)
+            relay.await_ready()
+            if former:
+                assert former[number].stop() == 0
+        wait_until("each stream has one owner", self._shared, deadline_s=60.0)
+
+    def _shared(self) -> bool:
+        owned = [
+            stream
+            for each in self.running
+            for stream, row in each.api_streams().items()
+            if row["state"] == "watching" and row["complete"]
+        ]
+        return len(owned) == len(set(owned)) == 6
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_three_replicas_with_the_charts_account_and_the_listed_rights_are_upgraded_and_rolled_back_under_churn(
+    cluster: ControlPlane, guarded: KafkaBroker, tmp_path: Path
+) -> None:
+    testbed = Testbed(cluster, guarded, tmp_path)
+    namespaces = testbed.namespaces(6)
+    home = _restricted(cluster, f"{testbed.name}-home")
+    issued = guarded.client_certificate("chart")
+    grant(guarded, *RIGHTS, user="chart")
+    grant_group(guarded, user="chart")
+    kafka = {"bootstrapServers": [guarded.listeners["MTLS"]], "security": {"protocol": "SSL"}}
+    config = testbed.config({"resource": "configmaps", "namespaces": namespaces}, kafka=kafka)
+    del config["kubernetes"]
+    login = {"cert": issued.certificate.read_text(), "key": issued.key.read_text()}
+    more = {
+        "replicas": 3,
+        "kafka": {"auth": {"inline": login}, "ca": {"inline": guarded.ca.read_text()}},
+    }
+    with ExitStack() as stack:
+        _install(cluster, "helm4", home, values_file(tmp_path, config, **more))
+        replicas = ChartReplicas(cluster, home, tmp_path, stack)
+        churn = stack.enter_context(
+            Churn(cluster, namespaces, operations=100, kinds=("configmaps",), per_s=20)
+        )
+        replicas.roll_out()
+        edited = {**config, "heartbeatInterval": "2s"}
+        _install(cluster, "helm4", home, values_file(tmp_path, edited, **more))
+        replicas.roll_out()
+        back = ("rollback", "relay", "1", "--namespace", home, "--kubeconfig", cluster.kubeconfig)
+        done = run(program("helm4"), *back)
+        assert done.returncode == 0, done.stdout + done.stderr
+        replicas.roll_out()
+        # a rollback installs what was rendered then
+        assert [each.config["revision"] for each in replicas.all[::3]] == [1, 2, 1]
+        churn.finish()
+        relay = replicas.running[-1]
+        verified = command(
+            "verify", "--cluster", "-c", relay.file, environment=replicas.environment
+        )
+        assert verified.code == 0, verified.stdout + verified.stderr
+    lines = [line for each in replicas.all for line in each.lines()]
+    decisions = Counter(line["then"] for line in lines if line["message"] == "log read back")
+    assert decisions.total() == decisions["WatchFrom"] + len(namespaces), "no list but the first"
+    assert_only_listed_and_watched(cluster, f"system:serviceaccount:{home}:relay-watchrelay")
     assert denied(guarded, "chart") == set()

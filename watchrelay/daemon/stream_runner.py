@@ -268,8 +268,12 @@ class StreamRunner:
             raise Fenced(why) from error
         outsider = sharing.lost(self.spec.id)
         changes["fenced" if outsider else "revoked"].inc()
-        extra = {"stream": self.spec.id, "error": why}
-        log.warning("stream ownership lost to another relay", extra=extra)
+        if outsider:
+            extra = {"stream": self.spec.id, "error": why}
+            log.warning("stream ownership lost to another relay", extra=extra)
+        else:
+            extra = {"stream": self.spec.id, "error": str(error)}
+            log.info("stream taken over by another replica", extra=extra)
         self._tenure_over = True
 
     def _ends_tenure(self) -> bool:

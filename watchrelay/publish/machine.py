@@ -39,15 +39,17 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     },
     "Draining": {},
 }
-"""Phase, events, the phases that follow; every other event changes nothing and has no effect. A
-test holds it equal to what `step` does."""
+"""Phase, events, the phases that follow; every other event changes nothing and has no effect,
+but `Changed` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A test holds it
+equal to what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
 
 
 class Confirmation(msgspec.Struct, frozen=True):
     """The partitions of which no heartbeat after record number `after_record` is acknowledged yet;
-    by that record the complete state had been queued. No partition left: `COMPLETE`."""
+    by that record, in the order of `StreamQueues.records_queued`, the complete state had been
+    queued. No partition left: `COMPLETE`."""
 
     partitions: frozenset[int]
     after_record: int
@@ -57,8 +59,9 @@ COMPLETE = Confirmation(frozenset(), 0)
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
-    """Nothing is published; the first list begins the first snapshot. `log_mismatched`: the log
-    does not match its digests; the first change of the list that is pushed begins the snapshot as
+    """No object is published; the first list begins the first snapshot. `log_mismatched`: the log
+    holds what cannot be trusted, as its digests do not agree or the topic was recreated; the first
+    change of the list that is pushed begins the snapshot as
     well, and no marker may come before it."""
 
     log_mismatched: bool = False
@@ -94,14 +97,16 @@ class Replaying(msgspec.Struct, frozen=True):
 
 class Live(msgspec.Struct, frozen=True):
     """The log holds the complete state, or its records are queued. `confirmation`: the heartbeats
-    that are awaited to confirm it; null while none was queued for that, for a snapshot does it."""
+    that are awaited to confirm it; None while none was queued for that: the early heartbeat
+    follows, or the end of the snapshot that runs confirms it."""
 
     reached_version: str
     confirmation: Confirmation | None = None
 
 
 class Draining(msgspec.Struct, frozen=True):
-    """Nothing is accepted. `frontier` is that of the last heartbeat, None for no heartbeat."""
+    """Nothing is accepted. `frontier` is that of the closing heartbeat, which `drain`
+    queues itself; None: it queues none."""
 
     frontier: str | None = None
 

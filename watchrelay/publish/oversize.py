@@ -64,10 +64,11 @@ class Oversize:
         return part, trimmed
 
     def refused(self, queues: StreamQueues, queue: PartitionQueue, index: int) -> bool:
-        """Have less of the object in the queued record `index` published, which the topic refused,
-        or nothing where nothing can be left out.
+        """Have the object in the queued record `index`, which the topic refused, published in a
+        smaller form, or withheld where there is none.
 
-        Returns: False where the record cannot be left out, so that it waits for a larger limit.
+        Returns: False where the record cannot be withheld either, so that it waits for a larger
+            limit: a marker, or a deletion that the log needs.
         """
         item = queue.waiting[index]
         if not isinstance(item, QueuedRecord):

@@ -44,8 +44,9 @@ class PublishReporter:
                 topic.records_acked_total[kind].inc(count)
         topic.record_bytes_total.inc(batch.payload_bytes)
         slowest_s = self._metrics.relay_lag.observe_batch(batch.received_at_s(), now_s)
-        heartbeats_alone = len(batch.markers) == len(batch.records) and queues.empty
-        if slowest_s is None and self._status.lag_ms and heartbeats_alone:
+        # markers alone, and nothing left: the stream is idle, so the lag shown falls back to 0
+        only_markers = len(batch.markers) == len(batch.records) and queues.empty
+        if slowest_s is None and self._status.lag_ms and only_markers:
             slowest_s = 0.0
         self._status.acked(lag_s=slowest_s, rest=not queues.empty)
 

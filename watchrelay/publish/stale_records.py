@@ -45,7 +45,7 @@ class StaleRecordFinder:
         checked: Mapping[int, int],
     ) -> None:
         """`checked` is, by partition, the offset up to which the log was read already."""
-        self._stream, self._epoch, self._foreign = stream, epoch, gap_reader
+        self._stream, self._epoch, self._gap_reader = stream, epoch, gap_reader
         self._next = dict(checked)
         self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
@@ -73,7 +73,7 @@ class StaleRecordFinder:
         if end - expected == len(offsets):
             return
         for sequence, offset in enumerate(offsets, first_sequence):
-            if offset > expected and self._foreign.ranges_of_others(partition, expected, offset):
+            if offset > expected and self._gap_reader.ranges_of_others(partition, expected, offset):
                 self._gaps.append(_Gap(partition, expected, offset, sequence, end))
                 self._gaps_found += 1
                 self._wake.set()
@@ -95,14 +95,14 @@ class StaleRecordFinder:
         stale, looked = dict[bytes, int](), False
         for partition, start, stop, below, end in gaps:
             ours: list[Decoded] = []
-            for first, last in self._foreign.ranges_of_others(partition, start, stop):
+            for first, last in self._gap_reader.ranges_of_others(partition, start, stop):
                 looked = True
-                for _, record in await self._foreign.read(partition, first, last):
+                for _, record in await self._gap_reader.read(partition, first, last):
                     if record.epoch > self._epoch:
                         raise EpochAhead(self._stream, record.epoch, self._epoch)
                     if record.epoch == self._epoch and record.sequence >= below:
                         ours = ours or [
-                            each for _, each in await self._foreign.read(partition, stop, end)
+                            each for _, each in await self._gap_reader.read(partition, stop, end)
                         ]
                         if record not in ours:
                             raise EpochSpoiled(

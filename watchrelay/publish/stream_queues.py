@@ -71,7 +71,10 @@ class StreamQueues:
         self.by_partition = {queue.partition: queue for queue in self.partitions}
         self.records_queued = 0
         """Records queued so far, over all partitions and without markers."""
-        self.queued_bytes = self.queued_records = self.object_records = 0
+        self.queued_bytes = self.queued_records = 0
+        """Of what is queued or not acknowledged yet, markers included."""
+        self.object_records = 0
+        """Records of objects queued so far, but those that were removed before they were sent."""
         self.not_in_snapshot: set[bytes] = set()
         """Keys that the running snapshot still has to publish: no record since its begin."""
         self.unpublished: set[bytes] = set()
@@ -352,10 +355,10 @@ class StreamQueues:
     ) -> None:
         """Queue a marker on one partition.
 
-        Its frontier is not lower than that of a previous writer's markers. Over the bound it
-        repeats the last frontier of the partition; there is no marker at all while the log differs
-        from the store by changes that only the list found: a next start would resume after the
-        marker, and they would be lost.
+        Its frontier is not lower than that of a previous writer's markers. In a conflated partition
+        it repeats the last frontier of the partition; there is no marker at all while the log
+        differs from the store by changes that only the list found: a next start would resume after
+        the marker, and they would be lost.
         """
         after_record = self.records_queued
         if queue.dirty is not None:
@@ -448,7 +451,7 @@ class StreamQueues:
                 self._account(each)
         return True
 
-    # ---- over the bound --------------------------------------------------------------------------
+    # ---- conflation ------------------------------------------------------------------------------
 
     def _mark_dirty(
         self, changes: Sequence[ObjectChange], received_at_s: float
@@ -539,7 +542,7 @@ class StreamQueues:
         Returns: True when no key is left and the partition is back to a plain queue.
         """
         dirty = queue.dirty
-        assert dirty is not None, "a refill of a partition within its bound"
+        assert dirty is not None, "a refill of a partition that is not conflated"
         for _ in range(REFILL_KEYS_MAX):
             if not dirty or queue.waiting_bytes >= limit_bytes:
                 break

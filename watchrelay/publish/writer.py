@@ -139,7 +139,7 @@ class StreamWriter:
             flush_timer or FlushTimer(), lambda: self._guarded(self._flush)
         )
         self._deliveries: dict[int, Any] = {}
-        """By partition, that of its outstanding batch."""
+        """By partition, what `RecordSink.withdraw` takes to give up its outstanding batch."""
         self._schedule = SnapshotSchedule(spec.snapshot_interval_s, rng or random.Random())
         self._gap_reader, self._transactions = gap_reader, transactions
         self._stale_finder: StaleRecordFinder | None = None
@@ -412,11 +412,12 @@ class StreamWriter:
         confirmation = None if self._status.list_due else self._confirmation()
         self._handle(machine.EarlyHeartbeatDue(confirmation))
 
-    async def _repair_stale(self, repair: StaleRecordFinder) -> None:
+    async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
-            self._pending_repairs |= await repair.stale_keys()
+            # No `await` in between: the snapshot may end from here on, behind the repairs.
+            self._pending_repairs |= await finder.stale_keys()
             self._repair_keys()
-            self._wake()
+            self._wake()  # also with nothing to repair: a snapshot may have waited for this check
 
     def _repair_keys(self) -> None:
         """Publish the true state of the keys found stale, if the phase permits it."""

@@ -76,14 +76,16 @@ class CircuitBreaker:
         self._answered = False
         """The server has answered a request since the newest trip."""
         self._watch_broke = False
-        """The first failure of the row was a watch that broke, so the next trip is the first."""
+        """A watch that broke began the row of failures without a healthy server in between. That
+        was not logged, so the trip after it still counts as the first."""
         self._waiting: set[int] = set()
         self._failing: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
         since."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.trips = 0
-        """How often the circuit left the closed state, or a probe failed."""
+        """The generation of permits: one more for each failure of the server and each watch that
+        broke. The failure of a request with an older permit is no news."""
         self.first_in_row = False
         """The newest trip is the first of a row."""
 
@@ -94,7 +96,8 @@ class CircuitBreaker:
 
     @property
     def open_until_s(self) -> float | None:
-        """When the next probe is due; infinity while one is in flight, None while requests pass."""
+        """When the next probe is due; infinity while one is in flight; None while requests pass,
+        and until a stream probes."""
         match self.state:
             case Open(until_s=until_s):
                 return until_s

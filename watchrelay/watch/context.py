@@ -94,8 +94,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     history_lost_at_s: float = -math.inf
     """When that was noticed; once a list is complete, when it was."""
     undecodable: int = 0
-    """Undecodable objects in a row: first reconnect, then relist, then skip them
-    (docs/watch-facts.md 6.4, class L)."""
+    """Undecodable objects in a row: after the first reconnect; from the second on list, and skip
+    them in that list and in the watches after it (docs/watch-facts.md 6.4, class L)."""
     undecodable_at_s: float = -math.inf
     whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
@@ -156,7 +156,7 @@ class StreamContext(msgspec.Struct, frozen=True):
         return replace(self, undecodable=count, undecodable_at_s=now_s)
 
     def skips_undecodable(self, now_s: float) -> bool:
-        """True when a reconnect and a relist did not help."""
+        """True when a reconnect did not help."""
         return self.undecodable >= 2 and now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
 
     def streams_lists(self, rules: WatchRules, now_s: float) -> bool:

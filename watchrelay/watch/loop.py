@@ -28,10 +28,11 @@ from watchrelay.watch.reporting import WatchReporter
 
 class Source(Protocol):
     """Where pages and frames come from: kube/client.py. Both methods raise KubeError, with the
-    `reason` "inactive" when an open watch was silent for `idle_timeout_s`.
+    `reason` "inactive" when one wait for frames lasted `idle_timeout_s`; each `anext` waits anew,
+    and one that is cancelled loses nothing.
 
-    `take` is offered the frames of each chunk first; those that it does not take (False) are
-    yielded."""
+    `take` is offered the frames of each chunk first, while `anext` is awaited; those that it does
+    not take (False) are yielded."""
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page: ...
 
@@ -229,7 +230,8 @@ class Watcher:
         now_s = asyncio.get_running_loop().time()
         event = machine.FramesReceived(frames, now_s)
         state, commands = machine.step(self._rules, before, event, now_s)
-        # in the same context the deadline of `_read` only moves to a later time
+        # the same context object: nothing was skipped, reported or begun, so the commands are
+        # deliveries of the watch alone, and the deadline of `_read` only moves to a later time
         if type(state) is not machine.Watching or state.context is not before.context:
             return False
         self._reporter.received(frames)

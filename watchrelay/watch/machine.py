@@ -126,7 +126,8 @@ resource takes minutes; the list makes the cache catch up. Source: docs/watch-fa
 SILENCE_CHECK_EARLY_S = 50.0
 """The same where a first bookmark was late once: in time for the bookmark due after 60 s."""
 SECOND_BOOKMARK_S = 130.0
-"""Where the first bookmark of a watch is late: how long that watch may be silent."""
+"""Where the first bookmark of a watch is late: how long that watch may be silent, that is until its
+second one, due after 120 s, is late too."""
 SILENT_WATCHES = 3
 """After so many watches in a row that brought no object and were silent for too long, the next ones
 may be silent for twice as long."""
@@ -928,6 +929,7 @@ def _frames_received(
     if newest != cursor:
         cursor = newest
         commands.append(Deliver(CursorMoved(cursor)))
+    # Without a silence check: once a frame came, the idle timeout of the source is enough.
     state = Watching(
         context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, event.at_s,
         state.objects + len(objects), state.frames_received + len(frames),
@@ -947,8 +949,8 @@ def _frames_received(
 
 
 def _advances(version: str, cursor: str) -> bool:
-    """Whether the cursor may move to `version`. A single one that is not a number does not move it
-    where all others are numbers."""
+    """Whether the cursor may move to `version`. A version that is not a number never replaces a
+    cursor that is one."""
     # Longer, or equally long and later in the alphabet: newer where both are numbers. Where the
     # cursor is not a number, there is no order.
     if (len(version), version) > (len(cursor), cursor) and comparable(version):
@@ -994,8 +996,8 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if early and state.cursor == state.context.cursor:
         error = Interrupted("the server closed the watch at once, without an event")
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        # A line too long to read ends the watch here each time; where lines are skipped already,
-        # only a list leads past it.
+        # A line over the limit is reported as undecodable, and the source ends. While such reports
+        # are skipped, a clean end at the same line is all that is seen: only a list leads past it.
         goal = ListGoal("undecodable") if context.skips_undecodable(now_s) else None
         return wait(context, goal, error, now_s + delay_s)
     if early:
@@ -1077,8 +1079,8 @@ def _after_error(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """After an error of a list for `goal`, or, if that is None, of a watch. `healthy` as in
-    `Backoff.after_failure`."""
+    """After an error. `goal`: the list to make again; None: the watch continues, after an error of
+    a watch or of a list of cause `consistency`. `healthy` as in `Backoff.after_failure`."""
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
             return _history_lost(rules, context, error, goal, now_s, healthy=healthy)
