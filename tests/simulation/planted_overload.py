@@ -104,6 +104,7 @@ class EarlyMarkers(OtherQueues):
         assert isinstance(self._queues, CountedWhenQueued)
         self._queues.view = self._state
         self._queues.partitions = [EarlyLane(queue.partition) for queue in self._queues.partitions]
+        self._queues.by_partition = {queue.partition: queue for queue in self._queues.partitions}
 
 
 # ---- (b) -----------------------------------------------------------------------------------------
