@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.support.kafkabroker import Version, versions
@@ -117,6 +118,26 @@ class Way:
         for changed in self.broker.admin.incremental_alter_configs([resource]).values():
             changed.result(10.0)
 
+    def probe_until_refused(self, topic: str, size: int) -> int:
+        """How many records of `size` bytes partition 0 still takes: a broker applies a new limit
+        some time after the controller has answered."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        refusals: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                refusals.append(error)
+
+        for taken in range(1000):
+            value = random.Random(1).randbytes(size)
+            producer.produce(topic, value, b"probe", 0, on_delivery=delivered)
+            assert producer.flush(10.0) == 0
+            if refusals:
+                if refusals[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise KafkaException(refusals[0])
+                return taken
+        raise AssertionError(f"{topic} still takes records of {size} bytes")
+
 
 @pytest.fixture(scope="module", params=["3.9", "4.1"])
 def way(real_parts: None, request: pytest.FixtureRequest) -> Iterator[Way]:
@@ -185,15 +206,18 @@ async def test_a_record_over_a_limit_that_was_lowered_is_named_and_what_was_befo
         await way.make_topic("over")
         await running.sink.deliver(batch("over", 0, "a"))
         await asyncio.to_thread(way.set_message_bytes, "over", 2000)
+        probes = await asyncio.to_thread(way.probe_until_refused, "over", 5000)
         records = [
             WireRecord(key, random.Random(1).randbytes(size), [])
             for key, size in ((b"b", 10), (b"c", 10), (b"large", 5000), (b"d", 10))
         ]
         with pytest.raises(RecordTooLarge, match="record large") as caught:
             await running.sink.deliver(Batch("over", 0, records))
-        assert (caught.value.index, caught.value.acked) == (2, (1, 2))
-        assert await running.sink.deliver(Batch("over", 0, records[3:])) == Receipt([3])
-    assert (await keys_on(way.broker.bootstrap, "over", 1))[0] == [b"a", b"b", b"c", b"d"]
+        first = 1 + probes
+        assert (caught.value.index, caught.value.acked) == (2, (first, first + 1))
+        assert await running.sink.deliver(Batch("over", 0, records[3:])) == Receipt([first + 2])
+    found = (await keys_on(way.broker.bootstrap, "over", 1))[0]
+    assert found == [b"a", *[b"probe"] * probes, b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize("code", [DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_RECORD])
