@@ -29,11 +29,12 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator
 from watchrelay.kafka.client.link import Link
 
-Loss = Literal["truth", "proof", "reading"]
+Loss = Literal["truth", "proof", "claim", "reading"]
 """`reading`: a writer did not get all that it read back. The others are what compaction may take
 where a relay is away for longer than the topic's lag. `truth`: a record that readers follow went in
 favour of one that they do not (record contract, section 8). `proof`: what the newest marker of a
-partition speaks of was thinned, or it went itself."""
+partition speaks of was thinned, or it went itself. `claim`: nothing left shows that a record is
+stale, which those know who read on in time (section 8)."""
 
 Raw = tuple[bytes, bytes | None, tuple[Header, ...]]
 """Key, value, headers."""
@@ -63,6 +64,18 @@ class Stored(NamedTuple):
     said: Decoded | None
     heeded: bool
     partition: int = 0
+
+
+def _passes_for_current(left: list[Stored]) -> bool:
+    """Whether readers of what is left follow a stale record, as nothing left shows that it is."""
+    position = (0, 0)
+    for each in left:
+        if each.said is None or (each.said.epoch, each.said.sequence) <= position:
+            continue
+        if not each.heeded:
+            return True
+        position = (each.said.epoch, each.said.sequence)
+    return False
 
 
 @dataclass
@@ -144,6 +157,8 @@ class Log:
             for key, each in heeded.items()
         ):
             lost.add("truth")
+        if _passes_for_current([*kept, *self.records[bound:]]):
+            lost.add("claim")
         left = {each.key for each in (*kept, *self.records[bound:]) if dates(each)}
         buried = [
             each.said
