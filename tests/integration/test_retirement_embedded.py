@@ -14,12 +14,10 @@ from tests.support.process import free_port
 from tests.support.testbed import Testbed
 from tests.support.topic_contents import RESOURCES, assert_retired, fill
 from tests.support.topicreader import read_control
-from watchrelay.admin.retire import retire_with, spec_of
+from watchrelay.admin.retire import retire_with
 from watchrelay.admin.snapshot_request import read_control_topic
 from watchrelay.config import Settings, load_settings
-from watchrelay.contract.records import Marker, encoder_for
 from watchrelay.contract.wire import Batch, Receipt
-from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkUnavailable, first_cause
 from watchrelay.daemon.ownership import retirement_holder
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -261,40 +259,4 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
             "take it out of this relay's config, or its next start publishes them again"
             in said["error"]
         )
-    assert_retired(testbed, keys)
-
-
-def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_unless_by_force(
-    testbed: Testbed,
-) -> None:
-    async def claim_and_fall_silent(settings: Settings) -> None:
-        connection = KafkaConnection(bootstrap_servers=(testbed.broker.bootstrap,))
-        sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
-
-        async def nothing() -> int:
-            return 0
-
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(sink.run())
-            async with read_control_topic(
-                ControlTopic(connection, testbed.control_topic, sink, holder="slow-1")
-            ) as control:
-                described = control.described_streams()["configmaps"]
-                epoch = await control.claim(
-                    "configmaps", described, starting_point=None, highest_epoch=nothing
-                )
-                encoder = encoder_for(spec_of(settings, "configmaps", described), epoch)
-                for partition in range(3):
-                    marker = encoder.marker(partition, 1, clock.wall_ms(), Marker("claim"))
-                    await sink.deliver(Batch(testbed.topic("configmaps"), partition, [marker]))
-            running.cancel()
-
-    file, keys = published(testbed)
-    asyncio.run(claim_and_fall_silent(load_settings(str(file))))
-    refused = command("retire", "configmaps", "--yes", "-c", file)
-    assert refused.code == 1, refused
-    assert refused.stderr.startswith("watchrelay: stream configmaps was claimed by relay slow-1 ")
-    assert refused.stderr.count("\n") == 1
-    assert "--force" in refused.stderr
-    assert command("retire", "configmaps", "--yes", "--force", "-c", file).code == 0
     assert_retired(testbed, keys)

@@ -14,7 +14,7 @@ from tests.support.relays import until
 from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
-from watchrelay.consumer.audit_run import Auditor
+from watchrelay.consumer.audit_run import open_auditor
 from watchrelay.consumer.reader import TailReader
 from watchrelay.kafka.client.connection import KafkaConnection
 
@@ -104,7 +104,7 @@ async def test_too_few_partitions_are_said_at_once_by_every_reader(pod_topics: P
             assert not reader.proven
         assert "has 1 partition" in said[0]
         connection = KafkaConnection(bootstrap_servers=(pod_topics.kafka.bootstrap,))
-        async with Auditor(connection, control_topic=pod_topics.control) as auditor:
+        async with open_auditor(connection, control_topic=pod_topics.control) as auditor:
             await auditor.read_to_end()
         assert re.match(words, auditor.missing["nodes"]), "what is there is read"
         said.clear()

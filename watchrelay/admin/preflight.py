@@ -194,13 +194,13 @@ async def _check_topic(topics: Topics, spec: TopicSpec, *, create: bool) -> list
 
 async def _check_group(settings: Settings) -> CheckResult:
     group = replicas_group(settings)
-    subject = f"group {group}"
     connection = kafka_connection(settings, client_id="watchrelay-check")
     try:
-        return CheckResult(subject, counted(await check_group(connection, group), "member"))
+        return CheckResult(
+            f"group {group}", counted(await check_group(connection, group), "member")
+        )
     except SinkUnavailable as error:
-        code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
-        return _error(subject, str(error), code)
+        return _kafka_error(error, f"group {group}")
 
 
 async def _check_transactional_ids(settings: Settings, ids: Sequence[str]) -> CheckResult:
@@ -209,8 +209,7 @@ async def _check_transactional_ids(settings: Settings, ids: Sequence[str]) -> Ch
     try:
         await check_transactional_ids(connection, ids)
     except SinkUnavailable as error:
-        code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
-        return _error(subject, str(error), code)
+        return _kafka_error(error, subject)
     return CheckResult(subject, f"this user may write under {counted(len(ids), 'id')}")
 
 
@@ -385,6 +384,6 @@ def _kube_error(subject: str, error: KubeError) -> CheckResult:
     return _error(subject, str(error), BAD_CONFIG if isinstance(error, PERSON) else UNAVAILABLE)
 
 
-def _kafka_error(error: SinkUnavailable) -> CheckResult:
+def _kafka_error(error: SinkUnavailable, subject: str = "kafka") -> CheckResult:
     code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
-    return _error("kafka", str(error), code)
+    return _error(subject, str(error), code)

@@ -32,17 +32,19 @@ from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.ownership import RETIRE, retirement_holder
+from watchrelay.daemon.ownership import is_retirement, retirement_holder
 from watchrelay.daemon.plan import control_spec, transactional_id
 from watchrelay.daemon.transactions import StreamTransactions
+from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.log_scan import highest_epoch
+from watchrelay.kafka.log_scan import epoch_of, highest_epoch
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
+from watchrelay.kafka.reader import assign, fetch, offset_ranges, open_consumer
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topics import Topics, TopicSpec
-from watchrelay.kafka.writer_probe import probe_writer
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
@@ -55,8 +57,6 @@ _TAKEOVER_S = 5.0
 """Past a session, until another replica that has the stream in its config has claimed it."""
 _INTERVALS = 1.5
 _MARGIN_S = 1.0
-_READING_BACK_S = 600.0
-"""A relay that has claimed a stream writes nothing until it has read its log back and listed."""
 PATIENCE_S = 60.0
 """How long Kafka may accept and return nothing; then repeat the retirement."""
 
@@ -243,30 +243,39 @@ async def refuse_written(
 
     Raises: StillWritten: names the relay and the cure. SinkUnavailable."""
     holder = control.holder_of(spec.id) or "of unknown name"
-    if holder.startswith(RETIRE):
+    if is_retirement(holder):
         return  # an earlier retirement was interrupted; the writer before it has read that claim
-    async with probe_writer(connection, spec.topic, spec.id) as probe:
-        newest = await probe.newest()
-        age_s = (clock.wall_ms() - newest.at_ms) / 1000 if newest is not None else 0.0
-        if newest is not None and newest.claim and age_s < _READING_BACK_S:
-            raise StillWritten(
-                f"stream {spec.id} was claimed by relay {holder} {max(0.0, age_s):.0f} s ago, "
-                "which has written nothing since: it may be reading its log back; remove the "
-                "stream from its config and try again when it is done, or use --force if it is gone"
-            )
-        wait_s = _INTERVALS * interval_s + _MARGIN_S
-        configs = "that relay's config"
-        ends = "that relay then stops all its streams and exits with code 75"
-        if session_s is not None:
-            wait_s = max(wait_s, session_s + _TAKEOVER_S)
-            configs, ends = "the config of every replica", "they then end this stream alone"
+    wait_s = _INTERVALS * interval_s + _MARGIN_S
+    configs = "that relay's config"
+    ends = "that relay then stops all its streams and exits with code 75"
+    if session_s is not None:
+        wait_s = max(wait_s, session_s + _TAKEOVER_S)
+        configs, ends = "the config of every replica", "they then end this stream alone"
+    # Markers go to all partitions, and heartbeats are written when nothing changes.
+    place = TopicPartition(spec.topic, 0)
+    async with open_consumer(connection) as consumer:
+        await wait_for_topic(consumer, spec.topic)
+        _, end = (await offset_ranges(consumer, [place]))[place]
+        assign(consumer, {place: end})
         watching(spec.topic, wait_s)
-        if (found := await probe.more(within_s=wait_s)) is not None:
+        if epoch := await _next_epoch(consumer, place, spec.id, within_s=wait_s):
             raise StillWritten(
-                f"stream {spec.id} is being written by relay {holder} (epoch {found.epoch}, topic "
+                f"stream {spec.id} is being written by relay {holder} (epoch {epoch}, topic "
                 f"{spec.topic}): remove it from {configs}, which is reloaded without a restart, "
                 f"then retire it; or use --force: {ends}"
             )
+
+
+async def _next_epoch(consumer: Any, place: TopicPartition, stream: str, *, within_s: float) -> int:
+    """The epoch of the next record of the stream; 0 if none comes in that time."""
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                for record in (await fetch(consumer, [place])).get(place, ()):
+                    if epoch := epoch_of(record.headers, stream):
+                        return epoch
+    except TimeoutError:
+        return 0
 
 
 # ---- what is left on its topic -------------------------------------------------------------------

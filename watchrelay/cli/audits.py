@@ -17,7 +17,7 @@ from watchrelay.admin.preflight import connected, worst_exit_code
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
 from watchrelay.consumer.audit import Audit
-from watchrelay.consumer.audit_run import Auditor
+from watchrelay.consumer.audit_run import Auditor, open_auditor
 from watchrelay.contract.records import DIGEST_MASK
 from watchrelay.core.exit_codes import FAILED, OK
 from watchrelay.core.text import counted, printable
@@ -54,7 +54,7 @@ async def check_streams(
                 return worst_exit_code(results)
         connection = kafka_connection(settings, client_id="watchrelay-verify")
         auditor = await stack.enter_async_context(
-            Auditor(
+            open_auditor(
                 connection, control_topic=control_topic(settings), streams=streams, bare=cluster
             )
         )

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -48,7 +47,8 @@ class Parser(argparse.ArgumentParser):
     an unknown argument may be a password."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=_help_formatter, allow_abbrev=False, **options)
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage error and exit with code 2."""
@@ -65,15 +65,6 @@ class Parser(argparse.ArgumentParser):
             sys.stdout.write(message)
         else:
             super()._print_message(message, file)
-
-
-def _help_formatter(prog: str) -> argparse.HelpFormatter:
-    """As wide as argparse does it, without its import of shutil, a tenth of the time of --help."""
-    try:
-        columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
-    except (ValueError, OSError):
-        columns = 0
-    return argparse.RawDescriptionHelpFormatter(prog, width=(columns or 80) - 2)
 
 
 # ---- options that several commands have ----------------------------------------------------------

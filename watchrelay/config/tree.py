@@ -13,10 +13,7 @@ from yaml.events import (
     CollectionEndEvent,
     CollectionStartEvent,
     DocumentStartEvent,
-    MappingStartEvent,
-    NodeEvent,
     ScalarEvent,
-    SequenceStartEvent,
 )
 
 from watchrelay.core.errors import ConfigError, ConfigProblem
@@ -36,6 +33,11 @@ _QUOTE: Final = "put the value in quotes"
 _KEY_END: Final = re.compile(r"[:\s]")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Any = yaml.resolver.Resolver()
+_TAGS: Final = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "merge", "value")
+)
+"""Those that YAML 1.1 gives to what is written without a tag."""
 
 
 @dataclass(slots=True)
@@ -55,135 +57,113 @@ def read_yaml(text: str, source: str) -> Tree:
     Raises: ConfigError: it is not one document of legal YAML, or exceeds the limits."""
     reader = _Reader(source)
     try:
-        reader.parse(text)
+        reader.check(text)
+        node = yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         raise ConfigError([_syntax_problem(error, text, source)]) from error
-    if reader.events:
-        reader.tree.value = reader.read(0, ())
+    if node is not None:
+        reader.tree.value = reader.read(node, ())
     return reader.tree
 
 
 class _Reader:
-    """Makes values of the events of a document. libyaml's composer would recurse without a limit
-    (PyYAML 6.0.3), and its constructor keeps no lines."""
+    """Makes values of the nodes of a document; PyYAML's constructor keeps no lines."""
 
     def __init__(self, source: str) -> None:
         self.tree = Tree()
-        self.events: list[Any] = []
         self._source = source
-        self._ends: list[int] = []  # of each event's node, the index behind its last event
-        self._anchors: dict[str, int] = {}
         self._count = 0
 
-    def parse(self, text: str) -> None:
-        """Take the events of `text`."""
-        opened: list[int] = []
-        for event in yaml.parse(text, Loader=_LOADER):
-            if isinstance(event, DocumentStartEvent) and self.events:
-                self._stop(
-                    event,
-                    "a second document starts here: a config file is one document",
-                    "remove what follows this ---",
-                )
-            if not isinstance(event, (NodeEvent, CollectionEndEvent)):
-                continue
-            if isinstance(event, CollectionStartEvent):
-                opened.append(len(self.events))
+    def check(self, text: str) -> None:
+        """Refuse what libyaml's composer takes without a limit (it recurses: PyYAML 6.0.3), and the
+        aliases whose words it would repeat."""
+        opened: list[str | None] = []
+        anchors: set[str | None] = set()
+        for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+            anchor = getattr(event, "anchor", None)
+            if isinstance(event, AliasEvent):
+                if anchor not in anchors:
+                    why = (
+                        "a word begins with *, which makes it an alias, and no & defines it before"
+                    )
+                    self._stop(event, why, _QUOTE)
+            elif anchor and (anchor in anchors or anchor in opened):
+                hint = "give one of the two another name"
+                self._stop(event, "an anchor (&) is defined twice", hint)
+            elif isinstance(event, CollectionStartEvent):
+                opened.append(anchor)
                 self._check_depth(event, len(opened))  # libyaml takes quadratic time for it
-            self.events.append(event)
-            self._ends.append(len(self.events))
-            if isinstance(event, CollectionEndEvent):
-                self._ends[opened.pop()] = len(self.events)
-            if len(self.events) > 2 * NODES_MAX:
+            elif isinstance(event, CollectionEndEvent):
+                anchors.add(opened.pop())
+            elif isinstance(event, ScalarEvent):
+                anchors.add(anchor)
+            elif isinstance(event, DocumentStartEvent) and count > 1:
+                why = "a second document starts here: a config file is one document"
+                self._stop(event, why, "remove what follows this ---")
+            if count > 2 * NODES_MAX:
                 self._too_many(event)
 
-    def read(self, at: int, path: Path, line: int | None = None, depth: int = 0) -> Any:
-        """The value of the node whose events begin at index `at`."""
-        event = self.events[at]
+    def read(self, node: yaml.Node, path: Path, line: int | None = None, depth: int = 0) -> Any:
+        """The value of `node`; aliases are expanded."""
         self._count += 1
         if self._count > NODES_MAX:
-            self._too_many(event)
-        self._check_depth(event, depth)
-        self.tree.lines.setdefault(path, line or _line(event))
-        if isinstance(event, AliasEvent):
-            if event.anchor not in self._anchors:
-                self._stop(
-                    event,
-                    "a word begins with *, which makes it an alias, and no & defines it before",
-                    _QUOTE,
-                )
-            return self.read(self._anchors[event.anchor], path, line, depth + 1)
-        if event.tag:
+            self._too_many(node)
+        self._check_depth(node, depth)
+        self.tree.lines.setdefault(path, line or _line(node))
+        if node.tag not in _TAGS:
             tagged = "begins with !, which makes it a YAML tag, and no tag is used here"
-            self._note(event, tagged, path, _QUOTE)
-        value: Any
-        if isinstance(event, MappingStartEvent):
-            value = self._mapping(at, path, depth)
-        elif isinstance(event, SequenceStartEvent):
-            value = []
-            item = at + 1
-            while self._ends[item] < self._ends[at]:
-                value.append(self.read(item, (*path, len(value)), depth=depth + 1))
-                item = self._ends[item]
-        else:
-            plain = event.implicit[0] and not event.style and not event.tag
-            value = scalar(event.value) if plain else event.value
-        if event.anchor and self._anchors.setdefault(event.anchor, at) != at:
-            self._stop(event, "an anchor (&) is defined twice", "give one of the two another name")
-        return value
+            self._note(node, tagged, path, _QUOTE)
+        if isinstance(node, yaml.ScalarNode):
+            return node.value if node.style else scalar(node.value)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        items = enumerate(node.value)
+        return [self.read(item, (*path, index), depth=depth + 1) for index, item in items]
 
-    def _mapping(self, at: int, path: Path, depth: int) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Path, depth: int) -> dict[str, Any]:
         built: dict[str, Any] = {}
         first: dict[str, int] = {}
-        merged: list[int] = []
-        behind, end = at + 1, self._ends[at]
-        while self._ends[behind] < end:
-            key, value_at = self.events[behind], self._ends[behind]
-            behind = self._ends[value_at]
-            if not isinstance(key, ScalarEvent):
+        merged: list[yaml.Node] = []
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
                 self._note(key, "a key must be text", path)
             elif key.value == "<<" and not key.style:
-                merged.append(value_at)
+                merged.append(value)
             elif key.value in first:
-                self._note(
-                    key,
-                    f"is given twice, first on line {first[key.value]}",
-                    (*path, key.value),
-                    "keep one of the two",
-                )
+                given = f"is given twice, first on line {first[key.value]}"
+                self._note(key, given, (*path, key.value), "keep one of the two")
             else:
                 first[key.value] = _line(key)
-                built[key.value] = self.read(value_at, (*path, key.value), _line(key), depth + 1)
-        for value_at in merged:
-            sources = self.read(value_at, path, depth=depth + 1)
+                built[key.value] = self.read(value, (*path, key.value), _line(key), depth + 1)
+        for value in merged:
+            sources = self.read(value, path, depth=depth + 1)
             for source in sources if isinstance(sources, list) else [sources]:
                 if isinstance(source, dict):
                     built = source | built
                 else:
-                    self._note(self.events[value_at], "<< needs a mapping", path)
+                    self._note(value, "<< needs a mapping", path)
         return built
 
-    def _note(self, event: Any, message: str, path: Path, hint: str = "") -> None:
-        self.tree.problems.append(
-            ConfigProblem(message, show(path), self._source, _line(event), hint)
-        )
+    def _note(self, at: Any, message: str, path: Path, hint: str = "") -> None:
+        self.tree.problems.append(ConfigProblem(message, show(path), self._source, _line(at), hint))
 
-    def _stop(self, event: Any, message: str, hint: str = "") -> NoReturn:
-        raise ConfigError.of(message, source=self._source, line=_line(event), hint=hint)
+    def _stop(self, at: Any, message: str, hint: str = "") -> NoReturn:
+        raise ConfigError.of(message, source=self._source, line=_line(at), hint=hint)
 
-    def _check_depth(self, event: Any, depth: int) -> None:
+    def _check_depth(self, at: Any, depth: int) -> None:
         if depth > DEPTH_MAX:
-            self._stop(event, f"nested deeper than {DEPTH_MAX} levels")
+            self._stop(at, f"nested deeper than {DEPTH_MAX} levels")
 
-    def _too_many(self, event: Any) -> NoReturn:
+    def _too_many(self, at: Any) -> NoReturn:
         self._stop(
-            event,
+            at,
             f"the file expands to more than {NODES_MAX} values: too many, or aliases of aliases",
         )
 
 
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
+def _line(at: Any) -> int:
+    """Of an event or a node."""
+    return int(at.start_mark.line) + 1
 
 
 def show(path: Path) -> str:

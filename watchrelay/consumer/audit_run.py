@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.changes import Problem, Problems
@@ -41,37 +40,18 @@ class _Log:
 
 
 class Auditor:
-    """Use: `async with Auditor(...) as auditor`, then `read_to_end()`; later `read_on()` as long as
-    there is a reason to. The block raises SinkUnavailable for each error of Kafka in it."""
+    """Use: `async with open_auditor(...) as auditor`, then `read_to_end()`; later `read_on()` as
+    long as there is a reason to."""
 
     def __init__(
-        self,
-        connection: KafkaConnection,
-        *,
-        control_topic: str,
-        streams: Sequence[str] = (),
-        bare: bool = False,
+        self, consumer: Any, servers: str, *, control_topic: str, streams: Sequence[str], bare: bool
     ) -> None:
-        self._connection, self._stack = connection, AsyncExitStack()
+        self._consumer, self._servers = consumer, servers
         self._control, self._streams = control_topic, frozenset(streams)
         self._bare = bare
         self._logs: dict[TopicPartition, _Log] = {}
-        self._consumer: Any = None
         self.missing: dict[str, str] = {}
         """By stream, why not all of its partitions can be read."""
-
-    async def __aenter__(self) -> Self:
-        opened = open_consumer(self._connection, **_FETCHING)
-        self._consumer = await self._stack.enter_async_context(opened)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._stack.__aexit__(kind, error, trace)
 
     async def read_to_end(self) -> None:
         """Read every partition of the streams to the end that it has now; `missing` has those that
@@ -111,7 +91,7 @@ class Auditor:
             topics=(),
             streams=self._streams,
             problems=Problems(),
-            servers=self._connection.servers,
+            servers=self._servers,
         )
         if problem := await finder.look():
             raise NothingPublished(problem)
@@ -169,3 +149,22 @@ class Auditor:
                         named = key.decode(errors="replace")
                         why = f"stream {other.stream} has this key too"
                         audit.add(AuditProblem("overlap", None, named, why))
+
+
+@asynccontextmanager
+async def open_auditor(
+    connection: KafkaConnection,
+    *,
+    control_topic: str,
+    streams: Sequence[str] = (),
+    bare: bool = False,
+) -> AsyncIterator[Auditor]:
+    """An auditor of these streams, or of all. Raises SinkUnavailable for each error of Kafka in the
+    block.
+
+    Args:
+        bare: as of `Audit`."""
+    async with open_consumer(connection, **_FETCHING) as consumer:
+        yield Auditor(
+            consumer, connection.servers, control_topic=control_topic, streams=streams, bare=bare
+        )

@@ -74,10 +74,4 @@ class StreamSpec:
     @property
     def source(self) -> str:
         """ce_source. Source: the record contract, section 3."""
-        resource = self.plan.selection.resource
-        api = (
-            f"apis/{resource.group}/{resource.version}"
-            if resource.group
-            else f"api/{resource.version}"
-        )
-        return f"/clusters/{self.cluster}/{api}/{resource.plural}"
+        return f"/clusters/{self.cluster}{self.plan.selection.resource.path()}"

@@ -3,7 +3,6 @@ waits."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -325,19 +324,6 @@ async def test_a_replica_that_may_take_the_stream_over_is_waited_for(world: Worl
     with pytest.raises(StillWritten, match="from the config of every replica"):
         await refuse(world, 1.0, watching, session_s=6.0)
     assert waits == [11.0]
-
-
-@pytest.mark.parametrize(("age_s", "watched"), [(-3600, 0), (590, 0), (610, 1)])
-async def test_a_relay_that_may_be_reading_its_log_back_keeps_its_stream(
-    world: World, age_s: int, watched: int
-) -> None:
-    world.make_topic("core.pods")
-    put(world, "stream/pods", DESCRIBED)
-    mark(world, Marker("claim"), 1, age_s)
-    looked: list[str] = []
-    with contextlib.nullcontext() if watched else pytest.raises(StillWritten, match="was claimed"):
-        await refuse(world, 0.1, lambda topic, _s: looked.append(topic))
-    assert looked == ["k8s.test.core.pods"] * watched
 
 
 async def test_a_record_that_takes_a_sequence_of_the_running_epoch_costs_an_epoch_and_readers_are_right_again(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.consumer import TopicReader
-from watchrelay.consumer.audit_run import Auditor
+from watchrelay.consumer.audit_run import open_auditor
 from watchrelay.kafka.client.connection import KafkaConnection
 
 TOPIC, CONTROL = "k8s.test.core.configmaps", "k8s.test.control"
@@ -116,7 +116,7 @@ async def test_a_stream_is_resized_under_churn_and_readers_see_one_stream(stage:
         relay.daemon.stop()
         assert await relay.ended() == 0
     await up_to_date(stage)
-    async with Auditor(
+    async with open_auditor(
         KafkaConnection(bootstrap_servers=(stage.kafka.bootstrap,)), control_topic=CONTROL
     ) as auditor:
         await auditor.read_to_end()

@@ -16,10 +16,10 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from watchrelay.core.errors import Misconfigured
+from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kube.auth.kubeconfig import Cluster, ExecPlugin
 from watchrelay.kube.auth.tls import ClientCertificate, check_client
 
@@ -211,15 +211,11 @@ def _text(status: Mapping[str, object], name: str, plugin: ExecPlugin) -> str:
 
 
 def _expiry(text: str, plugin: ExecPlugin) -> int | None:
-    if not text:
-        return None
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_timestamp(text.encode()) if text else None
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise _refusal(plugin, "answered with an expirationTimestamp that is not RFC 3339")
-    return int(moment.timestamp() * 1000)
+        how = "answered with an expirationTimestamp that is not RFC 3339"
+        raise _refusal(plugin, how) from None
 
 
 def _refusal(plugin: ExecPlugin, what: str, hint: str = "") -> Misconfigured:
