@@ -7,6 +7,7 @@ import zlib
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from watchrelay.daemon.assignor import (
     OLD_PLAN_MS,
@@ -16,6 +17,7 @@ from watchrelay.daemon.assignor import (
     decode_assignment,
     decode_metadata,
     encode,
+    summarize,
 )
 
 NOW_MS = 1_800_000_000_000
@@ -187,3 +189,43 @@ def test_odd_bytes_are_no_message_or_one_that_can_be_used(data: bytes) -> None:
         members = {"odd": metadata, "ours": MemberMetadata("ours", plans={"s": "p"})}
         found, _ = assign_streams(members, weights={}, standbys=1, now_ms=NOW_MS, balance=True)
         assert "s" in found["ours"].own or "s" in found["odd"].own
+
+
+_names = st.sampled_from(
+    ["s", "s%0/2", "s%1/2", "s%0/0", "s%2/2", "s%-1/2", "s%0/1", "s%", "%0/2", "", "s%0/9999999"]
+) | st.text(max_size=9)
+_integers = st.sampled_from([0, -1, 2**53, 2**63, 2**64, -(2**63) - 1, 10**30]) | st.integers()
+_sizes = st.sampled_from([1, 1, 1, 200, 5_000_000])
+
+
+@st.composite
+def _odd_metadata(draw: st.DrawFn) -> bytes:
+    """Well-formed metadata of a member that is no replica of this relay."""
+    numbers = st.dictionaries(_names, _integers, max_size=4)
+    return encode(
+        MemberMetadata(
+            holder=draw(_names) * draw(_sizes),
+            config_order=(draw(_integers), draw(_integers)),
+            plans=draw(st.dictionaries(_names, _names, max_size=4)),
+            assigned=draw(numbers),
+            writing=draw(numbers),
+            warm=tuple(draw(st.lists(_names, max_size=4))),
+            counter=draw(_integers),
+            config_hash=draw(_names) * draw(_sizes),
+        )
+    )
+
+
+@settings(max_examples=400)
+@given(_odd_metadata(), st.booleans())
+def test_whatever_a_member_reports_the_others_can_read_what_they_are_assigned(
+    data: bytes,
+    balance: bool,
+) -> None:
+    members = {"ours": MemberMetadata("ours", plans={"own": "p", "s%0/2": "p", "s%1/2": "p"})}
+    if (metadata := decode_metadata(data)) is not None:
+        members["odd"] = metadata
+    found, even = assign_streams(members, weights={}, standbys=1, now_ms=NOW_MS, balance=balance)
+    group = summarize(members, found, leader="ours", even=even)
+    sent = {name: encode(replace(each, group=group)) for name, each in found.items()}
+    assert decode_assignment(sent["ours"]) == replace(found["ours"], group=group)

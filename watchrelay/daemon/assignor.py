@@ -20,6 +20,8 @@ the mean load."""
 OWNERS_BYTES_MAX: Final = 8192
 """Of the table of owners in each assignment: the coordinator keeps a group in one record."""
 _DECODED_BYTES_MAX: Final = 16 << 20
+_NAME_MAX: Final = 1000
+"""Characters of a name that a member reports."""
 
 
 class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
@@ -388,7 +390,20 @@ def encode(message: MemberMetadata | MemberAssignment) -> bytes:
 def decode_metadata(data: bytes) -> MemberMetadata | None:
     """The metadata of a member, or None if these bytes are none: another program may have joined
     the group."""
-    return _decode(data, MemberMetadata)
+    metadata = _decode(data, MemberMetadata)
+    return metadata if metadata is not None and _is_legal(metadata) else None
+
+
+def _is_legal(metadata: MemberMetadata) -> bool:
+    """Whether its names can be names of streams, parts and holders."""
+    names = {*metadata.plans, *metadata.assigned, *metadata.writing, *metadata.warm}
+    try:
+        for name in names:
+            stream_and_part(name)
+    except ValueError:
+        return False
+    names |= {metadata.holder, metadata.config_hash, *metadata.plans.values()}
+    return max(map(len, names)) <= _NAME_MAX
 
 
 def decode_assignment(data: bytes) -> MemberAssignment | None:

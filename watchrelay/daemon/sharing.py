@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable, TopicLost
+from watchrelay.core.text import short
 from watchrelay.daemon.assignor import (
     MemberAssignment,
     MemberMetadata,
@@ -184,6 +185,7 @@ class Sharing:
         self._api_answered_s = now_s()
         self._check_api = asyncio.Event()
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
+        self._unreadable = frozenset[str]()
         self._even, self._disturbed_s = True, now_s()
         self._in_doubt = asyncio.Event()
         self._doubt_generation: int | None = None
@@ -395,6 +397,7 @@ class Sharing:
             for member, data in members.items()
             if (metadata := decode_metadata(data)) is not None
         }
+        self._show_unreadable(members.keys() - known.keys())
         now_s = self._now_s()
         present = frozenset((each, m.leaving, m.fit) for each, m in known.items())
         if present != self._members:
@@ -415,6 +418,15 @@ class Sharing:
             self._disturbed_s = now_s
         group = summarize(known, assignments, leader=self._holder, even=self._even)
         return {member: encode(replace(each, group=group)) for member, each in assignments.items()}
+
+    def _show_unreadable(self, members: Collection[str]) -> None:
+        if members and members != self._unreadable:
+            log.warning(
+                "members of the group cannot be read and are assigned nothing: end what is no "
+                "replica of this relay",
+                extra={"members": short(", ".join(sorted(members)))},
+            )
+        self._unreadable = frozenset(members)
 
     def _objects(self, stream: str) -> int:
         """As the stream's last snapshot counted them."""

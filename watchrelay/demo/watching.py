@@ -8,6 +8,7 @@ Source: WATCH 2 (watch), 3 (streaming lists).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Literal
 
@@ -60,14 +61,18 @@ class WatchStream:
         self._woken.set()
 
     async def run(self, request: web.Request) -> web.StreamResponse:
-        """Answers `request` until the timeout, an error or `end`. Raises: ConnectionError when the
-        client is gone."""
+        """Answers `request` until the timeout, an error, `end`, or until the client is gone."""
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
         response.enable_chunked_encoding()
-        await response.prepare(request)
-        self._transport = request.transport
+        with contextlib.suppress(ConnectionError):  # aiohttp would log a traceback
+            await response.prepare(request)
+            self._transport = request.transport
+            await self._answer(response)
+        return response
+
+    async def _answer(self, response: web.StreamResponse) -> None:
         self._collection.listeners[self._woken.set] = None
         try:
             await self._serve(response)
@@ -77,7 +82,6 @@ class WatchStream:
             self._collection.listeners.pop(self._woken.set, None)
         if self._ending != "cut":
             await response.write_eof()
-        return response
 
     async def _serve(self, response: web.StreamResponse) -> None:
         loop = asyncio.get_running_loop()

@@ -59,10 +59,10 @@ COMPLETE = Confirmation(frozenset(), 0)
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
-    """No object is published; the first list begins the first snapshot. `log_mismatched`: the log
+    """No object is published, and there is no marker: one with count 0 would prove an empty state
+    that no list has shown. The first list begins the first snapshot. `log_mismatched`: the log
     holds what cannot be trusted, as its digests do not agree or the topic was recreated; the first
-    change of the list that is pushed begins the snapshot as
-    well, and no marker may come before it."""
+    change of the list that is pushed begins the snapshot as well."""
 
     log_mismatched: bool = False
 
@@ -127,7 +127,7 @@ def frontier(phase: Phase) -> str:
 def may_send_heartbeat(phase: Phase) -> bool:
     """Whether a heartbeat may be queued."""
     match phase:
-        case AwaitingList(log_mismatched=True) | AwaitingDifference() | Draining():
+        case AwaitingList() | AwaitingDifference() | Draining():
             return False
         case Replaying(accepted=accepted):
             return accepted

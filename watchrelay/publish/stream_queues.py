@@ -79,7 +79,9 @@ class StreamQueues:
         """Keys that the running snapshot still has to publish: no record since its begin."""
         self.unpublished: set[bytes] = set()
         """Keys of the store that the log may not hold: the first snapshot has not reached them, or
-        the topic does not accept them."""
+        they are `withheld`."""
+        self.withheld: set[bytes] = set()
+        """Those of which the topic does not accept anything: the log holds nothing of them."""
         self.mismatched_keys: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
         self.trimmed: dict[bytes, Trimmed] = {}
@@ -208,6 +210,7 @@ class StreamQueues:
         None for nothing. From here on the key does not count as unpublished."""
         if key in self.unpublished:
             self.unpublished.discard(key)
+            self.withheld.discard(key)
             return None
         return None if whole is None else self.published_hash(key, whole)
 
@@ -311,14 +314,16 @@ class StreamQueues:
         """Publish the true state of a key whose last record in `partition` is stale: the object, or
         a null.
 
-        Nothing is queued for a key that is published anyway. In a conflated partition the key
-        becomes dirty.
+        Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
+        partition the key becomes dirty, unless it is withheld.
         """
-        if key in self.unpublished:
-            return
         entry = _belonging(entry, partition)
         queue = self.by_partition[partition]
-        if queue.dirty is not None:
+        if key in self.withheld:
+            self._queue_repair(key, None, queue, time_ms)
+        elif key in self.unpublished:
+            return
+        elif queue.dirty is not None:
             published = None if entry is None else self.published_hash(key, entry.hash)
             queue.dirty.require(key, "" if entry is None else entry.uid, published)
         else:
@@ -437,6 +442,7 @@ class StreamQueues:
         elif queue.dirty is None or (dirty_key := queue.dirty.get(key)) is None:
             self.published_parts.pop(key, None)
             self.unpublished.add(key)
+            self.withheld.add(key)
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
         if item.replaces is not None:
@@ -510,8 +516,11 @@ class StreamQueues:
             if type(item) is not QueuedRecord:
                 self.queued_records -= 1
                 continue
-            self._account(item, -1)
             key, uid, published = item.key, item.entry.uid, item.replaces
+            if item.reason == "healed" and key in self.withheld:
+                queue.waiting.append(item)
+                continue
+            self._account(item, -1)
             if item.reason == "healed":
                 queue.dirty.require(key, uid, published)
                 continue

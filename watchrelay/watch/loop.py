@@ -149,7 +149,7 @@ class Watcher:
                     if not (
                         type(event) is machine.FramesReceived
                         and type(before) is machine.Watching
-                        and type(state) in (machine.Watching, machine.OpeningWatch)
+                        and type(state) is machine.Watching
                     ):
                         self._refresh_server_version()
                         self._reporter.stepped(before, event, state, now_s)

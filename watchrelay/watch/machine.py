@@ -901,7 +901,7 @@ def _frames_received(
 ) -> Step:
     """The frames of one chunk. Its objects are delivered together; an error ends the watch."""
     frames = event.frames
-    context, cursor, end = state.context, state.cursor, None
+    context, cursor, end, bookmark = state.context, state.cursor, None, False
     commands: list[Command] = []
     if set(map(type, frames)) == _ONLY_OBJECTS:  # the hot path: nothing to sort
         objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just checked for each one
@@ -926,7 +926,7 @@ def _frames_received(
             state = replace(state, idle_timeout_s=idle_timeout_s)
     if objects:
         commands.append(Deliver(WatchedObjects(objects, event.at_s)))
-    if newest != cursor:
+    if newest != cursor or bookmark:  # one that repeats the cursor shows that the server answers
         cursor = newest
         commands.append(Deliver(CursorMoved(cursor)))
     # Without a silence check: once a frame came, the idle timeout of the source is enough.

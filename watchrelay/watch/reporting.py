@@ -100,7 +100,7 @@ class WatchReporter:
         reason = "gone" if expired else "error"
         if isinstance(event, machine.WatchEnded):
             reason = "timeout" if watching and lived_s >= before.query.timeout_s - 1 else "eof"
-        elif isinstance(event, machine.DeadlineReached) and watching:
+        elif watching and _watched_to_the_end(event):
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
         extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
@@ -286,6 +286,15 @@ def _kind(frame: Frame) -> str:
 def _watch_is_over(after: machine.State) -> bool:
     """True when the watch that was open before is not open in `after`."""
     return not isinstance(after, machine.Watching | machine.StreamingList | machine.FinishingList)
+
+
+def _watched_to_the_end(event: machine.Event) -> bool:
+    """Whether the watch did not fail: it is ended because its time is up."""
+    match event:
+        case machine.FramesReceived(frames=frames):
+            return not any(isinstance(frame, Failure) for frame in frames)
+        case _:
+            return isinstance(event, machine.DeadlineReached)
 
 
 def _has_expired(event: machine.Event) -> bool:

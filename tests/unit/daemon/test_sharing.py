@@ -522,6 +522,7 @@ async def test_the_leader_ignores_odd_members_and_balances_after_a_quiet_time() 
             "m1": encode(MemberMetadata("a", plans=plans, writing=dict.fromkeys(plans, 1))),
             "m2": encode(MemberMetadata("b", plans=plans)),
             "odd": b"odd",
+            "no part": encode(MemberMetadata("c", plans={"s0%2/2": "p"})),
         }
 
         def assigned() -> list[int]:

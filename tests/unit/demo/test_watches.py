@@ -79,6 +79,24 @@ async def test_a_watch_ends_cleanly_at_its_timeout_after_a_last_bookmark(api: Ap
         assert await watch.rest() == []
 
 
+async def test_a_client_that_goes_while_an_event_is_written_is_no_error_in_the_log(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = api.cluster.server
+    async with api.watch(MAPS, resourceVersion=api.version):
+        while not server.watches:
+            await asyncio.sleep(0)
+        (watch,) = server._watches
+        while watch._transport is None:
+            await asyncio.sleep(0)
+        api.settings("a")  # the watch writes it before it is given the end of its connection
+        watch._transport.close()
+        while server.watches:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_an_expired_version_is_an_error_line_or_an_http_410(api: Api) -> None:
     old = api.version
     api.settings("a")

@@ -92,7 +92,7 @@ def test_the_table_names_every_phase_and_every_event() -> None:
 @pytest.mark.parametrize(
     ("phase", "may_send_heartbeat", "may_snapshot", "may_repair", "frontier"),
     [
-        (AwaitingList(), True, False, False, "0"),
+        (AwaitingList(), False, False, False, "0"),
         (AwaitingList(log_mismatched=True), False, False, False, "0"),
         (PublishingFirstSnapshot("5"), True, True, True, "0"),
         (AwaitingDifference("9"), False, False, False, "0"),

@@ -270,6 +270,33 @@ def test_a_healed_null_that_does_not_fit_is_named_and_holds_up_nothing(
     assert "shop/xxx" in vars(line)["object"]
 
 
+@pytest.mark.parametrize("conflated", [False, True])
+def test_a_stale_record_of_a_withheld_object_is_followed_by_a_null(*, conflated: bool) -> None:
+    async def body() -> None:
+        rig, sink = strict(FITS, queue_bytes=4000)
+        rig.store.put(b"shop/a", pod("a", 5000))
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            sink.up.clear()
+            rig.say(rig.store.put(b"shop/b", pod("b")))
+            await asyncio.sleep(30)
+            rig.relay._pending_repairs[b"shop/a"] = 0
+            rig.relay._repair_keys()
+            if conflated:
+                for number in range(20):
+                    rig.say(rig.store.put(f"shop/c{number}".encode(), pod("c")))
+                assert rig.relay._queues.conflating
+            sink.up.set()
+            await asyncio.sleep(30)
+        (null,) = [record for record in rig.objects() if record.key == b"shop/a"]
+        assert (null.verb, null.reason, null.value) == ("deleted", "healed", None)
+        assert len(rig.rebuilt()) == (21 if conflated else 1)
+        assert all(replica.proven for replica in rig.replicas())
+
+    run_virtually(body())
+
+
 def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_is_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

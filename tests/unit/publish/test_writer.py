@@ -266,14 +266,13 @@ def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_s
         filled(rig.store)
         async with rig.running():
             await asyncio.sleep(7)
-            assert {marker.frontier for marker in rig.markers("heartbeat")} == {"0"}
-            assert {marker.seen for marker in rig.markers("heartbeat")} == {""}
+            assert not rig.markers("heartbeat"), "no list has shown the state yet"
             rig.sync()
             rig.relay.server_seen(1_767_323_045_006)
             await asyncio.sleep(30)
             rig.relay.progressed("5000")
             await asyncio.sleep(5)
-        assert len(rig.markers("heartbeat")) in {16, 17, 18}
+        assert len(rig.markers("heartbeat")) in {14, 15, 16}
         newest = [
             rig.markers("heartbeat")[-1],
             next(m for m in reversed(rig.markers("heartbeat")) if m.partition == 0),

@@ -310,6 +310,22 @@ def test_delivered_frames_move_the_deadline_of_a_read_and_another_deadline_is_ke
     virtualtime.run(scene())
 
 
+def test_a_watch_whose_frames_go_on_after_its_time_is_ended_and_counted() -> None:
+    async def scene() -> None:
+        source, outlet = Direct(50.0, 40), Following()
+        stream = watcher(source, outlet, Admission(), cursor="100")
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(1990)
+            assert source.watches > 2
+            ends = stream._reporter._metrics.watch_ends_total
+            assert ends["timeout"]._value.get() == source.watches - 1
+            assert sum(each._value.get() for each in ends.values()) == source.watches - 1
+            running.cancel()
+
+    virtualtime.run(scene())
+
+
 def test_an_outlet_that_raises_in_that_step_ends_the_watcher_and_moves_no_cursor() -> None:
     async def scene() -> None:
         stream = watcher(Direct(1.0, 1), Following(broken=True), Admission(), cursor="100")

@@ -154,10 +154,11 @@ def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
     assert (state.context.cursor, state.goal) == ("105", None)
 
 
-def test_a_bookmark_of_the_same_version_is_no_event() -> None:
+def test_a_bookmark_of_the_same_version_shows_that_the_server_answers() -> None:
     by = rules()
-    _, commands = step(by, watching(by), FramesReceived([Bookmark("100")], 3.0), 3.0)
-    assert len(commands) == 1
+    state, commands = step(by, watching(by), FramesReceived([Bookmark("100")], 3.0), 3.0)
+    assert isinstance(state, Watching)
+    assert commands == (Deliver(CursorMoved("100")), ReadWatch(state.read_until_s))
 
 
 def test_the_first_bookmark_shortens_the_idle_deadline_at_once() -> None:
@@ -368,7 +369,10 @@ def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
         assert isinstance(state, Watching)
         assert state.cursor == "100"
         assert not any(
-            isinstance(each, Deliver) and isinstance(each.event, CursorMoved) for each in commands
+            isinstance(each, Deliver)
+            and isinstance(each.event, CursorMoved)
+            and each.event.resource_version != "100"
+            for each in commands
         )
     moving: list[list[Frame]] = [
         [frame("a", "105"), frame("b", odd)],
