@@ -179,7 +179,7 @@ def test_what_others_wrote_is_text_in_every_form(window: RunningAdminServer) -> 
 def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: RunningAdminServer) -> None:
     window.do(lambda: live(window.statuses, "widgets.example.com/v1").failed("watch", "refused"))
     status, _, text = get(window, "/api/streams/widgets.example.com%2Fv1")
-    assert (status, json.loads(text)["transitions"][0]["said"]) == (200, "refused")
+    assert (status, json.loads(text)["transitions"][0]["message"]) == (200, "refused")
     assert get(window, "/api/streams/none")[0] == 404
     assert [row["stream"] for row in json.loads(get(window, "/api/overview")[2])["rows"]] == [
         "pods",

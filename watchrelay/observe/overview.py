@@ -367,7 +367,7 @@ def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, 
         "lastEvent": status.last_event_ms,
         "lastBookmark": status.last_bookmark_ms,
         "lastSnapshot": status.last_snapshot,
-        "told": status.transitions_count,
+        "transitionCount": status.transitions_count,
     }
 
 

@@ -115,7 +115,8 @@ class StreamStatus:
 
     `troubles`: what is wrong, by reporter, the newest last. `complete`: the whole state has been
     acknowledged by Kafka once in this process. `warm`: of a stream that another replica writes, the
-    log was read to its end, and is followed. `list_due`: a list is under way, or must come.
+    log was read to its end, and is followed. `list_due`: a list is under way, or must come: set
+    by the watch, read by the writer.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
     first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
@@ -290,7 +291,7 @@ class StreamStatus:
 
     def history_json(self) -> list[dict[str, str]]:
         return [
-            {"time": rfc3339(each.at_ms), "state": each.state, "said": each.message}
+            {"time": rfc3339(each.at_ms), "state": each.state, "message": each.message}
             for each in reversed(self.history)
         ]
 

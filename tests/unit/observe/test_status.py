@@ -30,7 +30,7 @@ def test_a_story_is_bounded_and_its_newest_moment_comes_first() -> None:
     for number in range(HISTORY_MAX * 2):
         status.failed("watch", f"error {number} " + "x" * 1000)
     assert len(status.history) == HISTORY_MAX
-    assert status.history_json()[0]["said"].startswith(f"error {HISTORY_MAX * 2 - 1} ")
+    assert status.history_json()[0]["message"].startswith(f"error {HISTORY_MAX * 2 - 1} ")
     assert max(len(each.message) for each in status.history) <= 300
 
 

@@ -136,23 +136,23 @@ function reveal(stream) {
 
 function remember() {
   if (!started) return;
-  const said = new URLSearchParams();
-  if (table.find) said.set("find", table.find);
-  if (table.level !== "all") said.set("show", table.level);
-  if (table.sort !== "state" || table.down) said.set("sort", (table.down ? "-" : "") + table.sort);
-  for (const stream of table.opened) said.append("open", stream);
-  const hash = said.toString();
+  const params = new URLSearchParams();
+  if (table.find) params.set("find", table.find);
+  if (table.level !== "all") params.set("show", table.level);
+  if (table.sort !== "state" || table.down) params.set("sort", (table.down ? "-" : "") + table.sort);
+  for (const stream of table.opened) params.append("open", stream);
+  const hash = params.toString();
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 
 function recall() {
-  const said = new URLSearchParams(location.hash.slice(1));
-  const sort = said.get("sort") ?? "state";
+  const params = new URLSearchParams(location.hash.slice(1));
+  const sort = params.get("sort") ?? "state";
   const key = sort.replace(/^-/, "");
-  find.value = table.find = said.get("find") ?? "";
+  find.value = table.find = params.get("find") ?? "";
   if (table.heads.has(key)) table.sortBy(key, sort.startsWith("-"));
-  const level = said.get("show") ?? "all";
-  const opened = said.getAll("open");
+  const level = params.get("show") ?? "all";
+  const opened = params.getAll("open");
   table.show(table.choices.has(level) ? level : "all");
   table.openOnly(opened);
 }

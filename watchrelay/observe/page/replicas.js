@@ -23,7 +23,7 @@ function row(member, group, unlike) {
   if (!member.fit) words.push("does not reach the API server");
   if (member.leaving) words.push("leaving");
   if (unlike) words.push(`config ${member.configHash}`);
-  const node = el("li", {}, el("b", { class: "said" }, member.holder), ` ${words.join(", ")}`);
+  const node = el("li", {}, el("b", { class: "message" }, member.holder), ` ${words.join(", ")}`);
   mark(node, "data-level", member.fit && !member.leaving ? null : "retrying");
   mark(node, "title", `config ${member.configHash}, revision ${member.revision}, since ${member.configAdopted}`);
   return node;

@@ -91,7 +91,7 @@ class Row {
     const picture = svg("svg", { viewBox: "0 0 59 16", preserveAspectRatio: "none", "aria-hidden": "true", class: "spark" });
     picture.append(this.line);
     this.cells.events.append(picture, this.rate);
-    this.error = el("span", { class: "said" });
+    this.error = el("span", { class: "message" });
     this.next = el("span", { class: "next" });
     this.cells.error.append(this.error, this.next);
     this.detail = el("td", { role: "cell", colspan: String(COLUMNS.length) });
@@ -101,7 +101,7 @@ class Row {
   }
 
   take(data) {
-    const told = this.data?.told;
+    const known = this.data?.transitionCount;
     this.data = data;
     this.pace.take(data.pace);
     say(this.button, data.stream);
@@ -116,7 +116,7 @@ class Row {
     say(this.error, data.error ?? "–");
     mark(this.error, "title", data.error);
     this.text = `${data.stream}\n${data.topic}\n${data.error ?? ""}\n${data.state}\n${data.owner ?? ""}`.toLowerCase();
-    if (this.open && told !== data.told) this.tell();
+    if (this.open && known !== data.transitionCount) this.showTransitions();
     this.paint();
   }
 
@@ -160,7 +160,7 @@ class Row {
         el("div", { class: "detail" }, el("div", {}, el("h3", {}, "Details"), this.facts), el("div", {}, el("h3", {}, "Recent transitions"), this.transitions)),
       );
       this.paintFacts();
-      this.tell();
+      this.showTransitions();
     } else this.detail.replaceChildren();
     this.table.changed();
   }
@@ -188,13 +188,13 @@ class Row {
     while (this.facts.children.length > facts.length) this.facts.lastChild.remove();
   }
 
-  async tell() {
+  async showTransitions() {
     try {
       const answer = await fetch(`api/streams/${encodeURIComponent(this.data.stream)}`, { cache: "no-store" });
       if (!answer.ok || !this.open) return;
       const { transitions } = await answer.json();
-      const items = transitions.map(({ time, state, said }) =>
-        el("li", {}, el("time", { datetime: time }, clock(Date.parse(time))), " ", el("b", {}, state), said ? ` ${said}` : ""),
+      const items = transitions.map(({ time, state, message }) =>
+        el("li", {}, el("time", { datetime: time }, clock(Date.parse(time))), " ", el("b", {}, state), message ? ` ${message}` : ""),
       );
       this.transitions.replaceChildren(...(items.length ? items : [el("li", {}, "none yet")]));
     } catch {
