@@ -77,17 +77,22 @@ def make_reader(arguments: argparse.Namespace) -> TopicReader:
 async def follow(arguments: argparse.Namespace) -> int:
     async with make_reader(arguments) as reader:
         await reader.ready()
-        for lane in reader.lanes():
+        for partition in reader.partitions():
             line = {
-                "stream": lane.stream,
-                "topic": lane.topic,
-                "partition": lane.partition,
-                "epoch": lane.epoch,
-                "last": lane.sequence,
+                "stream": partition.stream,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "epoch": partition.epoch,
+                "last": partition.sequence,
             }
             print(
                 json.dumps(
-                    {**line, "count": lane.objects, "digest": lane.digest, "proven": lane.proven}
+                    {
+                        **line,
+                        "count": partition.objects,
+                        "digest": partition.digest,
+                        "proven": partition.proven,
+                    }
                 ),
                 flush=True,
             )

@@ -428,7 +428,9 @@ class _World:
                 for name, row in self.daemon.statuses.streams.items()
             }
             unproven = [
-                lane for lane in self.reader.lanes() if lane.stream in streams and not lane.proven
+                partition
+                for partition in self.reader.partitions()
+                if partition.stream in streams and not partition.proven
             ]
             problems = [
                 f"{each.kind} {each.topic}/{each.partition}@{each.offset} {each.detail:.200}"
@@ -449,7 +451,9 @@ class _World:
                     f"{why(error) if error else 'cancelled' if task.cancelled() else task.result()}"
                 )
         wanted = {each.id: each.partitions for each in self.game.plan.followed}
-        proven = Counter(lane.stream for lane in self.reader.lanes() if lane.proven)
+        proven = Counter(
+            partition.stream for partition in self.reader.partitions() if partition.proven
+        )
         for stream in streams:
             if (
                 not (row := self.daemon.statuses.streams.get(stream))

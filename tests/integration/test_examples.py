@@ -91,7 +91,7 @@ def test_the_python_reader_and_the_plain_table_hold_what_the_cluster_holds(
             positions,
         )
         assert first.code == 0, first.stderr
-        assert all(lane["proven"] for lane in first.objects())
+        assert all(partition["proven"] for partition in first.objects())
         churn.finish()
         assert relay.stop() == 0
     listed = {
@@ -111,7 +111,7 @@ def test_the_python_reader_and_the_plain_table_hold_what_the_cluster_holds(
         positions,
     )
     assert then.code == 0, then.stderr
-    assert sum(lane["count"] for lane in then.objects()) == len(listed)
+    assert sum(partition["count"] for partition in then.objects()) == len(listed)
     assert {line.split()[0] for line in then.stderr.splitlines()} <= {
         "added",
         "modified",
@@ -324,18 +324,26 @@ async def test_the_java_and_the_python_reader_agree_live(kafka_broker: KafkaBrok
     python = example("python_reader.py", kafka_broker.bootstrap, control, "--once")
     assert python.code == 0, python.stderr
     assert java.objects() == python.objects()
-    assert sum(lane["count"] for lane in java.objects() if lane["stream"] == "pods") == sum(
-        map(len, new.held)
-    )
+    assert sum(
+        partition["count"] for partition in java.objects() if partition["stream"] == "pods"
+    ) == sum(map(len, new.held))
     async with TopicReader(
         kafka_broker.bootstrap, control_topic="", topics=[pods_topic, nodes_topic], until_end=True
     ) as reader:
         await reader.ready()
         found = {
-            (lane.stream, lane.partition): (lane.digest, lane.objects, lane.epoch)
-            for lane in reader.lanes()
+            (partition.stream, partition.partition): (
+                partition.digest,
+                partition.objects,
+                partition.epoch,
+            )
+            for partition in reader.partitions()
         }
     assert found == {
-        (lane["stream"], lane["partition"]): (lane["digest"], lane["count"], lane["epoch"])
-        for lane in java.objects()
+        (partition["stream"], partition["partition"]): (
+            partition["digest"],
+            partition["count"],
+            partition["epoch"],
+        )
+        for partition in java.objects()
     }

@@ -11,7 +11,7 @@ from tests.support.daemon import Daemon, Outcome, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.testbed import Testbed
 from tests.support.topic_contents import RESOURCES, fill, replicas, seen
-from watchrelay.consumer.reader import Seen
+from watchrelay.consumer.reader import TailRecord
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
 
 
@@ -80,7 +80,7 @@ def test_a_format_end_to_end(testbed: Testbed, cluster: EmbeddedCluster, format_
     assert all(replica.proven and not replica.held for replica in emptied.values())
 
 
-def seen_raw(testbed: Testbed, resource: str) -> list[Seen]:
+def seen_raw(testbed: Testbed, resource: str) -> list[TailRecord]:
     """Everything on a topic that the control topic no longer describes."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -95,7 +95,7 @@ def seen_raw(testbed: Testbed, resource: str) -> list[Seen]:
             "log_level": 0,
         }
     )
-    found: list[Seen] = []
+    found: list[TailRecord] = []
     try:
         for partition in range(3):
             _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10.0)
@@ -107,14 +107,16 @@ def seen_raw(testbed: Testbed, resource: str) -> list[Seen]:
                 offset = message.offset() or 0
                 headers: Any = message.headers() or []
                 found.append(
-                    Seen(topic, partition, offset, decode(message.key(), message.value(), headers))
+                    TailRecord(
+                        topic, partition, offset, decode(message.key(), message.value(), headers)
+                    )
                 )
     finally:
         consumer.close()
     return found
 
 
-def _assert_shown(shown: Outcome, records: list[Seen]) -> None:
+def _assert_shown(shown: Outcome, records: list[TailRecord]) -> None:
     lines = {(line["topic"], line["partition"], line["offset"]): line for line in shown.objects()}
     wanted = {
         (one.topic, one.partition, one.offset): one.record

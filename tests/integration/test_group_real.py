@@ -21,7 +21,7 @@ from watchrelay.core.errors import SinkMisconfigured
 from watchrelay.kafka.client.admin import make_admin
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.coordinator import Described
+from watchrelay.kafka.client.coordinator import DescribedGroup
 from watchrelay.kafka.group import PROTOCOL_TYPE, check_group
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -173,7 +173,7 @@ def test_the_group_is_seen_by_others_and_closed_to_ordinary_consumers(replicas: 
     replicas.three()
     connection = KafkaConnection(bootstrap_servers=(replicas.broker.bootstrap,))
 
-    async def seen() -> tuple[Described, set[tuple[str, str]]]:
+    async def seen() -> tuple[DescribedGroup, set[tuple[str, str]]]:
         brokers, admin = Brokers(connection), make_admin(connection.arguments())
         await admin.start()
         coordinator = await brokers.coordinator(replicas.group)
@@ -185,7 +185,7 @@ def test_the_group_is_seen_by_others_and_closed_to_ordinary_consumers(replicas: 
             await admin.close()
 
     described, listed = asyncio.run(seen())
-    assert described == Described(0, PROTOCOL_TYPE, 3)
+    assert described == DescribedGroup(0, PROTOCOL_TYPE, 3)
     assert (replicas.group, PROTOCOL_TYPE) in listed
     assert asyncio.run(check_group(connection, replicas.group)) == 3
 

@@ -50,13 +50,13 @@ class Losing(TopicReader):
     lost: set[tuple[int, int]]
 
     def _take(
-        self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
+        self, place: TopicPartition, replicas: PartitionReplicas, messages: Sequence[Any]
     ) -> None:
         seen = [
             message for message in messages if (place.partition, message.offset) not in self.lost
         ]
         self.lost -= {(place.partition, message.offset) for message in messages}
-        super()._take(place, lanes, seen)
+        super()._take(place, replicas, seen)
 
 
 async def test_after_ready_each_object_of_the_state_comes_once_as_added_and_proven(

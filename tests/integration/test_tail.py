@@ -16,7 +16,7 @@ from tests.support.pod_topics import LogAppender
 from tests.support.relays import DictStore, spec_of, until
 from tests.support.stream_log import PODS
 from watchrelay.consumer.errors import NothingPublished
-from watchrelay.consumer.reader import Seen, TailReader
+from watchrelay.consumer.reader import TailReader, TailRecord
 from watchrelay.consumer.replica import Replica
 from watchrelay.contract.records import CloudEvents, ObjectRecord
 from watchrelay.core.errors import SinkUnavailable
@@ -88,7 +88,7 @@ def reader(
     )
 
 
-async def everything(tail: TailReader) -> list[Seen]:
+async def everything(tail: TailReader) -> list[TailRecord]:
     return [seen async for batch in tail.batches() for seen in batch]
 
 
@@ -118,7 +118,7 @@ async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(
     assert all(replica.proven for replica in replicas.values())
     assert await everything(reader(kafka, until_end=True)) == []
 
-    new: list[Seen] = []
+    new: list[TailRecord] = []
     async with asyncio.TaskGroup() as tasks:
 
         async def look_on() -> None:
@@ -204,7 +204,7 @@ async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_wit
             until_end=True,
             silent_after_s=1.0,
         )
-        seen: list[Seen] = []
+        seen: list[TailRecord] = []
 
         async def read() -> None:
             async for batch in tail.batches():
@@ -267,7 +267,7 @@ async def published(
             yield broker, append
 
 
-def moments(seen: list[Seen]) -> list[int]:
+def moments(seen: list[TailRecord]) -> list[int]:
     return [
         int(each.record.key.decode().partition("/")[2])
         for each in seen
@@ -291,7 +291,7 @@ async def test_the_past_of_all_partitions_comes_in_order_of_time() -> None:
 async def test_live_records_follow_the_past_at_once() -> None:
     async with published([10, 30], [20]) as (broker, append), asyncio.timeout(20.0):
         tail = TailReader(connection(broker), control_topic=CONTROL, from_beginning=True)
-        seen: list[Seen] = []
+        seen: list[TailRecord] = []
         async with aclosing(tail.batches()) as batches:
             async for batch in batches:
                 seen += batch
@@ -327,7 +327,7 @@ async def test_a_partition_of_which_nothing_comes_holds_up_the_others_for_a_mome
                 from_beginning=True,
                 until_end=True,
             ),
-            list[Seen](),
+            list[TailRecord](),
         )
         async for batch in tail.batches():
             seen += batch

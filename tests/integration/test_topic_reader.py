@@ -39,15 +39,18 @@ async def test_it_starts_at_the_newest_snapshot_and_is_ready_when_all_is_proven(
         await reader.ready()
         assert state(reader) == pod_topics.held()
         assert reader.streams == ["pods"]
-        assert [(lane.partition, lane.epoch, lane.proven) for lane in reader.lanes()] == [
+        assert [
+            (partition.partition, partition.epoch, partition.proven)
+            for partition in reader.partitions()
+        ] == [
             (0, 2, True),
             (1, 2, True),
         ]
         begins = [begin for _, begin in filter(None, pod_topics.writer.last_snapshot)]
         assert {
-            lane.partition: lane.start
-            for lanes in reader._lanes.values()
-            for lane in lanes.by_stream.values()
+            partition.partition: partition.start
+            for replicas in reader._replicas.values()
+            for partition in replicas.by_stream.values()
         } == dict(enumerate(begins))
         assert not reader.problems
 
@@ -164,13 +167,13 @@ class Losing(TopicReader):
         self._lost = lost
 
     def _take(
-        self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
+        self, place: TopicPartition, replicas: PartitionReplicas, messages: Sequence[Any]
     ) -> None:
         seen = [
             message for message in messages if (place.partition, message.offset) not in self._lost
         ]
         self._lost -= {(place.partition, message.offset) for message in messages}
-        super()._take(place, lanes, seen)
+        super()._take(place, replicas, seen)
 
 
 async def test_a_loss_is_noticed_at_the_next_heartbeat_and_repaired_by_reading_again(
@@ -313,7 +316,7 @@ async def test_a_stream_that_moves_to_another_topic_takes_its_state_with_it(
         assert gone == set(former)
         await reader.ready()
         assert reader.objects("pods").keys() == {"shop/a", "shop/z"}
-        assert {lane.topic for lane in reader.lanes()} == {f"{pod_topics.topic}.new"}
+        assert {partition.topic for partition in reader.partitions()} == {f"{pod_topics.topic}.new"}
     async with pod_topics.ended(resume=saved) as reader:
         with pytest.raises(PositionsLost, match=r"is on topic .*\.new now"):
             await everything(reader)
@@ -404,7 +407,7 @@ async def test_partitions_beyond_the_pinned_ones_hold_up_nobody(
     await pod_topics.begin()
     async with pod_topics.ended() as reader:
         await reader.ready()
-        assert len(reader.lanes()) == 2
+        assert len(reader.partitions()) == 2
     async with pod_topics.ended(control_topic="", topics=[wide]) as reader:
         await reader.ready()
         assert state(reader) == pod_topics.held()

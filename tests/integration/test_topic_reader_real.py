@@ -203,6 +203,6 @@ async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker)
         ) in said[0]
         for added in kafka_broker.admin.create_partitions([NewPartitions(topic, 3)]).values():
             added.result(10)
-        await until(lambda: len(reader.lanes()) == 3)
+        await until(lambda: len(reader.partitions()) == 3)
         ready.cancel()
         assert set(reader.objects("pods")) == {key.decode() for each in writer.held for key in each}

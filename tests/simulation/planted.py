@@ -166,9 +166,9 @@ class OneEpochReader(Reader):
 class NewestIndex(Control):
     """Starts at the newest index record, of any writer."""
 
-    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
+    async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
         """As the real one, but for the epoch."""
-        claimed = await super().origin(stream, partitions)
+        claimed = await super().read_starting_point(stream, partitions)
         index = self.index(stream)
         origins = {} if index is None else index_origins(index, range(partitions))
         return from_value(origins, partitions) or claimed

@@ -148,10 +148,10 @@ class Unvoided(StreamWriter):
     One whose begin or end went with the queue is void all the same: it could never be whole.
     """
 
-    def _overflown(self) -> None:
+    def _on_overflow(self) -> None:
         snapshot = self._snapshot
         if snapshot is None or not self._stands(snapshot):
-            super()._overflown()
+            super()._on_overflow()
         else:
             self._reporter.overflown(self._queues, self._now_s())
 
@@ -204,8 +204,8 @@ class ReadOfNow(StreamWriter):
                 ),
                 None,
             )
-            if later is not None and later.replaces == old:
-                later.replaces = entry.hash
+            if later is not None and later.replaced_hash == old:
+                later.replaced_hash = entry.hash
         return super()._render(queue, limit_records=limit_records)
 
 

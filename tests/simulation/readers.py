@@ -43,26 +43,26 @@ class Reader:
 
     def __init__(self, name: str, origins: list[Origin]) -> None:
         self.name = name
-        self.lanes = [
+        self.replicas = [
             PartitionReplicas(partition, {STREAM: origin})
             for partition, origin in enumerate(origins)
         ]
-        self.next = [lanes.start or 0 for lanes in self.lanes]
+        self.next = [replicas.start or 0 for replicas in self.replicas]
         self.alarms: list[tuple[int, str]] = []
         self.back: list[str] = []
         self._shown: dict[bytes, Position] = {}
         for partition, origin in enumerate(origins):
-            self.lane(partition).replica = self.replica_class(origin.snapshot)
+            self.partition_replica(partition).replica = self.replica_class(origin.snapshot)
         self.truths: dict[Place, Mapping[bytes, Held]] = {}
         """What was held behind each marker that agreed."""
 
-    def lane(self, partition: int) -> PartitionReplica:
+    def partition_replica(self, partition: int) -> PartitionReplica:
         """The stream in one partition."""
-        return self.lanes[partition].by_stream[STREAM]
+        return self.replicas[partition].by_stream[STREAM]
 
     def replica(self, partition: int) -> Replica:
         """Its state."""
-        return self.lane(partition).replica
+        return self.partition_replica(partition).replica
 
     def pull(self, partition: int, read: Read, most: int) -> int:
         """Read on in one partition; the records taken."""
@@ -86,7 +86,7 @@ class Reader:
         said = stored.said
         assert said is not None, "a record of another topic"
         rereading = self.replica(partition).rereading
-        applied = self.lanes[partition].apply(stored.offset, said)
+        applied = self.replicas[partition].apply(stored.offset, said)
         if applied is None:
             return None
         outcome = applied[1]
@@ -135,13 +135,13 @@ class Reader:
     @property
     def proven(self) -> bool:
         """Everywhere."""
-        return all(self.replica(partition).proven for partition in range(len(self.lanes)))
+        return all(self.replica(partition).proven for partition in range(len(self.replicas)))
 
     def held(self) -> dict[bytes, bytes]:
         """The state, all partitions."""
         return {
             key: held.value
-            for partition in range(len(self.lanes))
+            for partition in range(len(self.replicas))
             for key, held in self.replica(partition).held.items()
         }
 

@@ -25,7 +25,7 @@ from tests.support.relays import until
 from watchrelay.cli.audits import print_rows
 from watchrelay.cli.records import as_json, as_name, as_text, yaml_printer
 from watchrelay.consumer.audit import Audit, AuditProblem
-from watchrelay.consumer.reader import Seen
+from watchrelay.consumer.reader import TailRecord
 from watchrelay.contract.control import Origin
 from watchrelay.contract.records import ObjectRecord, decode
 from watchrelay.contract.wire import WireRecord
@@ -529,7 +529,7 @@ def _tell_of(told: Told, process: _Process) -> None:
     ]
     for partition, offset, record in process.written():
         said = decode(record.key, record.value, record.headers)
-        seen = Seen(process.spec.topic, partition, offset, said)
+        seen = TailRecord(process.spec.topic, partition, offset, said)
         told.add(
             "tail",
             as_text(seen, coloured=False) + as_json(seen) + yaml_printer()(seen) + as_name(seen),

@@ -135,7 +135,7 @@ class FakeControl:
         self.claims.append((stream, starting_point))
         return self.claimed_elsewhere(stream)
 
-    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
+    async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
         """As the port says."""
         index = self.indexes.get(stream)
         if index is not None and index.get("epoch") == self.newest.get(stream):

@@ -59,7 +59,7 @@ class MemoryControl:
         self.control.started_over()
 
     async def claim(self, stream: str = "pods", *, transactional_id: str = "") -> int:
-        origin = await self.control.origin(stream, 1)
+        origin = await self.control.read_starting_point(stream, 1)
         return await self.control.claim(
             stream,
             DESCRIBED,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.testbed import Testbed
 from tests.support.topicreader import read_control
-from watchrelay.consumer.reader import Seen, TailReader
+from watchrelay.consumer.reader import TailReader, TailRecord
 from watchrelay.consumer.replica import Replica
 from watchrelay.kafka.client.connection import KafkaConnection
 
@@ -37,10 +37,10 @@ def connection(testbed: Testbed) -> KafkaConnection:
     return KafkaConnection(bootstrap_servers=(testbed.broker.bootstrap,), client_id="test")
 
 
-def seen(testbed: Testbed, *streams: str) -> list[Seen]:
+def seen(testbed: Testbed, *streams: str) -> list[TailRecord]:
     """Everything on the topics of the streams."""
 
-    async def read() -> list[Seen]:
+    async def read() -> list[TailRecord]:
         tail = TailReader(
             connection(testbed),
             control_topic=testbed.control_topic,
@@ -54,7 +54,7 @@ def seen(testbed: Testbed, *streams: str) -> list[Seen]:
     return asyncio.run(read())
 
 
-def replicas(records: list[Seen]) -> dict[tuple[str, int], Replica]:
+def replicas(records: list[TailRecord]) -> dict[tuple[str, int], Replica]:
     """A reader of each partition that has read everything."""
     held: dict[tuple[str, int], Replica] = {}
     for one in records:

@@ -62,12 +62,12 @@ class Reading:
         self._records = {record["offset"]: record for record in partition["records"]}
         self._start, self._end = partition["start"], partition["end"]
         self._lost = frozenset(partition["lost"])
-        self.lanes = PartitionReplicas(partition["partition"], origins, only=only)
+        self.replicas = PartitionReplicas(partition["partition"], origins, only=only)
         self.verdicts: list[list[Any]] = []
 
     def run(self) -> None:
         """To the end, with every reading again."""
-        at = max(self._start, self.lanes.start or 0)
+        at = max(self._start, self.replicas.start or 0)
         while at < self._end:
             record = self._records.get(at)
             back = None
@@ -85,12 +85,12 @@ class Reading:
         except RecordRefused:
             self.verdicts.append([at, "", "refused", False])
             return None
-        applied = self.lanes.apply(at, said)
+        applied = self.replicas.apply(at, said)
         if applied is None:
             self.verdicts.append([at, said.stream, "passed", False])
             return None
-        lane, outcome = applied
-        self.verdicts.append([at, said.stream, verdict(outcome), lane.replica.proven])
+        partition_replica, outcome = applied
+        self.verdicts.append([at, said.stream, verdict(outcome), partition_replica.replica.proven])
         return outcome if isinstance(outcome, ReadAgain) else None
 
 
@@ -159,8 +159,8 @@ def judge(vector: dict[str, Any]) -> dict[str, Any]:
         reading = Reading(partition, starts, only)
         reading.run()
         verdicts.append(reading.verdicts)
-        for stream, lane in sorted(reading.lanes.by_stream.items()):
-            replica = lane.replica
+        for stream, partition_replica in sorted(reading.replicas.by_stream.items()):
+            replica = partition_replica.replica
             objects = {
                 shown(key): {
                     "hash": f"{held.value_hash:016x}",

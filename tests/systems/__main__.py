@@ -166,7 +166,7 @@ def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
     )
     # Maven's colours stand before it
     told = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]
-    count = sum(lane["count"] for lane in told)
+    count = sum(partition["count"] for partition in told)
     return (
         ""
         if (done.returncode, count) == (0, len(rows))

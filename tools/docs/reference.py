@@ -22,7 +22,7 @@ from watchrelay.config.edits import COLD
 from watchrelay.config.settings import json_schema
 from watchrelay.core.exit_codes import EXIT_CODES
 from watchrelay.kafka.topic_config import TopicKind, TopicSpec
-from watchrelay.observe.metrics import CATALOGUE, Described
+from watchrelay.observe.metrics import CATALOGUE, MetricDescription
 
 MADE = "<!-- Made by tools/docs/generate.py from {source}: do not edit, run `make generate-docs`. -->\n"
 
@@ -385,7 +385,7 @@ def logs(lines: Iterable[Line]) -> str:
     )
 
 
-def exported(metric: Described) -> str:
+def exported(metric: MetricDescription) -> str:
     """The name on `/metrics`."""
     return f"watchrelay_{metric.name}{'_total' if metric.kind == 'counter' else ''}"
 

@@ -14,13 +14,13 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from watchrelay.cli.manifests import yaml_of
-from watchrelay.consumer.reader import Seen
+from watchrelay.consumer.reader import TailRecord
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import BROKEN_JSON, counted, printable, short, why_broken
 
-Printer = Callable[[Seen], str]
+Printer = Callable[[TailRecord], str]
 
 PRINTERS: dict[str, Callable[[], Printer]] = {
     "text": lambda: text_printer(sys.stdout),
@@ -66,7 +66,7 @@ ALL_OBJECTS = RecordFilter()
 
 
 def print_batch(
-    seen: list[Seen],
+    seen: list[TailRecord],
     printer: Printer,
     out: TextIO,
     errors: TextIO,
@@ -90,7 +90,7 @@ def print_batch(
         out.flush()
 
 
-def as_json(seen: Seen) -> str:
+def as_json(seen: TailRecord) -> str:
     """A record as one JSON object, on one line, of printable characters; `object` has the bytes
     of the value, but for line ends and unprintable ones. Raises: RecordRefused: the value is
     not JSON."""
@@ -162,7 +162,7 @@ def _key_of(marker: MarkerRecord) -> str:
     return f"%wr/{marker.kind}/{marker.stream}/{marker.partition}"
 
 
-def as_name(seen: Seen) -> str:
+def as_name(seen: TailRecord) -> str:
     """The object as kubectl names it, `pods/shop/web`, `nodes/n1`; a marker by its key."""
     record = seen.record
     assert record is not None
@@ -185,7 +185,7 @@ def yaml_printer() -> Printer:
     """Prints each object as a YAML document, and deletes and markers as comments."""
     separator = ""
 
-    def as_yaml(seen: Seen) -> str:
+    def as_yaml(seen: TailRecord) -> str:
         nonlocal separator
         record = seen.record
         if not isinstance(record, ObjectRecord) or record.value is None:
@@ -204,7 +204,7 @@ def text_printer(out: TextIO) -> Printer:
     return lambda seen: as_text(seen, coloured=coloured)
 
 
-def as_text(seen: Seen, *, coloured: bool) -> str:
+def as_text(seen: TailRecord, *, coloured: bool) -> str:
     """A record as one line: time, stream, type, key, version, partition, offset and reason."""
     record = seen.record
     assert record is not None

@@ -20,7 +20,7 @@ The records are defined by the record contract; readers in other languages are t
 
 from __future__ import annotations
 
-from watchrelay.consumer.changes import Change, LaneState, Problem, Saved
+from watchrelay.consumer.changes import Change, PartitionState, Problem, Saved
 from watchrelay.consumer.errors import (
     ConsumerError,
     KafkaUnavailable,
@@ -43,13 +43,13 @@ __all__ = [
     "Held",
     "Ignored",
     "KafkaUnavailable",
-    "LaneState",
     "MarkerRecord",
     "Noted",
     "NothingPublished",
     "ObjectRecord",
     "ObjectUnreadable",
     "Objects",
+    "PartitionState",
     "Position",
     "PositionsLost",
     "Problem",

@@ -115,7 +115,9 @@ class Audit:
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    def take(self, offset: int, before: int, record: Decoded, headers: Iterable[Header]) -> None:
+    def take(
+        self, offset: int, previous_offset: int, record: Decoded, headers: Iterable[Header]
+    ) -> None:
         """Check the record at `offset`; `before` is the offset of the record before it, -1
         for none."""
         self.records += 1
@@ -123,18 +125,18 @@ class Audit:
         epoch, last = state.epoch, state.last
         ignored = state.admit(record.epoch, record.sequence)
         if ignored is None and (state.epoch != epoch or state.last != last + 1):
-            self._jumped(offset, before, (epoch, last))
+            self._jumped(offset, previous_offset, (epoch, last))
         if isinstance(record, ObjectRecord):
             self._object(offset, record, ignored)
         elif ignored is None:
             self._marker(offset, record, headers)
 
-    def _jumped(self, offset: int, before: int, was: tuple[int, int]) -> None:
+    def _jumped(self, offset: int, previous_offset: int, was: tuple[int, int]) -> None:
         """A new epoch, compacted history, or records that never reached the log."""
         state = self.state
         if state.epoch != was[0] and state.last == 1:
             return
-        if was == (0, 0) or before != offset - 1:
+        if was == (0, 0) or previous_offset != offset - 1:
             self._holes = True
             return
         expected = was[1] + 1 if state.epoch == was[0] else 1

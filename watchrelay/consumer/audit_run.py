@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchrelay.consumer.audit import Audit, AuditProblem
-from watchrelay.consumer.changes import Problem, Problems
+from watchrelay.consumer.changes import Problem, ReadProblems
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder, within
 from watchrelay.contract.records import decode
@@ -35,8 +35,8 @@ class _Log:
     start: int
     end: int
     by_stream: dict[str, Audit]
-    before: int = -1
-    foreign: Problems = field(default_factory=Problems)
+    previous_offset: int = -1
+    foreign: ReadProblems = field(default_factory=ReadProblems)
 
 
 class Auditor:
@@ -90,7 +90,7 @@ class Auditor:
             control_topic=self._control,
             topics=(),
             streams=self._streams,
-            problems=Problems(),
+            problems=ReadProblems(),
             servers=self._servers,
         )
         if problem := await finder.look():
@@ -118,7 +118,7 @@ class Auditor:
 
     def _take(self, place: TopicPartition, messages: Sequence[Any]) -> None:
         log = self._logs[place]
-        before, by_stream = log.before, log.by_stream
+        previous_offset, by_stream = log.previous_offset, log.by_stream
         for message in messages:
             offset, headers = message.offset, message.headers
             try:
@@ -130,9 +130,9 @@ class Auditor:
             else:
                 audit = by_stream.get(record.stream)
                 if audit is not None and offset >= audit.start:
-                    audit.take(offset, before, record, headers)
-            before = offset
-        log.before = before
+                    audit.take(offset, previous_offset, record, headers)
+            previous_offset = offset
+        log.previous_offset = previous_offset
 
     def _share_out(self) -> None:
         """A problem of a partition is reported for its first stream; a key of two streams,
@@ -142,7 +142,7 @@ class Auditor:
             for each in log.foreign.all():
                 why = f"{counted(each.count, 'record')}: {each.detail}"
                 audits[0].add(AuditProblem("foreign", each.offset, None, why))
-            log.foreign = Problems()
+            log.foreign = ReadProblems()
             for index, audit in enumerate(audits):
                 for other in audits[:index]:
                     for key in sorted(audit.state.held.keys() & other.state.held.keys()):

@@ -106,7 +106,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class LaneState:
+class PartitionState:
     """The state of one stream in one partition.
 
     `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest marker that
@@ -143,8 +143,8 @@ class Problem:
     count: int = 1
 
 
-class Problems:
-    """Problems by their text; what comes after a hundred different ones is counted with the
+class ReadProblems:
+    """ReadProblems by their text; what comes after a hundred different ones is counted with the
     last."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from watchrelay.consumer.changes import Problem, Problems
+from watchrelay.consumer.changes import Problem, ReadProblems
 from watchrelay.contract.control import ControlState, DescribedStream, Origin
 from watchrelay.contract.records import Decoded, MarkerRecord, decode, refuse_unreadable
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
@@ -32,7 +32,7 @@ class Finder:
         control_topic: str,
         topics: Sequence[str],
         streams: frozenset[str],
-        problems: Problems,
+        problems: ReadProblems,
         servers: str,
     ) -> None:
         self.consumer, self._servers = consumer, servers

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from watchrelay.consumer.changes import Change, ChangeVerb, LaneState, Saved, Why, parsed
+from watchrelay.consumer.changes import Change, ChangeVerb, PartitionState, Saved, Why, parsed
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
 from watchrelay.contract.control import Origin
 from watchrelay.contract.records import Decoded, MarkerRecord
@@ -22,7 +22,7 @@ FOLD_CHANGES = 20_000
 """From here on changes not taken are folded to one per object. Partitions share it."""
 
 
-class Cause(NamedTuple):
+class ChangeCause(NamedTuple):
     """Why an object changed, and behind which record that was known."""
 
     reason: Why
@@ -36,7 +36,7 @@ class Item(NamedTuple):
     key: bytes
     before: Held | None
     after: Held | None
-    cause: Cause
+    cause: ChangeCause
 
 
 class Outbox:
@@ -51,7 +51,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._queue: deque[Item | Saved] = deque()
-        self._folded: OrderedDict[bytes, tuple[Held | None, Cause]] = OrderedDict()
+        self._folded: OrderedDict[bytes, tuple[Held | None, ChangeCause]] = OrderedDict()
         self._place: Saved | None = None
         """The newest proven place; it is passed when nothing is folded any more."""
         self.begun = self.closed = False
@@ -61,7 +61,7 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._queue or self._folded)
 
-    def begin(self, held: Mapping[bytes, Held], cause: Cause) -> None:
+    def begin(self, held: Mapping[bytes, Held], cause: ChangeCause) -> None:
         """Give out each object of the proven state, once, as it is when it is taken."""
         self.begun = True
         self._folded = OrderedDict.fromkeys(held, (None, cause))
@@ -71,14 +71,14 @@ class Outbox:
         self.begun = True
         self.passed = saved
 
-    def close(self, held: Mapping[bytes, Held], cause: Cause) -> None:
+    def close(self, held: Mapping[bytes, Held], cause: ChangeCause) -> None:
         """The partition is not read any more: give out a delete of each object that was given."""
         for key, each in held.items():
             self.add(Changed(key, each, None), cause, proven=True)
         self.closed = True
 
     def add(
-        self, changed: Changed, cause: Cause, *, proven: bool, most: int = FOLD_CHANGES
+        self, changed: Changed, cause: ChangeCause, *, proven: bool, most: int = FOLD_CHANGES
     ) -> None:
         """The state changed; `proven`: it may be given out as it is, and `most` changes may
         wait."""
@@ -169,9 +169,9 @@ class PartitionReplica:
     def proven(self) -> bool:
         return self.replica.proven and not self.replica.rereading
 
-    def state(self) -> LaneState:
+    def state(self) -> PartitionState:
         replica = self.replica
-        return LaneState(
+        return PartitionState(
             stream=self.stream,
             topic=self.topic,
             partition=self.partition,
@@ -234,44 +234,48 @@ class PartitionReplicas:
     @property
     def start(self) -> int:
         """The offset to start from; 0 is the partition's start."""
-        return min((lane.start for lane in self.by_stream.values()), default=0)
+        return min(
+            (partition_replica.start for partition_replica in self.by_stream.values()), default=0
+        )
 
     def passed(self) -> list[Saved]:
-        for lane in self.by_stream.values():
-            lane.outbox.pass_places()
+        for partition_replica in self.by_stream.values():
+            partition_replica.outbox.pass_places()
         return [
-            lane.outbox.passed for lane in self.by_stream.values() if lane.outbox.passed is not None
+            partition_replica.outbox.passed
+            for partition_replica in self.by_stream.values()
+            if partition_replica.outbox.passed is not None
         ]
 
     def _add(self, stream: str, origin: Origin) -> PartitionReplica:
-        lane = PartitionReplica(stream, self.topic, self.partition, origin)
-        return self.by_stream.setdefault(stream, lane)
+        partition_replica = PartitionReplica(stream, self.topic, self.partition, origin)
+        return self.by_stream.setdefault(stream, partition_replica)
 
     def restart(self) -> None:
         """The topic was recreated: what it holds now replaces start offsets and states once
         proven."""
         self.next = 0
-        for lane in self.by_stream.values():
-            lane.start = 0
-            lane.replica.restart()
+        for partition_replica in self.by_stream.values():
+            partition_replica.start = 0
+            partition_replica.replica.restart()
 
     def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
         """What the record at `offset` does; None for one that is not wanted, or before its stream's
         start. After `ReadAgain`, go back to its offset and apply what comes, for all streams."""
-        lane = self.by_stream.get(record.stream)
-        if lane is None:
+        partition_replica = self.by_stream.get(record.stream)
+        if partition_replica is None:
             if record.stream in self.elsewhere or (self._only and record.stream not in self._only):
                 return None
-            lane = self._add(record.stream, Origin())
-        if offset < lane.start:
+            partition_replica = self._add(record.stream, Origin())
+        if offset < partition_replica.start:
             return None
-        outcome = lane.replica.apply(record)
+        outcome = partition_replica.replica.apply(record)
         if type(outcome) is ReadAgain:
-            lane.start = 0
+            partition_replica.start = 0
         if type(record) is MarkerRecord:
-            lane.partitions = record.partitions
-            lane.seen = record.seen or lane.seen
-        return lane, outcome
+            partition_replica.partitions = record.partitions
+            partition_replica.seen = record.seen or partition_replica.seen
+        return partition_replica, outcome
 
 
 class Pending:
@@ -283,58 +287,73 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def begin(self, lane: PartitionReplica, offset: int) -> None:
-        """The state of `lane` is proven for the first time, behind the record at `offset`."""
-        lane.outbox.begin(lane.replica.held, Cause("initial", lane.replica.position, offset))
-        self._offer(lane)
-
-    def add(self, lane: PartitionReplica, changed: Changed, why: Why, offset: int) -> None:
-        most = FOLD_CHANGES // max(1, len(self._waiting))
-        lane.outbox.add(
-            changed, Cause(why, lane.replica.position, offset), proven=lane.proven, most=most
+    def begin(self, partition_replica: PartitionReplica, offset: int) -> None:
+        """Its state is proven for the first time, after the record at `offset`."""
+        partition_replica.outbox.begin(
+            partition_replica.replica.held,
+            ChangeCause("initial", partition_replica.replica.position, offset),
         )
-        self._offer(lane)
+        self._offer(partition_replica)
 
-    def reach(self, lane: PartitionReplica, offset: int) -> None:
-        """The state of `lane` is proven in front of `offset`: a place to go on from."""
-        lane.outbox.reach(lane.saved(offset))
-        self._offer(lane)
+    def add(
+        self, partition_replica: PartitionReplica, changed: Changed, why: Why, offset: int
+    ) -> None:
+        most = FOLD_CHANGES // max(1, len(self._waiting))
+        partition_replica.outbox.add(
+            changed,
+            ChangeCause(why, partition_replica.replica.position, offset),
+            proven=partition_replica.proven,
+            most=most,
+        )
+        self._offer(partition_replica)
 
-    def close(self, lane: PartitionReplica, why: Why) -> None:
-        """`lane` is not read any more: what was given of it is deleted."""
-        lane.outbox.close(lane.replica.held, Cause(why, lane.replica.position, lane.start))
-        self._offer(lane)
+    def reach(self, partition_replica: PartitionReplica, offset: int) -> None:
+        """Its state is proven before the record at `offset`: a place to go on from."""
+        partition_replica.outbox.reach(partition_replica.saved(offset))
+        self._offer(partition_replica)
 
-    def _offer(self, lane: PartitionReplica) -> None:
-        if lane.outbox:
-            self._waiting.setdefault(lane)
+    def close(self, partition_replica: PartitionReplica, why: Why) -> None:
+        """It is not read any more: what was given of it is deleted."""
+        partition_replica.outbox.close(
+            partition_replica.replica.held,
+            ChangeCause(why, partition_replica.replica.position, partition_replica.start),
+        )
+        self._offer(partition_replica)
+
+    def _offer(self, partition_replica: PartitionReplica) -> None:
+        if partition_replica.outbox:
+            self._waiting.setdefault(partition_replica)
 
     def take(self) -> Change | None:
         while self._waiting:
-            lane = next(iter(self._waiting))
-            if (item := lane.outbox.take(lane.replica.held, proven=lane.proven)) is not None:
-                return _change(lane, item)
-            del self._waiting[lane]
+            partition_replica = next(iter(self._waiting))
+            if (
+                item := partition_replica.outbox.take(
+                    partition_replica.replica.held, proven=partition_replica.proven
+                )
+            ) is not None:
+                return _change(partition_replica, item)
+            del self._waiting[partition_replica]
         return None
 
     def left(self) -> Iterator[Saved]:
         """The places of partitions that are not read any more and have still something to give."""
         return (
-            lane.outbox.passed
-            for lane in self._waiting
-            if lane.outbox.closed and lane.outbox.passed is not None
+            partition_replica.outbox.passed
+            for partition_replica in self._waiting
+            if partition_replica.outbox.closed and partition_replica.outbox.passed is not None
         )
 
 
-def _change(lane: PartitionReplica, item: Item) -> Change:
+def _change(partition_replica: PartitionReplica, item: Item) -> Change:
     before, after = item.before, item.after
     known = after or before
     assert known is not None, "an item is a difference"
     verb: ChangeVerb = "deleted" if after is None else "added" if before is None else "modified"
     return Change(
-        stream=lane.stream,
-        topic=lane.topic,
-        partition=lane.partition,
+        stream=partition_replica.stream,
+        topic=partition_replica.topic,
+        partition=partition_replica.partition,
         key=item.key.decode(),
         verb=verb,
         value=None if after is None else after.value,
@@ -381,6 +400,6 @@ class Objects(Mapping[str, Any]):
         return sum(map(len, self._held()))
 
     def _held(self) -> Iterator[Mapping[bytes, Any]]:
-        for lanes in self._partitions.values():
-            if (lane := lanes.by_stream.get(self._stream)) is not None:
-                yield lane.replica.held
+        for replicas in self._partitions.values():
+            if (partition_replica := replicas.by_stream.get(self._stream)) is not None:
+                yield partition_replica.replica.held

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Generic, TypeVar
 
-from watchrelay.consumer.changes import Problems
+from watchrelay.consumer.changes import ReadProblems
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder
 from watchrelay.contract.records import Decoded, decode
@@ -44,7 +44,7 @@ _FETCH_WAIT_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TailRecord:
     """One record on a topic; `record` None: `refused` has why. `source` is its ce_source."""
 
     topic: str
@@ -63,7 +63,7 @@ class _Follow:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
-    def behind(self) -> set[TopicPartition]:
+    def unfinished(self) -> set[TopicPartition]:
         """The partitions that are not read yet to the end they had when they were found."""
         return {partition for partition, end in self.ends.items() if self.next[partition] < end}
 
@@ -87,11 +87,11 @@ class Merge(Generic[Place, Item]):
             self._added += 1
             self._waiting.setdefault(place, deque()).append((time_ms, self._added, item))
 
-    def take(self, behind: Collection[Place]) -> list[Item]:
-        """What comes next in order of time, until something of a partition in `behind` is
+    def take(self, unfinished: Collection[Place]) -> list[Item]:
+        """What comes next in order of time, until something of a partition in `unfinished` is
         missing."""
         taken: list[Item] = []
-        if any(place not in self._waiting for place in behind):
+        if any(place not in self._waiting for place in unfinished):
             return taken
         heads = [(queue[0][:2], place) for place, queue in self._waiting.items()]
         heapify(heads)
@@ -104,7 +104,7 @@ class Merge(Generic[Place, Item]):
                 continue
             heappop(heads)
             del self._waiting[place]
-            if place in behind:
+            if place in unfinished:
                 break
         return taken
 
@@ -143,11 +143,11 @@ class TailReader:
             control_topic=control_topic,
             topics=(),
             streams=self._streams,
-            problems=Problems(),
+            problems=ReadProblems(),
             servers=connection.servers,
         )
 
-    async def batches(self) -> AsyncGenerator[list[Seen], None]:
+    async def batches(self) -> AsyncGenerator[list[TailRecord], None]:
         """The records as they come, some at a time; ends only with `until_end`.
 
         Raises: SinkUnavailable; NothingPublished where waiting would never end: with
@@ -157,9 +157,13 @@ class TailReader:
             follow = await self._find(consumer)
             silence = SilenceLimit(self._silent_after_s)
             now_s = asyncio.get_running_loop().time
-            merge, late, newest_s = Merge[TopicPartition, Seen](), set[TopicPartition](), now_s()
-            while merge or follow.behind or not self._until_end:
-                missing = [place for place in follow.behind - late if place not in merge]
+            merge, late, newest_s = (
+                Merge[TopicPartition, TailRecord](),
+                set[TopicPartition](),
+                now_s(),
+            )
+            while merge or follow.unfinished or not self._until_end:
+                missing = [place for place in follow.unfinished - late if place not in merge]
                 fetched = await self._fetch(
                     consumer, follow, merge, [*missing, *late] if missing else [*follow.next]
                 )
@@ -171,23 +175,23 @@ class TailReader:
                 if self._until_end:
                     silence.check(
                         fetched,
-                        ", ".join(sorted({place.topic for place in follow.behind}))
+                        ", ".join(sorted({place.topic for place in follow.unfinished}))
                         or self._control.topic,
                     )
                 elif now_s() >= self._look_at_s:
                     await self._extend(consumer, follow, from_beginning=True)
-                if seen := merge.take(follow.behind - late):
+                if seen := merge.take(follow.unfinished - late):
                     yield seen  # noqa: ASYNC119  # callers close the generator, by `aclosing`
 
     async def _fetch(
         self,
         consumer: Any,
         follow: _Follow,
-        merge: Merge[TopicPartition, Seen],
+        merge: Merge[TopicPartition, TailRecord],
         places: Collection[TopicPartition],
     ) -> set[TopicPartition]:
         """Read some more of `places`; of which of them something came."""
-        at_once = max(_AT_ONCE // (len(follow.behind) or 1), _AT_LEAST)
+        at_once = max(_AT_ONCE // (len(follow.unfinished) or 1), _AT_LEAST)
         fetched = await fetch(consumer, [*places, self._control], max_records=at_once)
         if self._finder.learn(fetched.pop(self._control, ())):
             self._look_at_s = 0.0
@@ -241,7 +245,7 @@ class TailReader:
         if new or not follow.next:
             assign(consumer, {self._control: finder.control_at, **follow.next})
 
-    def _look(self, message: Any, start: int, end: int | None) -> tuple[float, Seen] | None:
+    def _look(self, message: Any, start: int, end: int | None) -> tuple[float, TailRecord] | None:
         """The record with its time, in milliseconds since 1970; None for one that is not wanted."""
         if message.offset < start or (end is not None and message.offset >= end):
             return None
@@ -249,7 +253,7 @@ class TailReader:
         try:
             record = decode(message.key, message.value, message.headers)
         except RecordRefused as error:
-            return message.timestamp, Seen(*place, None, str(error))
+            return message.timestamp, TailRecord(*place, None, str(error))
         if self._streams and record.stream not in self._streams:
             return None
         source = next((value for name, value in message.headers if name == "ce_source"), b"")
@@ -257,4 +261,4 @@ class TailReader:
             time_ms: float = parse_timestamp(record.time.encode())
         except ValueError:
             time_ms = message.timestamp
-        return time_ms, Seen(*place, record, source=source.decode(errors="replace"))
+        return time_ms, TailRecord(*place, record, source=source.decode(errors="replace"))

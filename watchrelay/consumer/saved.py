@@ -68,8 +68,12 @@ class UnreachedPositions:
     def __bool__(self) -> bool:
         return bool(self._left)
 
-    def __contains__(self, lane: PartitionReplica) -> bool:
-        return bool(self._left) and (lane.topic, lane.partition, lane.stream) in self._left
+    def __contains__(self, partition_replica: PartitionReplica) -> bool:
+        return (
+            bool(self._left)
+            and (partition_replica.topic, partition_replica.partition, partition_replica.stream)
+            in self._left
+        )
 
     def all(self) -> list[Saved]:
         return list(self._left.values())
@@ -131,17 +135,17 @@ class UnreachedPositions:
                 )
             del self._left[topic, partition, saved.stream]
 
-    def verify(self, at: int, lanes: PartitionReplicas) -> None:
+    def verify(self, at: int, replicas: PartitionReplicas) -> None:
         """At the places reached at offset `at` the state must be what it was; changes follow."""
-        for saved in self._of(lanes.topic, lanes.partition):
+        for saved in self._of(replicas.topic, replicas.partition):
             if at < saved.offset:
                 continue
-            lane = lanes.by_stream[saved.stream]
-            count = len(lane.replica.held)
-            if (count, lane.replica.digest) != (saved.count, int(saved.digest, 16)):
+            partition_replica = replicas.by_stream[saved.stream]
+            count = len(partition_replica.replica.held)
+            if (count, partition_replica.replica.digest) != (saved.count, int(saved.digest, 16)):
                 found = f"{counted(count, 'object')} where there were {saved.count}, or others"
                 raise _lost(saved, f"what is left of the log leads to {found}")
-            lane.outbox.continue_from(saved)
+            partition_replica.outbox.continue_from(saved)
             del self._left[saved.topic, saved.partition, saved.stream]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from watchrelay.consumer.changes import Change, LaneState, Problem, ProblemKind, Problems
+from watchrelay.consumer.changes import Change, PartitionState, Problem, ProblemKind, ReadProblems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     away,
@@ -106,7 +106,7 @@ class TopicReader:
         self._unreached = UnreachedPositions(saved)
         self._entered = False
         self._consumer: Any = None
-        self._problems = Problems()
+        self._problems = ReadProblems()
         self._finder = Finder(
             None,
             control_topic=control_topic,
@@ -117,7 +117,7 @@ class TopicReader:
         )
         self._control: TopicPartition | None = None
         """The control partition, while it is read."""
-        self._lanes: dict[TopicPartition, PartitionReplicas] = {}
+        self._replicas: dict[TopicPartition, PartitionReplicas] = {}
         self._look_at_s = self._unproven_s = 0.0
         self._scope: asyncio.Timeout | None = None
         """Around what is awaited of Kafka: `close()` ends it."""
@@ -191,13 +191,13 @@ class TopicReader:
     def proven(self) -> bool:
         """Every partition of every stream wanted agreed with its newest marker, and is read
         to the end that it had at first."""
-        if not self._lanes or self._behind or self._unreached:
+        if not self._replicas or self._behind or self._unreached:
             return False
-        if any(lanes.absent for lanes in self._lanes.values()):
+        if any(replicas.absent for replicas in self._replicas.values()):
             return False
         expected = self._expected()
         return bool(expected) and all(
-            sum(lane.proven for lane in self._of(stream)) >= partitions
+            sum(partition_replica.proven for partition_replica in self._of(stream)) >= partitions
             for stream, partitions in expected.items()
         )
 
@@ -209,11 +209,13 @@ class TopicReader:
     @property
     def streams(self) -> list[str]:
         """The streams met or described so far."""
-        return sorted({stream for lanes in self._lanes.values() for stream in lanes.by_stream})
+        return sorted(
+            {stream for replicas in self._replicas.values() for stream in replicas.by_stream}
+        )
 
     def objects(self, stream: str) -> Objects:
         """The objects of `stream` by key, a live view. Not the truth where it is not proven."""
-        return Objects(stream, self._lanes)
+        return Objects(stream, self._replicas)
 
     def get(self, key: str, *, stream: str = "") -> Any:
         """The object at `key`, decoded; None where there is none. `stream` may be left out
@@ -225,18 +227,18 @@ class TopicReader:
             raise ValueError(f"name the stream: this reader has {', '.join(names)}")
         return self.objects(names[0]).get(key) if names else None
 
-    def lanes(self) -> list[LaneState]:
+    def partitions(self) -> list[PartitionState]:
         return [
-            lane.state()
-            for _, lanes in sorted(self._lanes.items())
-            for _, lane in sorted(lanes.by_stream.items())
+            partition_replica.state()
+            for _, replicas in sorted(self._replicas.items())
+            for _, partition_replica in sorted(replicas.by_stream.items())
         ]
 
     def positions(self) -> list[dict[str, Any]]:
         """What to save, as plain JSON values: per stream and partition the newest proven
         place behind which all was given. One that had none yet is missing: it is read from
         the newest snapshot."""
-        passed = [each for lanes in self._lanes.values() for each in lanes.passed()]
+        passed = [each for replicas in self._replicas.values() for each in replicas.passed()]
         saved = {
             (each.stream, each.partition): each
             for each in [*self._unreached.all(), *self._pending.left(), *passed]
@@ -245,7 +247,9 @@ class TopicReader:
 
     def _of(self, stream: str) -> list[PartitionReplica]:
         return [
-            lanes.by_stream[stream] for lanes in self._lanes.values() if stream in lanes.by_stream
+            replicas.by_stream[stream]
+            for replicas in self._replicas.values()
+            if stream in replicas.by_stream
         ]
 
     def _expected(self) -> dict[str, int]:
@@ -255,26 +259,33 @@ class TopicReader:
             return {stream: each.partitions for stream, each in described.items()}
         names = self._streams or set(self.streams)
         return {
-            name: max((lane.partitions for lane in self._of(name)), default=0) or len(self._lanes)
+            name: max(
+                (partition_replica.partitions for partition_replica in self._of(name)), default=0
+            )
+            or len(self._replicas)
             for name in names
         }
 
     @property
     def _behind(self) -> bool:
         """Something is not read yet to the end that it had when it was found."""
-        return any(lanes.end for lanes in self._lanes.values())
+        return any(replicas.end for replicas in self._replicas.values())
 
     def _at_end_proven(self) -> bool:
         """Whether all was read, with `until_end`. Raises: NothingPublished where it is not
         proven."""
-        ended = self._until_end and bool(self._lanes) and not self._behind
+        ended = self._until_end and bool(self._replicas) and not self._behind
         if ended and not self.proven:
             raise NothingPublished(f"read to the end, and not proven: {self._unproven()}")
         return ended
 
     def _unproven(self) -> str:
         missing = self._finder.missing
-        waits = [f"{lane.stream}/{lane.partition}" for lane in self.lanes() if not lane.proven]
+        waits = [
+            f"{partition_replica.stream}/{partition_replica.partition}"
+            for partition_replica in self.partitions()
+            if not partition_replica.proven
+        ]
         waits += [
             f"{stream} ({found} of {counted(partitions, 'partition')} found)"
             for stream, partitions in sorted(self._expected().items())
@@ -290,7 +301,7 @@ class TopicReader:
         """Read some more, and say what waits for its proof. False: the reader is closed."""
         with own_errors():
             going = await self._step()
-        at_end = self._lanes and not self._behind and not self._finder.missing
+        at_end = self._replicas and not self._behind and not self._finder.missing
         if not at_end or self.proven:
             self._unproven_s = _now_s()
         elif _now_s() >= self._unproven_s + LOOK_AGAIN_S:
@@ -341,20 +352,20 @@ class TopicReader:
         """Take what arrives, and look again when it is time; "", or what is missing."""
         # Named, for what aiokafka still has to say of a control topic that may not be read must not
         # be raised here.
-        places = [place for place, lanes in self._lanes.items() if not lanes.absent]
-        if self._lanes and self._control:
+        places = [place for place, replicas in self._replicas.items() if not replicas.absent]
+        if self._replicas and self._control:
             places.append(self._control)
         if places:
             fetched = await fetch(self._consumer, places, max_records=_AT_ONCE)
             for place, messages in fetched.items():
                 if place != self._control:
-                    self._take(place, self._lanes[place], messages)
+                    self._take(place, self._replicas[place], messages)
                 elif self._finder.learn(messages):
                     # kept here: after a cancellation the next step continues with it
                     self._look_at_s = 0.0
-            for place, lanes in self._lanes.items():
-                if self._position(place) >= lanes.end:
-                    lanes.end = 0
+            for place, replicas in self._replicas.items():
+                if self._position(place) >= replicas.end:
+                    replicas.end = 0
             self._verify_reached()
             self._give_proven()
         else:
@@ -364,25 +375,27 @@ class TopicReader:
     async def _look(self) -> str:
         """Find what to read, from where, and whether what is read exists still; "", or what
         is missing."""
-        problem = "" if self._lanes else await self._finder.look()
+        problem = "" if self._replicas else await self._finder.look()
         if not problem:
-            async with asyncio.timeout(_LOOK_TIMEOUT_S if self._lanes else None):
+            async with asyncio.timeout(_LOOK_TIMEOUT_S if self._replicas else None):
                 await self._extend()
                 await self._lower_ends()
             problem = "; ".join(self._finder.missing.values())
         # also where a partition that was not read to its end does not exist any more
-        lost = not self._lanes or any(each.absent and each.end for each in self._lanes.values())
+        lost = not self._replicas or any(
+            each.absent and each.end for each in self._replicas.values()
+        )
         if problem and self._until_end and lost:
             raise NothingPublished(problem)
-        soon = problem or not self._lanes
+        soon = problem or not self._replicas
         self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
         return "" if self._until_end else problem
 
     def _position(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it."""
-        lanes = self._lanes[place]
-        if lanes.absent or place not in self._consumer.assignment():
-            return lanes.next
+        replicas = self._replicas[place]
+        if replicas.absent or place not in self._consumer.assignment():
+            return replicas.next
         return position_if_known(self._consumer, place) or 0
 
     async def _extend(self) -> None:
@@ -390,18 +403,20 @@ class TopicReader:
         not come back."""
         finder = self._finder
         self._drop_moved(finder.described() or {})
-        found = await finder.places(frozenset(self._lanes))
+        found = await finder.places(frozenset(self._replicas))
         absent = {
             place
-            for place in self._lanes
+            for place in self._replicas
             if place.partition not in finder.there.get(place.topic, ())
         }
-        final = {place for place in absent if finder.is_over(place, self._lanes[place].by_stream)}
+        final = {
+            place for place in absent if finder.is_over(place, self._replicas[place].by_stream)
+        }
         absent -= final
         control = finder.control if finder.control_there else None
         if (
             not (found or final or finder.recreated)
-            and absent == {place for place, lanes in self._lanes.items() if lanes.absent}
+            and absent == {place for place, replicas in self._replicas.items() if replicas.absent}
             and control == self._control
         ):
             return
@@ -412,24 +427,24 @@ class TopicReader:
             found[place] = within(found[place], end) | unreached
         for place in final:
             # the partition will never exist again: its objects are deleted
-            for lane in self._lanes.pop(place).by_stream.values():
-                self._pending.close(lane, "gone")
+            for partition_replica in self._replicas.pop(place).by_stream.values():
+                self._pending.close(partition_replica, "gone")
         # asked before: `assign` forgets it
-        starts = {place: self._position(place) for place in self._lanes}
+        starts = {place: self._position(place) for place in self._replicas}
         for place, (begin, end) in ranges.items():
-            lanes = self._lanes[place] = PartitionReplicas(
+            replicas = self._replicas[place] = PartitionReplicas(
                 place.partition, found[place], topic=place.topic, only=self._streams
             )
-            starts[place] = max(begin, lanes.start)
-            lanes.end = end if end > starts[place] else 0
-        for place, lanes in self._lanes.items():
-            if place not in absent and (lanes.absent or place.topic in finder.recreated):
-                self._restart(lanes)
+            starts[place] = max(begin, replicas.start)
+            replicas.end = end if end > starts[place] else 0
+        for place, replicas in self._replicas.items():
+            if place not in absent and (replicas.absent or place.topic in finder.recreated):
+                self._restart(replicas)
                 starts[place] = 0
-            lanes.absent = place in absent
+            replicas.absent = place in absent
             # 0 is the start, wherever it is: what arrives from there is still of a recreated topic
             # if it is before what was applied
-            lanes.next = starts[place] or lanes.next
+            replicas.next = starts[place] or replicas.next
         finder.recreated.clear()
         self._control = control
         # the client would ask for an absent partition again and again
@@ -437,78 +452,92 @@ class TopicReader:
         assign(self._consumer, reads | ({control: finder.control_at} if control else {}))
         self._verify_reached()
 
-    def _restart(self, lanes: PartitionReplicas) -> None:
+    def _restart(self, replicas: PartitionReplicas) -> None:
         """The topic was recreated: what it holds now replaces the state once proven.
         Raises: PositionsLost."""
-        self._unreached.restarted(lanes.topic, lanes.partition)
-        self._note("anew", lanes, 0, "the topic was recreated: read from its start")
-        lanes.restart()
+        self._unreached.restarted(replicas.topic, replicas.partition)
+        self._note("anew", replicas, 0, "the topic was recreated: read from its start")
+        replicas.restart()
         # up to the end that the look finds, `_lower_ends`
-        lanes.end, self._look_at_s = sys.maxsize, 0.0
+        replicas.end, self._look_at_s = sys.maxsize, 0.0
 
     async def _lower_ends(self) -> None:
         """An end that will never be reached, for the log is shorter now, is not waited for."""
-        behind = [place for place, lanes in self._lanes.items() if lanes.end and not lanes.absent]
-        for place, end in (await self._consumer.end_offsets(behind)).items() if behind else ():
-            self._lanes[place].end = min(self._lanes[place].end, end)
+        unfinished = [
+            place
+            for place, replicas in self._replicas.items()
+            if replicas.end and not replicas.absent
+        ]
+        for place, end in (
+            (await self._consumer.end_offsets(unfinished)).items() if unfinished else ()
+        ):
+            self._replicas[place].end = min(self._replicas[place].end, end)
 
     def _drop_moved(self, described: Mapping[str, DescribedStream]) -> None:
         """Give up the streams that are on other topics now. Raises: PositionsLost."""
         self._unreached.compare(described)
-        for lanes in self._lanes.values():
-            lanes.elsewhere = {
-                stream for stream, each in described.items() if each.topic != lanes.topic
+        for replicas in self._replicas.values():
+            replicas.elsewhere = {
+                stream for stream, each in described.items() if each.topic != replicas.topic
             }
-            for stream in lanes.elsewhere & lanes.by_stream.keys():
-                self._pending.close(lanes.by_stream.pop(stream), "moved")
+            for stream in replicas.elsewhere & replicas.by_stream.keys():
+                self._pending.close(replicas.by_stream.pop(stream), "moved")
 
     def _give_proven(self) -> None:
         """What was read to its end and is proven may be given out."""
-        for place, lanes in self._lanes.items():
-            for lane in lanes.by_stream.values() if not lanes.end else ():
-                if not lane.outbox.begun and lane.proven and lane not in self._unreached:
-                    self._pending.begin(lane, self._position(place) - 1)
+        for place, replicas in self._replicas.items():
+            for partition_replica in replicas.by_stream.values() if not replicas.end else ():
+                if (
+                    not partition_replica.outbox.begun
+                    and partition_replica.proven
+                    and partition_replica not in self._unreached
+                ):
+                    self._pending.begin(partition_replica, self._position(place) - 1)
 
     def _take(
-        self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
+        self, place: TopicPartition, replicas: PartitionReplicas, messages: Sequence[Any]
     ) -> None:
         """Apply what was fetched of one partition, up to where it has to be read again."""
-        if messages and messages[0].offset < lanes.next:
-            self._restart(lanes)
+        if messages and messages[0].offset < replicas.next:
+            self._restart(replicas)
         for message in messages:
             offset = message.offset
-            lanes.next = offset + 1
+            replicas.next = offset + 1
             try:
                 record = decode(message.key, message.value, message.headers)
             except RecordRefused as error:
-                self._note("foreign", lanes, offset, str(error))
+                self._note("foreign", replicas, offset, str(error))
                 continue
             if self._unreached:
-                self._unreached.verify(offset, lanes)
+                self._unreached.verify(offset, replicas)
             if isinstance(record, ObjectRecord) and record.value is not None:
                 found = content_hash(record.key, record.value)
                 if found != record.value_hash:
-                    self._note("hash", lanes, offset, "a value is not what ce_wrhash says")
+                    self._note("hash", replicas, offset, "a value is not what ce_wrhash says")
                     # the digest is to describe what is held
                     record = msgspec.structs.replace(record, value_hash=found)
-            applied = lanes.apply(offset, record)
+            applied = replicas.apply(offset, record)
             if applied is None:
                 continue
-            lane, outcome = applied
-            self._apply_outcome(offset, record, lane, outcome)
+            partition_replica, outcome = applied
+            self._apply_outcome(offset, record, partition_replica, outcome)
             if isinstance(outcome, ReadAgain):
                 # the rest of what was fetched is void
                 self._consumer.seek(place, outcome.offset or 0)
-                lanes.next, lanes.end = 0, max(lanes.end, offset + 1)
+                replicas.next, replicas.end = 0, max(replicas.end, offset + 1)
                 return
 
     def _note(
-        self, kind: ProblemKind, lanes: PartitionReplicas | PartitionReplica, offset: int, why: str
+        self,
+        kind: ProblemKind,
+        replicas: PartitionReplicas | PartitionReplica,
+        offset: int,
+        why: str,
     ) -> None:
-        self._problems.add(Problem(kind, lanes.topic, lanes.partition, offset, why))
+        self._problems.add(Problem(kind, replicas.topic, replicas.partition, offset, why))
 
     def _apply_outcome(
-        self, offset: int, record: Decoded, lane: PartitionReplica, outcome: Outcome
+        self, offset: int, record: Decoded, partition_replica: PartitionReplica, outcome: Outcome
     ) -> None:
         match outcome:
             case Ignored():
@@ -517,36 +546,36 @@ class TopicReader:
                     self._look_at_s = min(self._look_at_s, _now_s() + LOOK_AGAIN_S)
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
-                self._pending.add(lane, outcome, record.reason, offset)
+                self._pending.add(partition_replica, outcome, record.reason, offset)
             case Noted():
                 for change in outcome.swept:
-                    self._pending.add(lane, change, "swept", offset)
+                    self._pending.add(partition_replica, change, "swept", offset)
             case Replaced():
                 for change in outcome.changes:
-                    self._pending.add(lane, change, "repaired", offset)
+                    self._pending.add(partition_replica, change, "repaired", offset)
             case ReadAgain():
-                why = f"{lane.stream}: the state disagreed with a marker, read again"
-                self._note("digest", lane, offset, why)
+                why = f"{partition_replica.stream}: the state disagreed with a marker, read again"
+                self._note("digest", partition_replica, offset, why)
             case Unproven():
                 why = (
-                    f"{lane.stream}: the state disagreed with a marker, also after reading again: "
-                    "the next snapshot will mend it"
+                    f"{partition_replica.stream}: the state disagreed with a marker, also after "
+                    "reading again: the next snapshot will mend it"
                 )
-                self._note("digest", lane, offset, why)
+                self._note("digest", partition_replica, offset, why)
         marked = isinstance(record, MarkerRecord) and record.kind != "claim"
-        agreed = marked and lane.proven and not isinstance(outcome, Ignored)
-        if agreed and lane not in self._unreached:
-            self._pending.reach(lane, offset + 1)
+        agreed = marked and partition_replica.proven and not isinstance(outcome, Ignored)
+        if agreed and partition_replica not in self._unreached:
+            self._pending.reach(partition_replica, offset + 1)
 
     def _verify_reached(self) -> None:
         """Prove the saved places that were reached, and forget those not wanted. Raises:
         PositionsLost."""
-        if not self._unreached or not self._lanes:
+        if not self._unreached or not self._replicas:
             return
         described = self._finder.described()
         for place in map(TopicPartition._make, self._unreached.places()):
-            if place in self._lanes:
-                self._unreached.verify(self._position(place), self._lanes[place])
+            if place in self._replicas:
+                self._unreached.verify(self._position(place), self._replicas[place])
             else:
                 named = place.topic in self._topics
                 partitions = len(self._finder.there.get(place.topic, ())) if named else 0

@@ -296,7 +296,7 @@ class WriterControl:
     """The transactional ids that its claims have named."""
     released: int = -1
     """The newest epoch of which a release was read; -1 for none."""
-    origin: Value | None = None
+    starting_point_claimed: Value | None = None
     """The `from` of the newest claim."""
     partitions: frozenset[int] | None = None
     """Those that the newest claim names; None: all."""
@@ -317,7 +317,7 @@ class WriterControl:
             claimed = range(partitions) if self.partitions is None else sorted(self.partitions)
             if indexed := index_origins(self.index, claimed):
                 return indexed
-        return claim_origins(self.origin, partitions)
+        return claim_origins(self.starting_point_claimed, partitions)
 
 
 @dataclass(slots=True)
@@ -494,7 +494,10 @@ class ControlState:
                     named = parsed.get("partitions")
                     writer.claimed = first
                     writer.partitions = None if named is None else frozenset(named)
-                    writer.holder, writer.origin = parsed.get("holder"), parsed.get("from")
+                    writer.holder, writer.starting_point_claimed = (
+                        parsed.get("holder"),
+                        parsed.get("from"),
+                    )
             case "stream":
                 _describe(held, stream, parsed)
             case "release" if parsed is not None:
@@ -550,10 +553,10 @@ def index_origins(index: Value, partitions: Sequence[int]) -> dict[int, Origin]:
     return {partition: Origin(begin, index["snapshot"]) for partition, begin in listed}
 
 
-def claim_origins(origin: Value | None, partitions: int) -> dict[int, Origin]:
+def claim_origins(starting_point: Value | None, partitions: int) -> dict[int, Origin]:
     """By partition, where the `from` of a claim starts; empty for none, or one that cannot be
     used."""
-    match origin:
+    match starting_point:
         case {"snapshot": str(snapshot), "begin": list(begins)} if len(begins) == partitions:
             return {partition: Origin(each, snapshot) for partition, each in enumerate(begins)}
         case {"snapshot": dict(snapshots), "begin": dict(begins)}:

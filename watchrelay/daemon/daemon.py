@@ -164,7 +164,7 @@ class Daemon:
         if credentials is None:
             return OK
         drained = True
-        kube = KubeClient(credentials, self.metrics, self._flush_timer.read)
+        kube = KubeClient(credentials, self.metrics, self._flush_timer.before_flush)
         async with kube as client, asyncio.TaskGroup() as tasks:
             self._connected = True
             discovery = self._make_discovery(client)

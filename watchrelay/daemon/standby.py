@@ -82,7 +82,7 @@ class Standby:
         self._fold: LogFold | None = None
         """What was read, of a warm stream."""
         self._reader: LogReader | None = None
-        self._origin: dict[str, object] | None = None
+        self._starting_point: dict[str, object] | None = None
         self._stops: Mapping[int, int] = {}
         """By partition, the offset before which the rest ends."""
 
@@ -142,8 +142,8 @@ class Standby:
         """The log, read to the end that it has now. Raises: SinkUnavailable, and what the log's
         records raise."""
         spec = self._pinned()
-        self._origin = self._control.starting_point(spec.id, spec.partitions)
-        origins = claim_origins(self._origin, spec.partitions)
+        self._starting_point = self._control.starting_point(spec.id, spec.partitions)
+        origins = claim_origins(self._starting_point, spec.partitions)
         starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
         fold, self._reader = LogFold(spec, self._make_store(spec)), self._make_reader(spec)
         ends = {each: await self._sink.end_offset(spec.topic, each) for each in starts}
@@ -178,8 +178,8 @@ class Standby:
         understood = map(self._reader.understood, records)
         self._fold.take(partition, [each for each in understood if each is not None])
         if self._fold.outdated:
-            origin = self._control.starting_point(self.id, self._fold.spec.partitions)
-            if origin not in (None, self._origin):
+            starting_point = self._control.starting_point(self.id, self._fold.spec.partitions)
+            if starting_point not in (None, self._starting_point):
                 raise SinkUnavailable("a snapshot replaces what was read before")
 
     def behind(self, records: int) -> None:

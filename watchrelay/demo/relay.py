@@ -14,7 +14,7 @@ from pathlib import Path
 
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.keys import ENV_PREFIX, env_path
-from watchrelay.consumer.reader import Seen, TailReader
+from watchrelay.consumer.reader import TailReader, TailRecord
 from watchrelay.core.errors import ConfigError
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.daemon.kafka_connection import kafka_connection
@@ -54,7 +54,7 @@ _REAL = ("namespaces", "deployments.apps", "pods", "configmaps")
 
 
 async def run_demo(
-    kubeconfig: str | None, kafka: str | None, show: Callable[[list[Seen]], None]
+    kubeconfig: str | None, kafka: str | None, show: Callable[[list[TailRecord]], None]
 ) -> int:
     """Run until a signal stops the relay; the exit code of its drain.
 
@@ -182,7 +182,7 @@ def _create_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[s
         broker.create_topic(name, PARTITIONS)
 
 
-async def _show_events(settings: Settings, show: Callable[[list[Seen]], None]) -> None:
+async def _show_events(settings: Settings, show: Callable[[list[TailRecord]], None]) -> None:
     reader = TailReader(
         kafka_connection(settings, client_id="watchrelay-demo-tail"),
         control_topic=control_topic(settings),

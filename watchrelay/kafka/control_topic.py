@@ -238,7 +238,7 @@ class ControlTopic:
             f"(`watchrelay retire {stream}`)"
         )
 
-    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
+    async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
         """Where a writer that claims `stream` now starts to read it, as the `from` of its claim;
         None: at the start. Waits until the topic was read once.
 

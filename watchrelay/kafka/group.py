@@ -18,7 +18,7 @@ from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavail
 from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.coordinator import Coordinator, Described
+from watchrelay.kafka.client.coordinator import Coordinator, DescribedGroup
 from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.secrets import Secrets
 from watchrelay.observe.metrics import Metrics
@@ -397,14 +397,14 @@ async def check_group(connection: KafkaConnection, group: str) -> int:
     return described.members
 
 
-async def _described(brokers: Brokers, group: str) -> Described:
+async def _described(brokers: Brokers, group: str) -> DescribedGroup:
     """The group, with the code that a member would get. Raises: KafkaError, OSError."""
     try:
         coordinator = await brokers.coordinator(group)
     except KafkaError as error:
         if (code := _code_of(error)) is None:
             raise
-        return Described(code, "", 0)
+        return DescribedGroup(code, "", 0)
     try:
         described = await coordinator.describe()
         # a heartbeat of nobody needs the right of a member, and changes nothing

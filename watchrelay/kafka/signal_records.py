@@ -30,12 +30,12 @@ class _Data(msgspec.Struct):
     streams: list[str]
 
 
-class _Kind(msgspec.Struct):
+class _SignalKind(msgspec.Struct):
     id: str
     type: str
 
 
-class _Signal(_Kind):
+class _Signal(_SignalKind):
     data: _Data
 
 
@@ -53,7 +53,7 @@ def parse_signal(value: bytes | None) -> SnapshotRequest:
     if len(value) > SIGNAL_BYTES_MAX:
         raise RecordRefused(f"a signal of {len(value):,} bytes: {SIGNAL_BYTES_MAX:,} are taken")
     try:
-        kind = msgspec.json.decode(value, type=_Kind)
+        kind = msgspec.json.decode(value, type=_SignalKind)
         if kind.type != EXECUTE_SNAPSHOT:
             raise RecordRefused(
                 f"a signal of type {short(repr(kind.type), 80)}: only {EXECUTE_SNAPSHOT} is known"

@@ -77,7 +77,7 @@ class ServerVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ApiRequest:
     """One request; `what` names it in errors, parameters that are "" are not sent."""
 
     verb: str
@@ -222,7 +222,7 @@ class KubeClient:
         what = f"get {path} at {self.where}"
         sent = {"Accept": JSON, "Accept-Encoding": self._encoding, **(headers or {})}
         body = bytearray()
-        async with self._answer(_Request("get", path, {}, sent, "discovery", what)) as response:
+        async with self._answer(_ApiRequest("get", path, {}, sent, "discovery", what)) as response:
             while chunk := await response.content.readany():
                 body += chunk
                 if len(body) > DOCUMENT_BYTES_MAX:
@@ -265,16 +265,16 @@ class KubeClient:
         params: dict[str, str],
         headers: Mapping[str, str],
         stream: str,
-    ) -> _Request:
+    ) -> _ApiRequest:
         resource = selection.resource.qualified
         within = f" in namespace {selection.namespace}" if selection.namespace else ""
         params["labelSelector"] = selection.label_selector
         params["fieldSelector"] = selection.field_selector
         what = f"{verb} {resource}{within} at {self.where}"
-        return _Request(verb, selection.path, params, headers, stream, what, resource)
+        return _ApiRequest(verb, selection.path, params, headers, stream, what, resource)
 
     @asynccontextmanager
-    async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(self, request: _ApiRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer, of which the whole body is to be read in time."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -290,7 +290,7 @@ class KubeClient:
         except EXPECTED as error:
             raise translate(error, what=request.what) from error
 
-    async def _send(self, request: _Request) -> aiohttp.ClientResponse:
+    async def _send(self, request: _ApiRequest) -> aiohttp.ClientResponse:
         """The response with its head read, of status 200 (or 304). The caller leaves it.
 
         Raises: KubeError. A 401 is tried again once, at once, with fresh credentials; a certificate
@@ -308,7 +308,7 @@ class KubeClient:
                 error.cause = error.cause.about(request.resource, request.verb)
             raise
 
-    async def _authenticated(self, request: _Request) -> aiohttp.ClientResponse:
+    async def _authenticated(self, request: _ApiRequest) -> aiohttp.ClientResponse:
         proof = await self._proof()
         asked_s = clock.now_s()
         try:
@@ -332,7 +332,7 @@ class KubeClient:
         return await self._credentials.headers(), await self._credentials.tls()
 
     async def _attempt(
-        self, request: _Request, proof: list[tuple[str, str]], context: ssl.SSLContext | None
+        self, request: _ApiRequest, proof: list[tuple[str, str]], context: ssl.SSLContext | None
     ) -> aiohttp.ClientResponse:
         assert self._session is not None, "enter the client first"
         sent: CIMultiDict[str] = CIMultiDict(request.headers)

@@ -40,13 +40,13 @@ class _Item(msgspec.Struct, gc=False):
     metadata: _Names
 
 
-class _Line(msgspec.Struct, gc=False):
+class _FilteredLine(msgspec.Struct, gc=False):
     type: str
     object: _Item
 
 
 _decode_item = msgspec.json.Decoder(_Item).decode
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = msgspec.json.Decoder(_FilteredLine).decode
 
 
 class PartFilter:

@@ -21,12 +21,12 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Upserted(msgspec.Struct, gc=False):
-    """The object is new or has changed. `replaces`: the hash of the published state it replaces,
+    """The object is new or has changed. `replaced_hash`: that of the published state before it,
     None without one. `value`: the published bytes; None: unpack `entry.packed`."""
 
     key: bytes
     entry: Entry
-    replaces: int | None
+    replaced_hash: int | None
     value: bytes | None
 
 

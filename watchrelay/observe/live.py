@@ -38,7 +38,7 @@ class _Picture:
     whole: bytes | None = None
 
 
-class Live:
+class LiveStatus:
     """Encoded overviews, made on request once older than `TICK_S`, dropped with the last viewer."""
 
     def __init__(self, statuses: StatusRegistry, readiness: Readiness, about: About) -> None:

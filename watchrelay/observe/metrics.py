@@ -71,7 +71,7 @@ _VALUES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MetricDescription:
     name: str
     kind: str
     labels: tuple[str, ...]
@@ -198,7 +198,7 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
 """By kind and labels, `cluster` left out: the help of each metric by its name."""
 
 CATALOGUE: Final = {
-    name: Described(name, kind, ("cluster", *labels), text)
+    name: MetricDescription(name, kind, ("cluster", *labels), text)
     for (kind, labels), rows in _HELP.items()
     for name, text in rows.items()
 }
@@ -358,7 +358,7 @@ class Metrics:
         self.gc_pause_seconds = self._collected.gc_seconds
         self.registry.register(self._collected)
 
-    def _make(self, described: Described) -> Counter | Gauge | Histogram:
+    def _make(self, described: MetricDescription) -> Counter | Gauge | Histogram:
         name, labels = f"watchrelay_{described.name}", described.labels[1:]
         if described.kind == "counter":
             return Counter(name, described.help, labels, registry=self.registry)

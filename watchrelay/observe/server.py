@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from watchrelay.observe import page
 from watchrelay.observe.connections import VIEWER_S, Connections
-from watchrelay.observe.live import Live, without_script
+from watchrelay.observe.live import LiveStatus, without_script
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.status import Readiness, State, StatusRegistry
@@ -40,7 +40,7 @@ class AdminServer:
         about: About | None = None,
     ) -> None:
         self._statuses, self._readiness, self._all_metrics = statuses, readiness, metrics
-        self._live = Live(statuses, readiness, about or About())
+        self._live = LiveStatus(statuses, readiness, about or About())
         self._connections = Connections()
         self._runner: web.AppRunner | None = None
 

@@ -19,7 +19,10 @@ from watchrelay.model.resources import compare
 from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, WatchFrom
 
 TRANSITIONS: dict[str, dict[str, str]] = {
-    "AwaitingList": {"Changed ListCompleted": "PublishingFirstSnapshot", "DrainBegun": "Draining"},
+    "AwaitingList": {
+        "StoreChanged ListCompleted": "PublishingFirstSnapshot",
+        "DrainBegun": "Draining",
+    },
     "PublishingFirstSnapshot": {
         "VersionReached ListCompleted": "PublishingFirstSnapshot",
         "MembersQueued": "Live",
@@ -40,8 +43,8 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Draining": {},
 }
 """Phase, events, the phases that follow; every other event changes nothing and has no effect,
-but `Changed` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A test holds it
-equal to what `step` does."""
+but `StoreChanged` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A test
+holds it equal to what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
 
@@ -150,7 +153,7 @@ def may_repair(phase: Phase) -> bool:
 # ---- events --------------------------------------------------------------------------------------
 
 
-class Changed(msgspec.Struct, frozen=True):
+class StoreChanged(msgspec.Struct, frozen=True):
     """The store changed, before the first list is complete."""
 
 
@@ -201,7 +204,7 @@ class DrainBegun(msgspec.Struct, frozen=True):
 
 
 Event = (
-    Changed
+    StoreChanged
     | ListCompleted
     | VersionReached
     | WatchAccepted
@@ -251,7 +254,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return phase, ()
         case _, DrainBegun():
             return Draining(frontier(phase) if may_send_heartbeat(phase) else None), ()
-        case AwaitingList(), Changed():
+        case AwaitingList(), StoreChanged():
             assert phase.log_mismatched, "a change before the first list was complete"
             return PublishingFirstSnapshot(), (Effect.BEGIN_FIRST_SNAPSHOT,)
         case AwaitingList(), ListCompleted(version=version):
@@ -272,7 +275,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
 def _listed(
     phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
-    version, held = event.version, phase.confirmation
+    version, confirmation = event.version, phase.confirmation
     known = (
         {phase.reached_version}
         if isinstance(phase, Live)
@@ -281,10 +284,10 @@ def _listed(
     effects: list[Effect] = []
     if any(compare(version, each) == -1 for each in known):
         effects.append(Effect.LOWER_FRONTIER)
-    if held != COMPLETE and event.confirmation is not None:
-        held = event.confirmation
+    if confirmation != COMPLETE and event.confirmation is not None:
+        confirmation = event.confirmation
         effects += [Effect.HEARTBEAT, Effect.BEGIN_WANTED_SNAPSHOT]
-    return Live(version, held), (*effects, Effect.REPAIR)
+    return Live(version, confirmation), (*effects, Effect.REPAIR)
 
 
 def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effect, ...]]:

@@ -35,10 +35,11 @@ class QueuedRecord(msgspec.Struct, gc=False):
     """One record of an object, without a sequence yet.
 
     `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
-    `value_hash` is that of the value as published. `replaces` is that of what the log holds for the
-    key before this record, None for nothing. `received_at_s` is monotonic, 0 for what no watch
-    event caused. `queued_bytes` counts towards the bound. `tombstone`: the null that follows a
-    delete with a value (formats with an envelope); a delete without a value is a null itself.
+    `value_hash` is that of the value as published. `replaced_hash` is that of what
+    the log holds for the key before this record, None for nothing. `received_at_s` is monotonic, 0
+    for what no watch event caused. `queued_bytes` counts towards the bound. `tombstone`: the
+    null that follows a delete with a value (formats with an envelope); a delete without a value is
+    a null itself.
     """
 
     key: bytes
@@ -47,7 +48,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     verb: Verb
     reason: Reason
     value_hash: int
-    replaces: int | None
+    replaced_hash: int | None
     version: str
     time_ms: int
     received_at_s: float
@@ -259,7 +260,7 @@ class PartitionQueue:
         items: list[QueuedRecord | QueuedMarker] = []
         records: list[WireRecord] = []
         markers: list[RenderedMarker] = []
-        held = wire = payload = 0
+        queued_bytes = wire = payload = 0
         render = encoder.object
         while waiting and len(records) != limit_records:
             item = waiting[0]
@@ -271,9 +272,9 @@ class PartitionQueue:
                 if wire + size > limit_bytes and records:
                     break
                 sequence += 1
-                if item.replaces is not None:
+                if item.replaced_hash is not None:
                     count -= 1
-                    digest -= item.replaces
+                    digest -= item.replaced_hash
                 if value is not None:
                     count += 1
                     digest += item.value_hash
@@ -291,7 +292,7 @@ class PartitionQueue:
                     item.trimmed,
                     item.tombstone,
                 )
-                held += item.queued_bytes
+                queued_bytes += item.queued_bytes
                 wire += size
                 payload += size - overhead + len(item.key)
             else:
@@ -309,7 +310,7 @@ class PartitionQueue:
         self.sequence, self.count, self.digest = sequence, count, digest & DIGEST_MASK
         if len(records) > len(markers):
             self.mean_bytes = max(256, (3 * self.mean_bytes + wire // len(records)) // 4)
-        return RenderedBatch(items, records, markers, start, held, payload)
+        return RenderedBatch(items, records, markers, start, queued_bytes, payload)
 
     def _marker(self, item: QueuedMarker, count: int, digest: int, seen_ms: int | None) -> Marker:
         kind, frontier = item.kind, item.frontier

@@ -16,7 +16,8 @@ class RecordSink(Protocol):
     def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> Any:
         """Append all records in order. `done` is called once, in a later step of the loop: with a
         Receipt when all are acknowledged, with a RecordTooLarge that has the offsets of what was
-        appended before, or with what ends the stream.
+        appended before, or with another error, which ends the
+        stream.
 
         Returns: what `withdraw` takes.
         """
@@ -39,7 +40,9 @@ class ControlLog(Protocol):
         highest_epoch: Callable[[], Awaitable[int]],
         transactional_id: str,
     ) -> int: ...
-    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None: ...
+    async def read_starting_point(
+        self, stream: str, partitions: int
+    ) -> dict[str, object] | None: ...
     def outclaimed(self, stream: str, epoch: int) -> bool: ...
     def newest_claims(self, stream: str) -> dict[str, int]: ...
     async def released(self, claims: Mapping[str, int], *, within_s: float) -> bool: ...

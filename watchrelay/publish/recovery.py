@@ -174,12 +174,12 @@ class LogRecovery:
             entry.packed = self._pack(value, entry.resource_version)
         self._values.clear()
 
-    def forget_deleted(self, before: str) -> None:
+    def forget_deleted(self, up_to: str) -> None:
         """Forget the deletes up to this version: no watch continues from an older one."""
         self.deleted = {
             key: version
             for key, version in self.deleted.items()
-            if compare(version, before) in {1, None}
+            if compare(version, up_to) in {1, None}
         }
 
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
@@ -241,10 +241,10 @@ class LogRecovery:
         if not comparable(version):
             self.ordered = False
             return
-        place, newest, listed = (len(version), version), self.newest_on_log, self.newest_of_lists
-        if place > (len(newest), newest):
+        order, newest, listed = _in_order(version), self.newest_on_log, self.newest_of_lists
+        if order > _in_order(newest):
             self.newest_on_log = version
-        if reason in _LIST_REASONS and place > (len(listed), listed):
+        if reason in _LIST_REASONS and order > _in_order(listed):
             self.newest_of_lists = version
 
     def _marker(self, marker: MarkerRecord) -> None:

@@ -21,7 +21,7 @@ JITTER = 0.1
 REQUESTS_MAX = 500
 """Requests that one index record names, so that it stays small; the next one names the others."""
 REQUESTS_WAITING = 10 * REQUESTS_MAX
-"""Requests that wait at most; of more, the oldest are not named."""
+"""At most this many requests wait for a snapshot; beyond that the oldest are dropped."""
 SCAN_KEYS = 4096
 """Keys examined in one step at most, 100 ns each."""
 MEMBERS_QUIET_BYTES = 256 * 1024
@@ -46,7 +46,7 @@ class Snapshot:
     ) -> None:
         self.id, self.began_at_s, self.requests = snapshot_id, began_at_s, requests
         self.objects = 0
-        self.place = 0
+        self.examined = 0
         """Number of keys examined, while any are left."""
         self._keys, self._partitions = keys, partitions
         self._begins: dict[int, int] = {}
@@ -57,7 +57,7 @@ class Snapshot:
     @property
     def unfinished(self) -> bool:
         """Whether keys are left to examine."""
-        return self.place < len(self._keys)
+        return self.examined < len(self._keys)
 
     @property
     def ready_to_end(self) -> bool:
@@ -81,7 +81,7 @@ class Snapshot:
             MEMBERS_BUSY_BYTES if now_s - self._last_change_at_s < QUIET_S else MEMBERS_QUIET_BYTES
         )
 
-    def chunk(
+    def queue_members(
         self,
         members: Container[bytes],
         get: Callable[[bytes], Entry | None],
@@ -93,7 +93,7 @@ class Snapshot:
         One cursor serves all partitions: keys are spread evenly, and end waits for the slowest
         partition anyway.
         """
-        keys, at = self._keys, self.place
+        keys, at = self._keys, self.examined
         stop = min(len(keys), at + SCAN_KEYS)
         while at < stop:
             key = keys[at]
@@ -103,9 +103,9 @@ class Snapshot:
                 queue(key, entry)
                 self.objects += 1
             at += 1
-        self.place = at
+        self.examined = at
         if at == len(keys):
-            self._keys, self.place = [], 0
+            self._keys, self.examined = [], 0
 
     def take_end(self) -> bool:
         """True once, when `ready_to_end`: end is to be queued on all partitions in one step."""

@@ -16,7 +16,7 @@ from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.publish.ports import GapReader
 
 PAUSE_MIN_S = 0.05
-"""So that one look serves the gaps of several partitions."""
+"""So that one check serves the gaps of several partitions."""
 PAUSE_MAX_S = 10.0
 """Where another process writes its own streams to the topic, gaps never end, and each check costs a
 consumer."""
@@ -92,15 +92,15 @@ class StaleRecordFinder:
         await asyncio.sleep(self._pause_s)
         self._wake.clear()
         gaps, self._gaps = self._gaps, []
-        stale, looked = dict[bytes, int](), False
-        for partition, start, stop, below, end in gaps:
+        stale, any_read = dict[bytes, int](), False
+        for partition, start, stop, next_sequence, end in gaps:
             ours: list[Decoded] = []
             for first, last in self._gap_reader.ranges_of_others(partition, start, stop):
-                looked = True
+                any_read = True
                 for _, record in await self._gap_reader.read(partition, first, last):
                     if record.epoch > self._epoch:
                         raise EpochAhead(self._stream, record.epoch, self._epoch)
-                    if record.epoch == self._epoch and record.sequence >= below:
+                    if record.epoch == self._epoch and record.sequence >= next_sequence:
                         ours = ours or [
                             each for _, each in await self._gap_reader.read(partition, stop, end)
                         ]
@@ -111,5 +111,7 @@ class StaleRecordFinder:
                     elif isinstance(record, ObjectRecord):
                         stale[record.key] = partition
         self._gaps_checked += len(gaps)
-        self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else PAUSE_MIN_S
+        self._pause_s = (
+            min(PAUSE_MAX_S, self._pause_s * 2) if any_read and not stale else PAUSE_MIN_S
+        )
         return stale

@@ -48,9 +48,10 @@ class StreamQueues:
 
     Args:
         partitions: Those that are written.
-        raw_bytes: Up to here values are kept as they came; beyond, they are unpacked again.
-        packed_max: An entry whose packed value is not larger is published whole, unless a part of
-            it was published before. Bytes.
+        raw_bytes: Up to this size of the queues, values are kept as they came; beyond it they are
+            unpacked from the entry when they are sent.
+        packed_max: An entry whose packed value is not larger is published whole, unless a part
+            of it was published before. Bytes.
         tombstones: A delete has a value in this format; a tombstone follows as its own record.
         bound_bytes: The size at which the fullest partitions give up their queues; None: never.
         overflown: Called when a partition's queue became a set of dirty keys.
@@ -88,8 +89,8 @@ class StreamQueues:
         """Objects that a previous writer published in part: the store, too, holds only that
         part."""
         self.published_parts: dict[bytes, tuple[int, int]] = {}
-        """Objects that this writer published in part: the hash of the whole, and of that part. With
-        another hash of the whole it is another state."""
+        """Objects that this writer published in part: the hash of the object, and that of the
+        part. Where the object has another hash by now, it is another state."""
         self.packed_max, self._raw_bytes, self._oversize = packed_max, raw_bytes, oversize
         self._tombstones = tombstones
         self._bound_bytes, self._overflown = bound_bytes, overflown
@@ -142,11 +143,11 @@ class StreamQueues:
             queue.difference_unconfirmed = isinstance(recovered.decision, ListAndDiff)
         self.trimmed = dict(recovered.trimmed)
 
-    def published_hash(self, key: bytes, whole: int) -> int:
+    def published_hash(self, key: bytes, object_hash: int) -> int:
         """The hash with which the state of this hash is on the log: of the part, where only that
         was published."""
         part = self.published_parts.get(key)
-        return part[1] if part is not None and part[0] == whole else whole
+        return part[1] if part is not None and part[0] == object_hash else object_hash
 
     # ---- changes, snapshots, repairs -------------------------------------------------------------
 
@@ -165,11 +166,11 @@ class StreamQueues:
         for change in changes:
             key, entry = change.key, change.entry
             if type(change) is Upserted:
-                replaces, value, value_hash = change.replaces, change.value, entry.hash
+                replaced_hash, value, value_hash = change.replaced_hash, change.value, entry.hash
                 trimmed: Trimmed = ""
-                verb: Verb = "modified" if replaces is not None else "added"
+                verb: Verb = "modified" if replaced_hash is not None else "added"
                 if unpublished or self.published_parts or self.trimmed:
-                    replaces, verb = self._replaced_hash_and_verb(key, replaces)
+                    replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
                 packed = len(entry.packed)
                 if packed > packed_max:
                     value, trimmed, value_hash = self._fit(key, value, entry, None)
@@ -183,7 +184,7 @@ class StreamQueues:
                     verb,
                     reason,
                     value_hash,
-                    replaces,
+                    replaced_hash,
                     entry.resource_version,
                     time_ms,
                     received_at_s,
@@ -205,31 +206,33 @@ class StreamQueues:
         if self._bound_bytes is not None and self.queued_bytes > self._bound_bytes:
             self._conflate_fullest(self._bound_bytes)
 
-    def _take_published_hash(self, key: bytes, whole: int | None) -> int | None:
+    def _take_published_hash(self, key: bytes, object_hash: int | None) -> int | None:
         """The hash of what the log holds of an object before the record that is about to be queued;
         None for nothing. From here on the key does not count as unpublished."""
         if key in self.unpublished:
             self.unpublished.discard(key)
             self.withheld.discard(key)
             return None
-        return None if whole is None else self.published_hash(key, whole)
+        return None if object_hash is None else self.published_hash(key, object_hash)
 
-    def _replaced_hash_and_verb(self, key: bytes, whole: int | None) -> tuple[int | None, Verb]:
+    def _replaced_hash_and_verb(
+        self, key: bytes, object_hash: int | None
+    ) -> tuple[int | None, Verb]:
         """The hash of what the log holds of an object with a new state, and the verb of that."""
-        replaces = self._take_published_hash(key, whole)
+        replaced_hash = self._take_published_hash(key, object_hash)
         self._forget(key)
-        is_new = whole is None or (replaces is None and key not in self.mismatched_keys)
-        return replaces, "added" if is_new else "modified"
+        is_new = object_hash is None or (replaced_hash is None and key not in self.mismatched_keys)
+        return replaced_hash, "added" if is_new else "modified"
 
     def _queue_removal(
         self, change: Removed, reason: Reason, time_ms: int, received_at_s: float
     ) -> None:
         """Queue a delete; also of what this epoch did not publish, for an earlier one may have."""
         key, entry, version = change.key, change.entry, change.resource_version
-        replaces = self._take_published_hash(key, entry.hash)
+        replaced_hash = self._take_published_hash(key, entry.hash)
         self._forget(key)
         deletion = QueuedRecord(
-            key, entry, None, "deleted", reason, 0, replaces, version, time_ms, received_at_s
+            key, entry, None, "deleted", reason, 0, replaced_hash, version, time_ms, received_at_s
         )
         self._append(self.by_partition[entry.partition], *self._with_tombstone(deletion))
 
@@ -265,14 +268,16 @@ class StreamQueues:
         """The records of a deleted object."""
         if not self._tombstones:
             return [deletion]
-        return [deletion, replace(deletion, replaces=None, received_at_s=0.0, tombstone=True)]
+        return [deletion, replace(deletion, replaced_hash=None, received_at_s=0.0, tombstone=True)]
 
     def push_member(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
-        replaces = self._take_published_hash(key, entry.hash)
-        verb: Verb = "added" if replaces is None and key not in self.mismatched_keys else "read"
+        replaced_hash = self._take_published_hash(key, entry.hash)
+        verb: Verb = (
+            "added" if replaced_hash is None and key not in self.mismatched_keys else "read"
+        )
         self.by_partition[entry.partition].members_since_batch += 1
-        self._queue_object(key, entry, verb, "snapshot", replaces, time_ms)
+        self._queue_object(key, entry, verb, "snapshot", replaced_hash, time_ms)
 
     def _queue_object(
         self,
@@ -280,15 +285,17 @@ class StreamQueues:
         entry: Entry,
         verb: Verb,
         reason: Reason,
-        replaces: int | None,
+        replaced_hash: int | None,
         time_ms: int,
         received_at_s: float = 0.0,
     ) -> None:
-        """Queue the present state of an object that the store holds. `replaces` None: the log holds
-        nothing of it, so a part that was published earlier is not reused."""
+        """Queue the present state of an object that the store holds. `replaced_hash` None: the log
+        holds nothing of it, so a part that was published earlier is not reused."""
         self.not_in_snapshot.discard(key)
-        whole, part = self.published_parts.pop(key, (0, 0))
-        published = part if part and replaces is not None and whole == entry.hash else None
+        object_hash, part = self.published_parts.pop(key, (0, 0))
+        published = (
+            part if part and replaced_hash is not None and object_hash == entry.hash else None
+        )
         value, trimmed, value_hash = None, self.trimmed.get(key, ""), entry.hash
         if published is not None or len(entry.packed) > self.packed_max:
             value, less, value_hash = self._fit(key, None, entry, published)
@@ -301,7 +308,7 @@ class StreamQueues:
             verb,
             reason,
             value_hash,
-            replaces,
+            replaced_hash,
             entry.resource_version,
             time_ms,
             received_at_s,
@@ -403,8 +410,8 @@ class StreamQueues:
         assert isinstance(item, QueuedRecord)
         key, old, new = item.key, item.value_hash, content_hash(item.key, value)
         for later in queue.later(index + 1, key):
-            if later.replaces == old:
-                later.replaces = new
+            if later.replaced_hash == old:
+                later.replaced_hash = new
             if later.entry is not item.entry or later.verb == "deleted" or later.value_hash != old:
                 break
             later.value, later.value_hash, later.trimmed = value, new, trimmed
@@ -427,7 +434,9 @@ class StreamQueues:
             the deletion of what the log holds.
         """
         item = queue.waiting[index]
-        if type(item) is not QueuedRecord or (item.verb == "deleted" and item.replaces is not None):
+        if type(item) is not QueuedRecord or (
+            item.verb == "deleted" and item.replaced_hash is not None
+        ):
             return False
         del queue.waiting[index]
         self._account(item, -1)
@@ -435,8 +444,8 @@ class StreamQueues:
             return True
         key = item.key
         if (later := next(queue.later(index, key), None)) is not None:
-            if later.replaces == item.value_hash:
-                later.replaces = None
+            if later.replaced_hash == item.value_hash:
+                later.replaced_hash = None
                 if later.verb != "deleted" and key not in self.mismatched_keys:
                     later.verb = "added"
         elif queue.dirty is None or (dirty_key := queue.dirty.get(key)) is None:
@@ -445,15 +454,15 @@ class StreamQueues:
             self.withheld.add(key)
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
-        if item.replaces is not None:
+        if item.replaced_hash is not None:
             reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
             cost = RECORD_COST_BYTES
             deletion = replace(
                 item, value=None, verb="deleted", reason=reason, value_hash=0, queued_bytes=cost
             )
             deletion.trimmed = ""
-            for place, each in enumerate(self._with_tombstone(deletion), index):
-                queue.waiting.insert(place, each)
+            for at, each in enumerate(self._with_tombstone(deletion), index):
+                queue.waiting.insert(at, each)
                 self._account(each)
         return True
 
@@ -471,8 +480,8 @@ class StreamQueues:
                 rest.append(change)
                 continue
             removed = change.resource_version if isinstance(change, Removed) else None
-            whole = change.replaces if isinstance(change, Upserted) else entry.hash
-            published = self._take_published_hash(key, whole)
+            object_hash = change.replaced_hash if isinstance(change, Upserted) else entry.hash
+            published = self._take_published_hash(key, object_hash)
             must_publish = published is None and (
                 key in self.mismatched_keys or removed is not None
             )
@@ -516,7 +525,7 @@ class StreamQueues:
             if type(item) is not QueuedRecord:
                 self.queued_records -= 1
                 continue
-            key, uid, published = item.key, item.entry.uid, item.replaces
+            key, uid, published = item.key, item.entry.uid, item.replaced_hash
             if item.reason == "healed" and key in self.withheld:
                 queue.waiting.append(item)
                 continue
@@ -576,11 +585,11 @@ class StreamQueues:
     ) -> int:
         """Queue what leads from the published state of `key` to `entry`; returns the number of
         states that got a record."""
-        replaces, received_at_s = dirty_key.hash, dirty_key.received_at_s
-        same = replaces is not None and entry is not None and entry.uid == dirty_key.uid
+        replaced_hash, received_at_s = dirty_key.hash, dirty_key.received_at_s
+        same = replaced_hash is not None and entry is not None and entry.uid == dirty_key.uid
         records = 0
         if not same and (
-            replaces is not None or (dirty_key.must_publish and dirty_key.deleted_version)
+            replaced_hash is not None or (dirty_key.must_publish and dirty_key.deleted_version)
         ):
             present = queue.frontier if entry is None else entry.resource_version
             absent = Entry(dirty_key.uid, "", 0, queue.partition, b"")
@@ -592,18 +601,26 @@ class StreamQueues:
                 "deleted",
                 "conflated",
                 0,
-                replaces,
+                replaced_hash,
                 version,
                 time_ms,
                 received_at_s,
             )
             self._append(queue, *self._with_tombstone(deletion))
             records = 1
-        if entry is not None and not (same and self.published_hash(key, entry.hash) == replaces):
+        if entry is not None and not (
+            same and self.published_hash(key, entry.hash) == replaced_hash
+        ):
             is_new = not same and (records == 1 or key not in self.mismatched_keys)
             verb: Verb = "added" if is_new else "modified"
             self._queue_object(
-                key, entry, verb, "conflated", replaces if same else None, time_ms, received_at_s
+                key,
+                entry,
+                verb,
+                "conflated",
+                replaced_hash if same else None,
+                time_ms,
+                received_at_s,
             )
             return records + 1
         if dirty_key.must_publish and not records:

@@ -25,12 +25,12 @@ class FlushTimer:
         self._reads: list[Callable[[], None]] = []
         self._armed = False
 
-    def flush(self, flush: Callable[[], None]) -> None:
+    def at_flush(self, flush: Callable[[], None]) -> None:
         """Call `flush` at the next flush time; soon, when the last one is long past."""
         self._flushes.append(flush)
         self._arm()
 
-    def read(self, read: Callable[[], None]) -> None:
+    def before_flush(self, read: Callable[[], None]) -> None:
         """Call `read`, which lets a transport read again, ahead of the next flushes."""
         self._reads.append(read)
         self._arm()
@@ -80,7 +80,7 @@ class FlushTrigger:
         """Flush at the next common flush time."""
         if not (self._soon or self._now):
             self._soon = True
-            self._timer.flush(self._due)
+            self._timer.at_flush(self._due)
 
     def pending(self) -> bool:
         """Whether a flush follows at once anyway."""
@@ -113,10 +113,10 @@ class HeartbeatInterval:
         for until_s in [*self._sleeping]:
             self._wake(until_s)
 
-    def next_s(self, now_s: float, place: float) -> float:
-        """The first heartbeat after `now_s`, monotonic. Streams with the same `place`, 0 to 1, send
-        theirs together."""
-        heartbeat_at_s = (now_s // self.interval_s + place) * self.interval_s
+    def next_s(self, now_s: float, slot: float) -> float:
+        """The first heartbeat after `now_s`, monotonic. Streams with the same `slot`, a
+        share of the interval from 0 to 1, send theirs together."""
+        heartbeat_at_s = (now_s // self.interval_s + slot) * self.interval_s
         while heartbeat_at_s <= now_s:
             heartbeat_at_s += self.interval_s
         return heartbeat_at_s

@@ -9,7 +9,7 @@ from watchrelay.contract.records import Trimmed
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KEPT = ("apiVersion", "kind", "metadata")
-_NAMED = (
+_METADATA_OF_SMALLEST = (
     "name",
     "namespace",
     "uid",
@@ -35,9 +35,9 @@ def packed_max(message_bytes: int) -> int:
 def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
     """The largest form of the object that compresses to `fits_bytes`: whole (""), without some
     fields, or a stub; the smallest where none does."""
-    squeeze = zstandard.ZstdCompressor(level=1).compress
+    compress = zstandard.ZstdCompressor(level=1).compress
     part: tuple[bytes, Trimmed] = (value, "")
-    while len(squeeze(part[0])) > fits_bytes and (smaller := next_smaller(*part)) is not None:
+    while len(compress(part[0])) > fits_bytes and (smaller := next_smaller(*part)) is not None:
         part = smaller
     return part
 
@@ -52,7 +52,7 @@ def next_smaller(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None
             steps.append((without_fields(value), "fields"))
         if trimmed != "stub":
             steps.append((stub(value), "stub"))
-        steps.append((stub(value, named_only=True), "stub"))
+        steps.append((stub(value, names_only=True), "stub"))
     except RecursionError:
         return None
     return next((step for step in steps if len(step[0]) < len(value)), None)
@@ -65,7 +65,7 @@ def without_fields(value: bytes) -> bytes:
         metadata = _decode(fields["metadata"])
         metadata.pop("managedFields", None)
         held = metadata.get("annotations")
-        # some aggregated server may send null, or worse
+        # an aggregated API server may send null, or another type
         if held is not None and memoryview(held)[0] == _MAP:
             annotations = _decode(held)
             if annotations.pop(LAST_APPLIED, None) is not None:
@@ -74,12 +74,14 @@ def without_fields(value: bytes) -> bytes:
     return _encode(fields)
 
 
-def stub(value: bytes, *, named_only: bool = False) -> bytes:
-    """The object's metadata alone; `named_only`: only its names, uid, versions and timestamps."""
+def stub(value: bytes, *, names_only: bool = False) -> bytes:
+    """The object's metadata alone; `names_only`: only its names, uid, versions and timestamps."""
     fields = {name: raw for name, raw in _decode(value).items() if name in _KEPT}
-    if named_only and "metadata" in fields:
+    if names_only and "metadata" in fields:
         metadata = {
-            name: raw for name, raw in _decode(fields["metadata"]).items() if name in _NAMED
+            name: raw
+            for name, raw in _decode(fields["metadata"]).items()
+            if name in _METADATA_OF_SMALLEST
         }
         fields["metadata"] = msgspec.Raw(_encode(metadata))
     return _encode(fields)

@@ -52,7 +52,7 @@ EARLY_HEARTBEAT_S = 0.5
 """From the moment when a resumed watch is accepted to its early heartbeat: a server whose history
 has expired sends its 410 within this time."""
 RELEASE_WAIT_S = 1.0
-"""How long a writer that takes over waits for the last records of a living one
+"""How long a writer that takes over waits for the last records of a running one
 (docs/record-contract.md, section 4)."""
 HEARTBEAT_SLOTS = 10
 """Streams send heartbeats in this many groups: one produce request serves many heartbeats, yet not
@@ -126,7 +126,7 @@ class StreamWriter:
             oversize=self._oversize.fit,
             tombstones=spec.format != "cloudevents",
             bound_bytes=queue_bytes if conflate else None,
-            overflown=self._overflown,
+            overflown=self._on_overflow,
         )
         self._backpressure = Backpressure(
             self._queues,
@@ -176,11 +176,11 @@ class StreamWriter:
         if not changes or isinstance(self._phase, Draining):
             return
         if isinstance(self._phase, AwaitingList):
-            self._handle(machine.Changed())
+            self._handle(machine.StoreChanged())
         self._queues.push(
             changes, reason=reason, time_ms=self._wall_ms(), received_at_s=received_at_s
         )
-        self._wake()
+        self._request_flush()
 
     def synced(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; the first one begins the first snapshot
@@ -230,7 +230,9 @@ class StreamWriter:
         assert self._encoder is None, "a writer claims once"
         stream, queues = self.spec.id, self._queues
         if not recreated:
-            self._starting_point = await self._control.origin(stream, self.spec.partitions)
+            self._starting_point = await self._control.read_starting_point(
+                stream, self.spec.partitions
+            )
         description, starting_point = self.spec.description, self._starting_point
         former = self._control.newest_claims(stream) if awaits_release else {}
         self._epoch = await self._control.claim(
@@ -248,7 +250,7 @@ class StreamWriter:
         if self._transactions is not None:
             await self._transactions.begin(self._epoch)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
-        await self._in_group(self._send_claim_markers)
+        await self._run_tasks(self._send_claim_markers)
         if self._gap_reader is not None:
             checked = {
                 queue.partition: queue.claim_marker_offset + 1 for queue in queues.partitions
@@ -306,7 +308,7 @@ class StreamWriter:
         """
         assert self._encoder is not None, "run before claim"
         try:
-            await self._in_group(self._start)
+            await self._run_tasks(self._start)
         finally:
             self._phase = Draining()
             self._metrics.snapshot_running.set(0)
@@ -340,7 +342,7 @@ class StreamWriter:
         self._flush()
         tasks.create_task(self._send_all(), name=f"claim {self.spec.id}")
 
-    async def _in_group(self, start: Callable[[asyncio.TaskGroup], None]) -> None:
+    async def _run_tasks(self, start: Callable[[asyncio.TaskGroup], None]) -> None:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 start(self._tasks)
@@ -357,7 +359,7 @@ class StreamWriter:
             self._deliveries.clear()
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Perform a step that is nobody's task; what it raises ends the stream's tasks."""
+        """Perform a step outside of any task; an exception of it ends the stream's tasks."""
         if self._tasks is not None:
             try:
                 step()
@@ -365,7 +367,7 @@ class StreamWriter:
                 self._spawn(_raise(error), "failure")
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
-        """Have a task do it, unless the tasks are ending already."""
+        """Run `work` as a task of the stream, unless its tasks are ending already."""
         assert self._tasks is not None, "work comes while the tasks run"
         try:
             self._tasks.create_task(work, name=f"{name} {self.spec.id}")
@@ -414,10 +416,11 @@ class StreamWriter:
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
-            # No `await` in between: the snapshot may end from here on, behind the repairs.
+            # No `await` in between: the snapshot may end from here on, after the repairs.
             self._pending_repairs |= await finder.stale_keys()
             self._repair_keys()
-            self._wake()  # also with nothing to repair: a snapshot may have waited for this check
+            # also with nothing to repair: a snapshot may have waited for this check
+            self._request_flush()
 
     def _repair_keys(self) -> None:
         """Publish the true state of the keys found stale, if the phase permits it."""
@@ -429,11 +432,11 @@ class StreamWriter:
             self._queues.repair(key, self._state.get(key), partition, time_ms=now_ms)
         log.info("repairing stale records", extra={"stream": self.spec.id, "objects": len(pending)})
         pending.clear()
-        self._wake()
+        self._request_flush()
 
     # ---- flushing --------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def _request_flush(self) -> None:
         """Have what is queued flushed: at once if it is much, else at the next common flush."""
         if self._flush_trigger.pending() or self._tasks is None:
             return
@@ -479,7 +482,7 @@ class StreamWriter:
         if queues.empty:
             self._backpressure.progressed()
 
-    def _overflown(self) -> None:
+    def _on_overflow(self) -> None:
         """Void the running snapshot: a partition's queue became a set of dirty keys."""
         self._reporter.overflown(self._queues, self._now_s())
         snapshot = self._snapshot
@@ -525,7 +528,7 @@ class StreamWriter:
         if queue.outstanding is not None:
             self._send(queue, queue.outstanding)
         elif queue.waiting or self._snapshot is not None or queue.dirty is not None:
-            self._wake()
+            self._request_flush()
 
     def _is_outclaimed(self) -> bool:
         return self._control.outclaimed(self.spec.id, self._epoch) and not self._may_finish()
@@ -560,11 +563,11 @@ class StreamWriter:
     # ---- markers and snapshots -------------------------------------------------------------------
 
     async def _heartbeat_forever(self) -> None:
-        place = zlib.crc32(self.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS
+        slot = zlib.crc32(self.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS
         interval = self._heartbeat_interval
         while True:
             now_s = self._now_s()
-            heartbeat_at_s = until_s = interval.next_s(now_s, place)
+            heartbeat_at_s = until_s = interval.next_s(now_s, slot)
             if self._may_snapshot() and (wait_s := self._schedule.wait_s(now_s)) is not None:
                 until_s = min(heartbeat_at_s, now_s + max(wait_s, 0.01))
             await interval.sleep(now_s, until_s)
@@ -579,7 +582,7 @@ class StreamWriter:
         if machine.may_send_heartbeat(self._phase):
             frontier = machine.frontier(self._phase)
             self._queues.heartbeat(frontier=frontier, time_ms=self._wall_ms())
-            self._wake()
+            self._request_flush()
 
     def _may_snapshot(self) -> bool:
         idle = self._snapshot is None and not self._queues.conflating
@@ -615,19 +618,19 @@ class StreamWriter:
         self._metrics.snapshot_running.set(1)
         extra = {"stream": self.spec.id, "snapshot": snapshot.id, "objects": len(keys)}
         log.info("snapshot started", extra=extra)
-        self._wake()
+        self._request_flush()
 
     def _step_snapshot(self) -> None:
         """Queue the next members of the running snapshot as far as there is room, or its end."""
         snapshot, queues = self._snapshot, self._queues
         if snapshot is None or isinstance(self._phase, Draining):
             return
-        now_ms, partitions, place = self._wall_ms(), queues.by_partition, snapshot.place
+        now_ms, partitions, examined = self._wall_ms(), queues.by_partition, snapshot.examined
         # the other half is left for live events: an overflow would abandon the snapshot
         room_bytes = self._queue_bytes // 2
         if snapshot.unfinished and queues.queued_bytes <= room_bytes:
             members_bytes = snapshot.members_bytes(self._now_s(), queues.object_records)
-            snapshot.chunk(
+            snapshot.queue_members(
                 queues.not_in_snapshot,
                 self._state.get,
                 lambda partition: (
@@ -640,7 +643,7 @@ class StreamWriter:
                 # a step that only passed keys over: no receipt will wake us
                 self._flush_trigger.now()
         self._backpressure.snapshot_stepped(
-            unfinished=snapshot.unfinished, moved=snapshot.place != place
+            unfinished=snapshot.unfinished, moved=snapshot.examined != examined
         )
         repaired = self._stale_finder is None or self._stale_finder.may_end(
             snapshot.id, ready_to_end=snapshot.ready_to_end

@@ -229,14 +229,14 @@ class Store:
             if entry is held:
                 applied.suppressed += 1
                 continue
-            replaces = None
+            replaced_hash = None
             if held is not None:
                 if held.uid == entry.uid:
-                    replaces = held.hash
+                    replaced_hash = held.hash
                 else:
                     changes.append(Removed(key, held, entry.resource_version))
             entries[key] = entry
-            changes.append(Upserted(key, entry, replaces, value))
+            changes.append(Upserted(key, entry, replaced_hash, value))
         for change in changes if self._unconfirmed else ():
             self._unconfirmed.pop(change.key, None)
         if len(entries) >= self._train_at and not self._packer.trained:
@@ -374,8 +374,8 @@ class Store:
         for key, new in listed.items():
             old = held.get(key)
             if new is not old:
-                replaces = old.hash if old is not None and old.uid == new.uid else None
-                changes.append(Upserted(key, new, replaces, None))
+                replaced_hash = old.hash if old is not None and old.uid == new.uid else None
+                changes.append(Upserted(key, new, replaced_hash, None))
                 replaced.missed += 1
         return replaced
 

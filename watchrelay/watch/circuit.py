@@ -85,7 +85,7 @@ class CircuitBreaker:
         self.state: Closed | Open | HalfOpen = Closed()
         self.trips = 0
         """The generation of permits: one more for each failure of the server and each watch that
-        broke. The failure of a request with an older permit is no news."""
+        broke. The failure of a request with an older permit is ignored."""
         self.first_in_row = False
         """The newest trip is the first of a row."""
 

@@ -143,16 +143,16 @@ class Watcher:
                     self.state = state
                     event = await self._act(commands[-1], admission, blocked_s)
                     # frames that `_take` took during the read have advanced self.state
-                    before, now_s = self.state, loop.time()
-                    assert before is not None
-                    state, commands = machine.step(self._rules, before, event, now_s)
+                    previous, now_s = self.state, loop.time()
+                    assert previous is not None
+                    state, commands = machine.step(self._rules, previous, event, now_s)
                     if not (
                         type(event) is machine.FramesReceived
-                        and type(before) is machine.Watching
+                        and type(previous) is machine.Watching
                         and type(state) is machine.Watching
                     ):
                         self._refresh_server_version()
-                        self._reporter.stepped(before, event, state, now_s)
+                        self._reporter.stepped(previous, event, state, now_s)
             finally:
                 await self._close()
                 self._reporter.stopped()
@@ -224,15 +224,15 @@ class Watcher:
     def _take(self, frames: list[Frame]) -> bool:
         """Perform the step of these frames while `_read` waits for them, if the watch goes on as
         before and nothing is waited for. False: nothing was done."""
-        before = self.state
-        if type(before) is not machine.Watching or not self._outlet.ready():
+        previous = self.state
+        if type(previous) is not machine.Watching or not self._outlet.ready():
             return False
         now_s = asyncio.get_running_loop().time()
         event = machine.FramesReceived(frames, now_s)
-        state, commands = machine.step(self._rules, before, event, now_s)
+        state, commands = machine.step(self._rules, previous, event, now_s)
         # the same context object: nothing was skipped, reported or begun, so the commands are
         # deliveries of the watch alone, and the deadline of `_read` only moves to a later time
-        if type(state) is not machine.Watching or state.context is not before.context:
+        if type(state) is not machine.Watching or state.context is not previous.context:
             return False
         self._reporter.received(frames)
         for command in commands[:-1]:

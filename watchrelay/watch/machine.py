@@ -147,11 +147,12 @@ CHECK_DISCOVERY_S = 30.0
 # ---- what follows a wait or a failure ------------------------------------------------------------
 
 ListCause = Literal[
-    "first", "expired", "behind", "undecodable", "suspicious", "consistency", "restored",
+    "first", "expired", "version_too_large", "undecodable", "suspicious", "consistency", "restored",
     "returned", "refused", "resumed", "continue",
 ]  # fmt: skip
-"""Why a list is made, a field of the log line. `expired`: the history is lost (410). `behind`: the
-server does not have our version yet. `refused`: it did not accept the version of the watch.
+"""Why a list is made, a field of the log line. `expired`: the history is lost (410).
+`version_too_large`: the server does not have our version yet. `refused`: it did not accept the
+version of the watch.
 `undecodable`: an object of the watch could not be decoded. `suspicious`: the former list lost most
 objects. `consistency`: `relistInterval` has passed, and the watch may have missed changes.
 `restored`: the server was restored from a backup. `returned`: the resource is served again.
@@ -245,7 +246,7 @@ class Watching(msgspec.Struct, frozen=True):
     `cursor` is the version of everything delivered so far. `idle_timeout_s` is how long the watch
     may be silent; where that of `query` is not longer, the source ends the read, and the loop needs
     no deadline. `silent_since_s` is when the newest frame came, when the watch was opened, or when
-    a check found its silence right; `objects` and `frames_received` count what came.
+    a check showed that nothing was missed; `objects` and `frames_received` count what came.
 
     `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "checked":
     it was made, and after `idle_timeout_s` of silence the watch counts as frozen.
@@ -273,8 +274,8 @@ class Watching(msgspec.Struct, frozen=True):
 
 
 class NotServed(msgspec.Struct, frozen=True):
-    """The collection answered 404: discovery is asked now and then whether it is served. The
-    request itself is retried at `retry_at_s`."""
+    """The collection answered 404: every `CHECK_DISCOVERY_S` discovery is asked whether it
+    is served. The request itself is retried at `retry_at_s`."""
 
     context: StreamContext
     goal: ListGoal | None
@@ -750,10 +751,10 @@ def _initial_events(
 
 
 def _end_bookmark(
-    rules: WatchRules, state: StreamingList, mark: Bookmark, rest: tuple[Frame, ...], at_s: float,
-    commands: list[Command], now_s: float,
+    rules: WatchRules, state: StreamingList, bookmark: Bookmark, rest: tuple[Frame, ...],
+    at_s: float, commands: list[Command], now_s: float,
 ) -> Step:  # fmt: skip
-    version, goal = mark.resource_version, state.goal
+    version, goal = bookmark.resource_version, state.goal
     if not watchable(version):
         error = Interrupted("the initial-events-end bookmark has no usable resourceVersion")
         return _streaming_list_incomplete(rules, state, error, now_s)
@@ -1103,7 +1104,7 @@ def _after_error(
             return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):
             pass
-        case _ if isinstance(error, NEEDS_OPERATOR):
+        case _ if isinstance(error, NOT_CURED_BY_RETRY):
             context, delay_s = context.retry_slowly(rules, error, now_s)
             delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
             return wait(context, goal, error, now_s + delay_s, wakeable=True)
@@ -1111,7 +1112,9 @@ def _after_error(
     return wait(context, goal, error, now_s + delay_s)
 
 
-NEEDS_OPERATOR = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
+NOT_CURED_BY_RETRY = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
+"""Retried at the slow delays of `context.SLOW_DELAYS`, and logged as "operator action required".
+Which of them the status shows as waiting for an operator, `reporting.py` decides."""
 
 
 def _forbidden(
@@ -1139,22 +1142,22 @@ def _history_lost(
     """The requested version cannot be served: make a list that is not older than it; where that
     failed, or too soon after the last time, one without a version."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
-    behind = isinstance(error, VersionTooLarge)
+    too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
-    cause: ListCause = "behind" if behind else "expired"
+    cause: ListCause = "version_too_large" if too_large else "expired"
     if isinstance(error, Invalid):
         cause = "refused"
     relist = ListGoal(
         cause,
         most_recent=goal is not None or repeated or cause != "expired",
         accept_any_size=goal is not None and goal.accept_any_size,
-        by_content=behind or (goal is not None and goal.by_content),
+        by_content=too_large or (goal is not None and goal.by_content),
     )
     context = replace(context, history_lost_at_s=now_s, history_lost=True)
     if (repeated or goal is not None) and not had_minimum:
         context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-        return wait(context, relist, error, now_s + max(delay_s, 1.0 if behind else 0.0))
-    if behind:
+        return wait(context, relist, error, now_s + max(delay_s, 1.0 if too_large else 0.0))
+    if too_large:
         delay_s = clamp_retry_after(error.retry_after_s) or 1.0
         return wait(context, relist, error, now_s + delay_s)
     return _begin_at_once(rules, context, relist, error, now_s)

@@ -68,16 +68,16 @@ class WatchReporter:
         self._set_state(self._status_state(state))
 
     def stepped(
-        self, before: machine.State, event: machine.Event, after: machine.State, now_s: float
+        self, previous: machine.State, event: machine.Event, after: machine.State, now_s: float
     ) -> None:
         """A step other than frames of an open watch."""
         self._state, self._status.list_due = after, _wants_list(after)
         expired = _has_expired(event)
-        if machine.needs_list_slot(before) and not _continues_list(event, after):
+        if machine.needs_list_slot(previous) and not _continues_list(event, after):
             self._metrics.list_total["expired" if expired else "error"].inc()
             self._list_began_at_s = None
-        if isinstance(before, machine.Watching | machine.StreamingList) and _watch_is_over(after):
-            self._watch_ended(before, event, now_s, expired=expired)
+        if isinstance(previous, machine.Watching | machine.StreamingList) and _watch_is_over(after):
+            self._watch_ended(previous, event, now_s, expired=expired)
         if isinstance(event, machine.ListFinished) and event.accepted:
             self._listed(now_s)
         if isinstance(event, machine.PageReceived):
@@ -90,16 +90,16 @@ class WatchReporter:
 
     def _watch_ended(
         self,
-        before: machine.Watching | machine.StreamingList,
+        previous: machine.Watching | machine.StreamingList,
         event: machine.Event,
         now_s: float,
         *,
         expired: bool,
     ) -> None:
-        lived_s, watching = now_s - before.opened_at_s, isinstance(before, machine.Watching)
+        lived_s, watching = now_s - previous.opened_at_s, isinstance(previous, machine.Watching)
         reason = "gone" if expired else "error"
         if isinstance(event, machine.WatchEnded):
-            reason = "timeout" if watching and lived_s >= before.query.timeout_s - 1 else "eof"
+            reason = "timeout" if watching and lived_s >= previous.query.timeout_s - 1 else "eof"
         elif watching and _watched_to_the_end(event):
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
@@ -246,7 +246,7 @@ class WatchReporter:
         }
         if error.reason == self._last_reason:
             log.debug("stream error; retrying", extra=extra)
-        elif isinstance(error, machine.NEEDS_OPERATOR) and at_s is not None:
+        elif isinstance(error, machine.NOT_CURED_BY_RETRY) and at_s is not None:
             log.error("operator action required; retrying", extra=extra)
         else:
             log.warning("stream error; retrying", extra=extra)

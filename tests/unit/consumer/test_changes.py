@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchrelay.consumer import Change, ObjectUnreadable
-from watchrelay.consumer.changes import Problem, Problems
+from watchrelay.consumer.changes import Problem, ReadProblems
 from watchrelay.contract.wire import Position
 
 
@@ -39,7 +39,7 @@ def test_a_value_that_is_no_json_is_an_error_that_names_the_object_and_its_bytes
 
 
 def test_problems_are_counted_each_once_and_never_grow_without_bound() -> None:
-    problems = Problems()
+    problems = ReadProblems()
     for number in range(1000):
         problems.add(Problem("foreign", "t", 0, number, "no headers"))
     assert [(each.count, each.offset) for each in problems.all()] == [(1000, 0)]

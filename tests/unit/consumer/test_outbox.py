@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from watchrelay.consumer.changes import Saved, Why
 from watchrelay.consumer.partitions import (
     FOLD_CHANGES,
-    Cause,
+    ChangeCause,
     Item,
     Outbox,
     PartitionReplica,
@@ -24,8 +24,8 @@ def held(value: int) -> Held:
     return Held(b"%d" % value, value, "u", str(value), 1, value)
 
 
-def cause(offset: int, reason: Why = "watch") -> Cause:
-    return Cause(reason, Position(1, offset + 1), offset)
+def cause(offset: int, reason: Why = "watch") -> ChangeCause:
+    return ChangeCause(reason, Position(1, offset + 1), offset)
 
 
 def place(offset: int) -> Saved:
@@ -187,19 +187,19 @@ def test_what_nobody_takes_never_outgrows_the_state() -> None:
 
 def test_many_partitions_share_the_bound() -> None:
     pending = Pending()
-    lanes = [PartitionReplica("pods", "t", number, Origin()) for number in range(50)]
-    for lane in lanes:
-        lane.replica.apply(
-            MarkerRecord("pods", 1, 1, "heartbeat", lane.partition, "", "c", 50, "9")
+    replicas = [PartitionReplica("pods", "t", number, Origin()) for number in range(50)]
+    for partition_replica in replicas:
+        partition_replica.replica.apply(
+            MarkerRecord("pods", 1, 1, "heartbeat", partition_replica.partition, "", "c", 50, "9")
         )
-        pending.begin(lane, 0)
+        pending.begin(partition_replica, 0)
     for number in range(FOLD_CHANGES // 2):
-        for lane in lanes:
-            former = lane.replica.held.get(b"a")
-            lane.replica.held[b"a"] = held(number)
-            pending.add(lane, Changed(b"a", former, held(number)), "watch", number)
+        for partition_replica in replicas:
+            former = partition_replica.replica.held.get(b"a")
+            partition_replica.replica.held[b"a"] = held(number)
+            pending.add(partition_replica, Changed(b"a", former, held(number)), "watch", number)
     given = list(iter(pending.take, None))
-    assert len(lanes) <= len(given) <= FOLD_CHANGES
+    assert len(replicas) <= len(given) <= FOLD_CHANGES
 
 
 def test_an_older_place_does_not_take_back_a_newer_one() -> None:

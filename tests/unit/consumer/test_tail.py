@@ -22,7 +22,7 @@ from watchrelay.cli.records import (
     text_printer,
     yaml_printer,
 )
-from watchrelay.consumer.reader import Seen
+from watchrelay.consumer.reader import TailRecord
 from watchrelay.contract.records import CloudEvents, Marker, ObjectRecord, decode
 
 ENCODER = CloudEvents(spec_of(), 17)
@@ -30,21 +30,21 @@ AT_MS = 1_767_323_045_006
 OBJECT = b'{"apiVersion":"v1", "kind":"Pod"}'
 
 
-def object_seen(verb: str = "modified", trimmed: str = "") -> Seen:
+def object_seen(verb: str = "modified", trimmed: str = "") -> TailRecord:
     value = None if verb == "deleted" else OBJECT
     record = ENCODER.object(1, 7, b"shop/web", value, verb, "watch", "u-1", "42", 5, AT_MS, trimmed)  # type: ignore[arg-type]
-    return Seen("k8s.test.core.pods", 1, 99, decode(*record))
+    return TailRecord("k8s.test.core.pods", 1, 99, decode(*record))
 
 
-def holding(value: bytes) -> Seen:
+def holding(value: bytes) -> TailRecord:
     """A record whose headers are right, whatever its value is."""
     seen = object_seen()
     assert isinstance(seen.record, ObjectRecord)
     return replace(seen, record=msgspec.structs.replace(seen.record, value=value))
 
 
-def marker_seen(said: Marker) -> Seen:
-    return Seen("k8s.test.core.pods", 1, 100, decode(*ENCODER.marker(1, 8, AT_MS, said)))
+def marker_seen(said: Marker) -> TailRecord:
+    return TailRecord("k8s.test.core.pods", 1, 100, decode(*ENCODER.marker(1, 8, AT_MS, said)))
 
 
 def test_json_of_an_object_has_exactly_the_keys_of_the_contract() -> None:
@@ -158,7 +158,7 @@ def test_colour_only_on_a_terminal_and_never_against_no_color(
     assert "\x1b[" not in text_printer(Terminal())(object_seen())
 
 
-def keyed(key: bytes, verb: str = "modified") -> Seen:
+def keyed(key: bytes, verb: str = "modified") -> TailRecord:
     seen = object_seen(verb)
     assert isinstance(seen.record, ObjectRecord)
     return replace(
@@ -294,7 +294,10 @@ def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_fo
 def test_what_is_no_record_is_complained_of_apart_from_the_data() -> None:
     out, complaints = io.StringIO(), io.StringIO()
     print_batch(
-        [Seen("t", 0, 5, None, "header ce_id is missing"), object_seen()], as_json, out, complaints
+        [TailRecord("t", 0, 5, None, "header ce_id is missing"), object_seen()],
+        as_json,
+        out,
+        complaints,
     )
     assert complaints.getvalue() == "t/0@5: header ce_id is missing\n"
     assert len(out.getvalue().splitlines()) == 1

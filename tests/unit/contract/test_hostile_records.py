@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from watchrelay.cli.records import as_text
-from watchrelay.consumer.reader import Seen
+from watchrelay.consumer.reader import TailRecord
 from watchrelay.contract.control import (
     COUNT_MAX,
     VALUE_BYTES_MAX,
@@ -175,7 +175,7 @@ def test_no_record_moves_the_cursor_of_who_reads_tail(header: str) -> None:
     record = decoded(
         b"shop/a\x1b[2J\nfake", b"{}", **{header: b"2026-01-01T0\x1b]0;x\x07\n\xe2\x80\xae\xc2\x9b"}
     )
-    assert as_text(Seen("t", 0, 0, record), coloured=False).isprintable()  # type: ignore[arg-type]  # any decoded record
+    assert as_text(TailRecord("t", 0, 0, record), coloured=False).isprintable()  # type: ignore[arg-type]  # any decoded record
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_th
         claim = topic.records[-1][1]
         assert claim is not None
         assert claim["from"] == {"snapshot": "9-1", "begin": [7]}
-        assert await topic.control.origin("pods", 1) == claim["from"], (
+        assert await topic.control.read_starting_point("pods", 1) == claim["from"], (
             "the index is of a former epoch"
         )
         assert not await topic.control.restore()
@@ -217,7 +217,7 @@ SPLIT: dict[str, object] = {"topic": "t", "partitions": 4}
 
 
 async def claim_part(topic: MemoryControl, stream: str) -> int:
-    origin = await topic.control.origin(stream, 4)
+    origin = await topic.control.read_starting_point(stream, 4)
     return await topic.control.claim(
         stream, SPLIT, starting_point=origin, highest_epoch=topic.nothing
     )
@@ -298,12 +298,14 @@ def test_what_is_known_of_parts_survives_a_lost_topic_and_is_forgotten_with_the_
         begun = {"snapshot": {"0": "9-1", "1": "9-1"}, "begin": {"0": 7, "1": 7}}
         assert claim["from"] == begun
         await claim_part(topic, "pods%1/2")
-        assert await topic.control.origin("pods%0/2", 4) == begun, "claimed again or not"
+        assert await topic.control.read_starting_point("pods%0/2", 4) == begun, (
+            "claimed again or not"
+        )
         topic.lose()
         topic.begin()
         assert await topic.control.restore()
         await claim_part(topic, "pods%1/2")
-        assert await topic.control.origin("pods%0/2", 4) == begun
+        assert await topic.control.read_starting_point("pods%0/2", 4) == begun
         await topic.control.forget("pods")
         assert {key for key, value in topic.records if value is None} >= {
             "snapshot/pods%0/2",

@@ -4,13 +4,15 @@ from contextlib import aclosing
 from typing import Any
 
 from tests.support.admin_server import live
-from watchrelay.observe.live import VIEWERS_MAX, Live
+from watchrelay.observe.live import VIEWERS_MAX, LiveStatus
 from watchrelay.observe.overview import About
 from watchrelay.observe.status import Readiness, StatusRegistry
 
 
-def pictured(statuses: StatusRegistry) -> Live:
-    return Live(statuses, Readiness(statuses, started=True), About("test", "relay-1", "0.0.0", 1))
+def pictured(statuses: StatusRegistry) -> LiveStatus:
+    return LiveStatus(
+        statuses, Readiness(statuses, started=True), About("test", "relay-1", "0.0.0", 1)
+    )
 
 
 def event(said: bytes) -> tuple[str, Any]:
@@ -111,6 +113,6 @@ def test_a_stream_is_told_with_its_story_and_an_unknown_one_is_not() -> None:
     statuses = StatusRegistry()
     live(statuses, "pods").failed("watch", "refused")
     told = json.loads(pictured(statuses).transitions("pods") or b"")
-    assert [each["said"] for each in told["transitions"]] == ["refused"]
+    assert [each["message"] for each in told["transitions"]] == ["refused"]
     assert told["stream"] == "pods"
     assert pictured(statuses).transitions("nodes") is None

@@ -29,7 +29,7 @@ def test_a_key_that_is_gone_or_was_queued_since_begin_is_passed_over() -> None:
     said: list[bytes] = []
     snap = snapshot([b"old", b"gone", b"new", b"never"])
     members = {b"old", b"gone", b"never"}
-    snap.chunk(members, store.get, lambda _: True, lambda key, _: said.append(key))
+    snap.queue_members(members, store.get, lambda _: True, lambda key, _: said.append(key))
     assert said == [b"old", b"never"]
     assert (snap.unfinished, snap.objects) == (False, 2)
 
@@ -40,7 +40,7 @@ def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() 
     snap = snapshot([b"a", b"b", b"c"], partitions=2)
     for has_room in (lambda partition: partition == 0, lambda _: True):
         assert snap.unfinished
-        snap.chunk(store, store.get, has_room, lambda key, _: said.append(key))
+        snap.queue_members(store, store.get, has_room, lambda key, _: said.append(key))
         assert said in ([b"a"], [b"a", b"b", b"c"])
     assert (snap.unfinished, said) == (False, [b"a", b"b", b"c"])
 
@@ -51,7 +51,7 @@ def test_beside_live_events_it_takes_small_bites_and_large_ones_when_there_are_n
     assert snap.members_bytes(10.0, 7) == MEMBERS_QUIET_BYTES, (
         "what was queued before it is no live event"
     )
-    snap.chunk(store, store.get, lambda _: True, lambda *_: None)
+    snap.queue_members(store, store.get, lambda _: True, lambda *_: None)
     assert snap.members_bytes(10.1, 9) == MEMBERS_QUIET_BYTES, "its own members are none either"
     assert snap.members_bytes(10.2, 10) == MEMBERS_BUSY_BYTES
     assert snap.members_bytes(10.2 + QUIET_S / 2, 10) == MEMBERS_BUSY_BYTES
@@ -63,7 +63,7 @@ def test_end_comes_once_when_all_keys_are_done_and_every_begin_is_acknowledged()
     snap.begin_acked(0, 5)
     snap.begin_acked(1, 6)
     assert not snap.take_end()
-    snap.chunk((), lambda _: None, lambda _: True, lambda *_: None)
+    snap.queue_members((), lambda _: None, lambda _: True, lambda *_: None)
     assert snap.take_end()
     assert not snap.take_end()
 

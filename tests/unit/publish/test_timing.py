@@ -25,9 +25,9 @@ def noting(times: list[float]) -> Callable[[], None]:
 async def test_what_is_queued_in_silence_leaves_at_once() -> None:
     timer, times, now_s = FlushTimer(0.004), list[float](), asyncio.get_running_loop().time
     began_s = now_s()
-    timer.flush(noting(times))
+    timer.at_flush(noting(times))
     await asyncio.sleep(1)
-    timer.flush(noting(times))
+    timer.at_flush(noting(times))
     await asyncio.sleep(0.001)
     assert times == [began_s, began_s + 1]
 
@@ -35,11 +35,11 @@ async def test_what_is_queued_in_silence_leaves_at_once() -> None:
 @virtual
 async def test_what_is_queued_behind_a_flush_waits_for_one_common_next() -> None:
     timer, times = FlushTimer(0.004), list[float]()
-    timer.flush(noting(times))
+    timer.at_flush(noting(times))
     await asyncio.sleep(0.001)
-    timer.flush(noting(times))
+    timer.at_flush(noting(times))
     await asyncio.sleep(0.002)
-    timer.flush(noting(times))
+    timer.at_flush(noting(times))
     await asyncio.sleep(1)
     first, *rest = times
     assert [round(at_s - first, 6) for at_s in rest] == [0.004, 0.004]
@@ -56,8 +56,8 @@ def test_two_flushes_are_an_interval_apart_or_one(gaps: list[float]) -> None:
 
         for gap in gaps:
             await asyncio.sleep(gap)
-            timer.flush(noting(times))
-            timer.flush(partial(note_wait, now_s()))
+            timer.at_flush(noting(times))
+            timer.at_flush(partial(note_wait, now_s()))
         await asyncio.sleep(1)
         assert len(times) == len(waits) == len(gaps)
         assert all(0 <= wait_s <= 0.004 + 1e-6 for wait_s in waits)
@@ -78,10 +78,10 @@ async def test_what_is_read_for_a_flush_is_part_of_it() -> None:
 
     def received() -> None:
         log.append("received")
-        timer.flush(lambda: log.append("flushed"))
+        timer.at_flush(lambda: log.append("flushed"))
 
-    timer.read(readable)
-    timer.flush(lambda: log.append("flushed too"))
+    timer.before_flush(readable)
+    timer.at_flush(lambda: log.append("flushed too"))
     await asyncio.sleep(0.001)
     assert log == ["received", "flushed too", "flushed"]
 
@@ -89,9 +89,9 @@ async def test_what_is_read_for_a_flush_is_part_of_it() -> None:
 @virtual
 async def test_reads_alone_are_due_with_the_flushes() -> None:
     timer, times = FlushTimer(0.004), list[float]()
-    timer.flush(noting(times))
+    timer.at_flush(noting(times))
     await asyncio.sleep(0.001)
-    timer.read(noting(times))
+    timer.before_flush(noting(times))
     await asyncio.sleep(1)
     assert round(times[1] - times[0], 6) == 0.004
 

@@ -31,7 +31,7 @@ def told(changes: list[ObjectChange]) -> list[tuple[str, ...]]:
                 )
             )
         else:
-            verb = "added" if change.replaces is None else "modified"
+            verb = "added" if change.replaced_hash is None else "modified"
             short.append((verb, change.key.decode(), change.entry.resource_version))
     return short
 
@@ -64,7 +64,7 @@ def test_an_upsert_carries_the_published_bytes_their_hash_and_the_hash_before() 
     first, second = store.apply([frame("a", 1), frame("a", 2, body=1)]).changes
     assert isinstance(first, Upserted)
     assert isinstance(second, Upserted)
-    assert second.replaces == first.entry.hash
+    assert second.replaced_hash == first.entry.hash
     for change in (first, second):
         assert change.value is not None
         assert change.entry.hash == content_hash(change.key, change.value)

@@ -15,7 +15,7 @@ def told(changes: list[ObjectChange]) -> list[tuple[str, str, str]]:
         ("deleted", each.key.decode(), each.resource_version)
         if isinstance(each, Removed)
         else (
-            "added" if each.replaces is None else "modified",
+            "added" if each.replaced_hash is None else "modified",
             each.key.decode(),
             each.entry.resource_version,
         )

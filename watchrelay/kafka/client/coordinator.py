@@ -40,7 +40,7 @@ class Joined(NamedTuple):
     members: Mapping[str, bytes] = {}
 
 
-class Described(NamedTuple):
+class DescribedGroup(NamedTuple):
     """A group as it is now. `protocol_type`: of its members; "" where there were none yet."""
 
     code: int
@@ -121,12 +121,12 @@ class Coordinator:
         with no_surprises():
             return int(answer.error_code)
 
-    async def describe(self) -> Described:
+    async def describe(self) -> DescribedGroup:
         """The group. Needs the right DESCRIBE, which READ includes."""
         answer = await self._asked.answer(DescribeGroupsRequest([self._group]))
         with no_surprises():
             ((code, _, _, protocol_type, _, members, *_),) = answer.groups
-            return Described(code, protocol_type or "", len(members or ()))
+            return DescribedGroup(code, protocol_type or "", len(members or ()))
 
     def close(self) -> None:
         """At once. The member stays in the group."""

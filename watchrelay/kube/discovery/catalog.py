@@ -42,7 +42,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ApiGroup:
     """One group; "" is the core group. Versions in the server's order, the preferred one first."""
 
     name: str
@@ -53,9 +53,9 @@ class Group:
 class ApiCatalog:
     """Everything served, in the server's order, the core group first."""
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ApiGroup, ...] = ()
 
-    def group(self, name: str) -> Group | None:
+    def group(self, name: str) -> ApiGroup | None:
         return next((group for group in self.groups if group.name == name), None)
 
     def serves(self, resource: Resource) -> bool | None:
@@ -100,23 +100,23 @@ class _Version(msgspec.Struct):
     resources: list[_Resource] | None = None
 
 
-class _Group(msgspec.Struct):
+class _ApiGroup(msgspec.Struct):
     metadata: _Name | None = None
     versions: list[_Version] | None = None
 
 
 class _GroupList(msgspec.Struct):
-    items: list[_Group] | None = None
+    items: list[_ApiGroup] | None = None
 
 
-def parse_aggregated(body: bytes) -> tuple[Group, ...]:
+def parse_aggregated(body: bytes) -> tuple[ApiGroup, ...]:
     """The groups of an APIGroupDiscoveryList, v2 or v2beta1. Raises: NotDiscovery."""
     groups = []
     for item in _decode(body, _GroupList).items or ():
         name = (item.metadata or _Name()).name or ""
         if not name or _usable(name):
             versions = [_version(name, each) for each in item.versions or ()]
-            groups.append(Group(name, tuple(v for v in versions if _usable(v.name))))
+            groups.append(ApiGroup(name, tuple(v for v in versions if _usable(v.name))))
     return tuple(groups)
 
 

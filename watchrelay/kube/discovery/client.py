@@ -7,7 +7,7 @@ import asyncio
 from watchrelay.core.errors import NotFound, Unavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery import catalog as documents
-from watchrelay.kube.discovery.catalog import ApiCatalog, Group, NotDiscovery, Version
+from watchrelay.kube.discovery.catalog import ApiCatalog, ApiGroup, NotDiscovery, Version
 from watchrelay.kube.discovery.resolve import Resolution, Unknown, resolve
 from watchrelay.kube.status import NOT_AN_API_SERVER
 
@@ -17,7 +17,7 @@ class Discovery:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._known: dict[str, tuple[str, tuple[Group, ...]]] = {}
+        self._known: dict[str, tuple[str, tuple[ApiGroup, ...]]] = {}
         """By path, an ETag and what came with it."""
         self.catalog: ApiCatalog | None = None
         """What the server served at the last refresh; None before the first."""
@@ -56,7 +56,7 @@ class Discovery:
             return Unknown("API discovery has not completed yet")
         return resolve(written, self.catalog)
 
-    async def _root(self, path: str) -> tuple[Group, ...]:
+    async def _root(self, path: str) -> tuple[ApiGroup, ...]:
         """The groups below `/api` or `/apis`."""
         etag, groups = self._known.get(path, ("", ()))
         headers = {"Accept": documents.ACCEPT_AGGREGATED}
@@ -74,13 +74,13 @@ class Discovery:
         self._known[path] = etag, groups
         return groups
 
-    async def _walk(self, path: str, body: bytes) -> tuple[Group, ...]:
+    async def _walk(self, path: str, body: bytes) -> tuple[ApiGroup, ...]:
         """The groups that `body` names, each version fetched by itself."""
         core = path == "/api"
         listed = (documents.parse_core_versions if core else documents.parse_group_versions)(body)
         return tuple(
             [
-                Group(name, tuple([await self._version(name, version) for version in versions]))
+                ApiGroup(name, tuple([await self._version(name, version) for version in versions]))
                 for name, versions in listed
             ]
         )

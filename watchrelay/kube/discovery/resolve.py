@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from watchrelay.kube.discovery.catalog import ApiCatalog, Group
+from watchrelay.kube.discovery.catalog import ApiCatalog, ApiGroup
 from watchrelay.model.builtin import GROUPS
 from watchrelay.model.names import ResourceName, parse_name
 from watchrelay.model.resources import Resource, ServedResource
@@ -169,7 +169,7 @@ def _served_in(served: ServedResource, catalog: ApiCatalog) -> str:
     return f"{resource.qualified} is served in {', '.join(versions)}"
 
 
-def _near(name: str, groups: list[Group]) -> str:
+def _near(name: str, groups: list[ApiGroup]) -> str:
     known = {
         each.resource.plural: each
         for group in groups

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.kube.served import dumps
 from watchrelay.kube.discovery.catalog import (
     ApiCatalog,
-    Group,
+    ApiGroup,
     NotDiscovery,
     Version,
     is_aggregated,
@@ -36,8 +36,8 @@ def served(
 
 def group(
     name: str, *texts: str, version: str = "v1", more: tuple[Version, ...] = (), fresh: bool = True
-) -> Group:
-    return Group(
+) -> ApiGroup:
+    return ApiGroup(
         name,
         (
             Version(
@@ -48,7 +48,7 @@ def group(
     )
 
 
-CORE = Group(
+CORE = ApiGroup(
     "",
     (
         Version(
@@ -64,7 +64,7 @@ CORE = Group(
         ),
     ),
 )
-APPS = Group(
+APPS = ApiGroup(
     "apps",
     (
         Version("v1", True, (served("deployments/Deployment", "deploy", group="apps"),)),
@@ -83,7 +83,7 @@ EXAMPLE = group("example.com", "widgets/Widget", "gadgets/Gadget", version="v2",
     Version("v1", True, (served("widgets/Widget", group="example.com"), served("relics/Relic", group="example.com"))),
 ))  # fmt: skip
 OTHER = group("other.example.org", "gadgets/Gadget")
-METRICS = Group(
+METRICS = ApiGroup(
     "metrics.k8s.io",
     (
         Version(
@@ -148,7 +148,7 @@ def test_a_preferred_version_goes_before_an_older_groups_other_version() -> None
 def test_a_plural_goes_before_a_short_name() -> None:
     catalog = ApiCatalog(
         (
-            Group("", (Version("v1", True, (served("services/Service", "po"),)),)),
+            ApiGroup("", (Version("v1", True, (served("services/Service", "po"),)),)),
             group("example.com", "po/Po"),
         )
     )
@@ -237,7 +237,7 @@ def test_T61_what_cannot_be_watched_is_impossible() -> None:
 
 
 def test_T78_what_a_stale_group_serves_is_unknown_not_absent() -> None:
-    stale = Group(
+    stale = ApiGroup(
         "example.com", tuple(replace(v, fresh=False, served=()) for v in EXAMPLE.versions)
     )
     catalog = ApiCatalog((CORE, stale, APPS))
@@ -254,7 +254,7 @@ def test_T78_what_a_stale_group_serves_is_unknown_not_absent() -> None:
 
 
 def test_T78_a_group_of_which_one_version_is_stale_is_known_in_part() -> None:
-    half = Group(
+    half = ApiGroup(
         "example.com", (replace(EXAMPLE.versions[0], fresh=False, served=()), EXAMPLE.versions[1])
     )
     result = resolve("*.example.com", ApiCatalog((half,)))
@@ -296,7 +296,7 @@ def test_discovery_with_null_where_lists_may_be_is_understood() -> None:
         ]
     }
     (only,) = parse_aggregated(dumps(body))
-    assert only == Group(
+    assert only == ApiGroup(
         "",
         (
             Version(
