@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.admin.retire import spec_of
 from watchrelay.cli.snapshot import answer_text
-from watchrelay.contract.control import EPOCH_BASE_MAX, ControlState, parse_control
+from watchrelay.contract.control import (
+    EPOCH_BASE_MAX,
+    ControlState,
+    claim_origins,
+    parse_control,
+)
 from watchrelay.contract.records import EPOCH_MAX
 from watchrelay.core.errors import RecordRefused
 from watchrelay.daemon.plan import (
@@ -25,6 +30,7 @@ from watchrelay.daemon.plan import (
     topic_conflict,
 )
 from watchrelay.daemon.snapshot_requests import answered
+from watchrelay.model.parts import Part
 from watchrelay.model.resources import Resource
 
 LEGAL: dict[str, dict[str, Any]] = {
@@ -34,6 +40,8 @@ LEGAL: dict[str, dict[str, Any]] = {
         "version": "1",
         "time": "2026-01-01T00:00:00.000Z",
         "from": {"snapshot": "1-1", "begin": [3]},
+        "ids": ["k8s.test.pods"],
+        "partitions": [0],
     },
     "release": {"epoch": 7},
     "stream": {
@@ -57,6 +65,7 @@ LEGAL: dict[str, dict[str, Any]] = {
     },
 }
 FIELDS = [(kind, field) for kind, value in LEGAL.items() for field in value]
+WRITERS = ["pods", "pods%0/2", "pods%1/2", "pods%2/3", "pods%0/999999"]
 
 _scalars = (
     st.none()
@@ -83,6 +92,7 @@ _values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["namespaces", "begin", "partition", "snapshot"]), inner)
+        | st.dictionaries(st.sampled_from(["0", "1", "01", "-1", "999999"]), inner)
     ),
     max_leaves=6,
 )
@@ -106,10 +116,13 @@ def read_all(state: ControlState) -> None:
     assert held.epoch is None or 0 <= held.epoch <= EPOCH_MAX
     assert held.epoch_base is None or held.epoch_base <= EPOCH_BASE_MAX
     for partitions in (1, 2):
-        start = held.starting_point(partitions)
-        assert start is None or all(
-            type(begin) is int and 0 <= begin < 2**53 for begin in cast("list[int]", start["begin"])
-        )
+        for part in (Part(), Part(0, 2), Part(1, 2)):
+            own = None if part.of == 1 else part.partitions(partitions)
+            start = held.starting_point(partitions, own)
+            for origin in claim_origins(start, partitions).values():
+                assert origin.offset is None or 0 <= origin.offset < 2**53
+            held.newest_index(part)
+        held.claimed_by_parts(partitions)
     described = {} if held.description is None else {"pods": held.description}
     formats = KeyFormats(described)
     for spec in map(formats.kept, PLANNED):
@@ -130,7 +143,13 @@ def read_all(state: ControlState) -> None:
 
 @pytest.mark.timeout(100)
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.sampled_from(FIELDS), _values), max_size=6))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(FIELDS), _values)
+        | st.tuples(st.sampled_from(WRITERS), st.none()),
+        max_size=8,
+    )
+)
 @example([(("stream", "selectors"), {"namespaces": 7})])
 @example([(("stream", "topic"), ["t"])])
 @example([(("stream", "epochBase"), EPOCH_BASE_MAX)])
@@ -138,15 +157,19 @@ def read_all(state: ControlState) -> None:
 @example([(("stream", "epochBase"), 2**53), (("stream", "epochBase"), 7)])
 @example([(("snapshot", "requests"), [["r"]]), (("snapshot", "time"), 7)])
 def test_any_value_in_any_field_is_taken_or_refused(
-    records: list[tuple[tuple[str, str], Any]],
+    records: list[tuple[tuple[str, str] | str, Any]],
 ) -> None:
-    state = ControlState()
+    state, writer = ControlState(), "pods"
     for kind, value in LEGAL.items():
         state.read(0, f"{kind}/pods".encode(), json.dumps(value).encode())
-    for offset, ((kind, field), odd) in enumerate(records, 1):
+    for offset, (chosen, odd) in enumerate(records, 1):
+        if isinstance(chosen, str):  # those that follow are of this writer
+            writer = chosen
+            continue
+        kind, field = chosen
         record = (
             offset,
-            f"{kind}/pods".encode(),
+            f"{kind}/{writer if kind != 'stream' else 'pods'}".encode(),
             json.dumps({**LEGAL[kind], "instance": f"i{offset}", field: odd}).encode(),
         )
         try:

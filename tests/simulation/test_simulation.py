@@ -49,7 +49,7 @@ FOUND_BY = {
     "F5": 152,
     "F6a": 11,
     "F6b": 10,
-    "F6c": 2318,
+    "F6c": 2392,
     "F6d": 20,
     "F6e": 16,
     "F6f": 10,
@@ -59,7 +59,7 @@ FOUND_BY = {
     "F8r": 9,
     "F9": 214,
     "F10": 6,
-    "F11": 65,
+    "F11": 1610,
 }
 """A seed that shows the fault, and is right without it."""
 

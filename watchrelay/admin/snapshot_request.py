@@ -100,6 +100,8 @@ def published_streams(control: ControlTopic, streams: Sequence[str]) -> tuple[st
     described = control.described_streams()
     for stream in streams:
         if stream not in described:
+            if (whole := stream.partition("%")[0]) in described:
+                raise NotPublished(f"{stream} is a part: name its stream, {whole}")
             raise NotPublished(
                 f"stream {stream} is not published: {control.topic} describes "
                 f"{', '.join(described) or 'none'}"

@@ -22,6 +22,8 @@ OWNERS_BYTES_MAX: Final = 8192
 _DECODED_BYTES_MAX: Final = 16 << 20
 _NAME_MAX: Final = 1000
 """Characters of a name that a member reports."""
+_STREAMS_MAX: Final = 10_000
+"""That a member may report: the leader looks at each of them in one step."""
 
 
 class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
@@ -395,8 +397,10 @@ def decode_metadata(data: bytes) -> MemberMetadata | None:
 
 
 def _is_legal(metadata: MemberMetadata) -> bool:
-    """Whether its names can be names of streams, parts and holders."""
+    """Whether its names can be names of streams, parts and holders, and not too many."""
     names = {*metadata.plans, *metadata.assigned, *metadata.writing, *metadata.warm}
+    if len(names) > _STREAMS_MAX:
+        return False
     try:
         for name in names:
             stream_and_part(name)

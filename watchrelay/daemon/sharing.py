@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable, TopicLost
 from watchrelay.core.text import short
@@ -53,6 +53,12 @@ AWAIT_ASSIGNMENT_S: Final = 0.5
 """How long a writer that reads a claim of another member waits for the assignment behind it; that
 member waits for the release for 1 s."""
 LEAVE_TIMEOUT_S: Final = 2.0
+_UNREADABLE: Final = "assignment"
+_UNREADABLE_CURE: Final = (
+    "what the leader of the group assigns cannot be read, so this replica writes no other streams: "
+    "another program, or a release that does not fit, leads the group: end it, or choose another "
+    "kafka.topicPrefix or cluster"
+)
 _BALANCE_CHECK_S: Final = 1.0
 _SILENCE_CHECK_S: Final = 1.0
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
@@ -437,7 +443,10 @@ class Sharing:
         assignment = decode_assignment(data)
         if assignment is None:
             log.warning("assignment of the group cannot be read", extra={"generation": generation})
+            self._statuses.problems.put(_UNREADABLE, _UNREADABLE_CURE, cause=causes.GROUP)
             assignment = MemberAssignment()
+        else:
+            self._statuses.problems.pop(_UNREADABLE, None)
         now_s, own = self._now_s(), assignment.own
         self._given_s = {
             stream: self._given_s[stream]

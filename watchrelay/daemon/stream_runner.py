@@ -403,7 +403,7 @@ class StreamRunner:
             former = await self._await_assignment(sharing)
         self._metrics = self._new_metrics()
         self._metrics.ownership_changes_total["assigned"].inc()
-        self._status.state = "waiting"
+        self._status.state, self._status.assigned = "waiting", True
         sharing.claiming(stream, self._end_tenure)
         return former
 

@@ -371,7 +371,7 @@ class Supervisor:
                 extra = {"stream": stream, "resource": entry.resource, "reason": reason}
                 log.warning("stream waits", extra=extra)
             if starts:
-                status.state = "waiting"
+                status.state, status.assigned = "waiting", self._context.sharing is None
             if cause is not None:
                 status.failed("config", reason, cause=cause, operator=operator)
             else:

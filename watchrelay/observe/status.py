@@ -114,8 +114,9 @@ class StreamStatus:
     the epoch.
 
     `troubles`: what is wrong, by reporter, the newest last. `complete`: the whole state has been
-    acknowledged by Kafka once in this process. `warm`: of a stream that another replica writes, the
-    log was read to its end, and is followed. `list_due`: a list is under way, or must come: set
+    acknowledged by Kafka once in this process. `assigned`: False where replicas share the streams,
+    and this one cannot start anywhere. `warm`: of a stream that another replica writes, the log was
+    read to its end, and is followed. `list_due`: a list is under way, or must come: set
     by the watch, read by the writer.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
@@ -132,6 +133,7 @@ class StreamStatus:
     epoch: int | None = None
     frontier: str | None = None
     owner: str | None = None
+    assigned: bool = True
     warm: bool = False
     troubles: dict[Reporter, Trouble] = field(default_factory=dict)
     next_attempt_ms: int | None = None
@@ -261,7 +263,7 @@ class StreamStatus:
     def role(self) -> Role:
         """Whether this process writes the stream, or is to, or another replica, which this one
         follows where it is warm."""
-        if self.state != "standby":
+        if self.state != "standby" and self.assigned:
             return "owner"
         return "warm" if self.warm else "standby"
 
@@ -329,7 +331,7 @@ class StatusRegistry:
     streams: dict[str, StreamStatus] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
     """By name: "kafka", "kubernetes", "config", "reload", "restart", "control", "signal",
-    "group"."""
+    "group", "assignment"."""
     group: GroupStatus | None = None
     """Where replicas share the streams."""
 

@@ -509,6 +509,9 @@ async def test_an_assignment_that_cannot_be_read_assigns_nothing_and_ends_nothin
         replica.group._assigned(7, b"odd")
         assert not replica.sharing.may_claim("jobs")
         assert not replica.ended
+        assert "another program" in replica.statuses.problems["assignment"]
+        replica.group.give({"pods": "", "jobs": ""})
+        assert not replica.statuses.problems
 
 
 # ---- the leader ----------------------------------------------------------------------------------
@@ -522,6 +525,9 @@ async def test_the_leader_ignores_odd_members_and_balances_after_a_quiet_time() 
             "m1": encode(MemberMetadata("a", plans=plans, writing=dict.fromkeys(plans, 1))),
             "m2": encode(MemberMetadata("b", plans=plans)),
             "odd": b"odd",
+            "too many": encode(
+                MemberMetadata("d", plans=dict.fromkeys(map(str, range(10_001)), "p"))
+            ),
             "no part": encode(MemberMetadata("c", plans={"s0%2/2": "p"})),
         }
 

@@ -59,7 +59,11 @@ class Rig:
 
 @asynccontextmanager
 async def supervised(
-    directory: Path, *resources: str | dict[str, Any], away: bool = False, version: str = "v1.36.0"
+    directory: Path,
+    *resources: str | dict[str, Any],
+    away: bool = False,
+    version: str = "v1.36.0",
+    **options: Any,
 ) -> AsyncIterator[Rig]:
     async with SyntheticCluster() as cluster:
         cluster.server.behaviour.version = version
@@ -68,7 +72,8 @@ async def supervised(
         if away:
             await cluster.stop()
         daemon = Daemon(
-            settings_of(resources, kubernetes={"kubeconfig": str(kubeconfig)}), environ={}
+            settings_of(resources, kubernetes={"kubeconfig": str(kubeconfig)}, **options),
+            environ={},
         )
         credentials = load_credentials(str(kubeconfig), "", environ={})
         async with KubeClient(credentials, daemon.metrics) as client, asyncio.TaskGroup() as tasks:
@@ -203,6 +208,17 @@ def test_what_cannot_exist_waits_for_a_person_and_keeps_nothing_from_being_ready
                 assert said in rig.rows[entry].waits_for
                 assert rig.rows[entry].as_json()["nextAttempt"], "when discovery is asked next"
             assert rig.daemon.readiness.check()[0]
+
+    virtually(body)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_of_replicas_none_owns_a_stream_that_cannot_exist(tmp_path: Path, *, enabled: bool) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, "pods.apps", sharding={"enabled": enabled}) as rig:
+            await until("discovery answered", lambda: rig.daemon.readiness.started)
+            row = rig.rows["pods.apps"]
+            assert (row.state, row.role) == ("waiting", "standby" if enabled else "owner")
 
     virtually(body)
 

@@ -83,17 +83,17 @@ async def test_a_client_that_goes_while_an_event_is_written_is_no_error_in_the_l
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = api.cluster.server
-    async with api.watch(MAPS, resourceVersion=api.version):
-        while not server.watches:
-            await asyncio.sleep(0)
-        (watch,) = server._watches
-        while watch._transport is None:
-            await asyncio.sleep(0)
-        api.settings("a")  # the watch writes it before it is given the end of its connection
-        watch._transport.close()
-        while server.watches:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    async with api.watch(MAPS, resourceVersion=api.version) as watch:
+        api.settings("a")
+        await watch.take(1)
+        (served,) = server._watches
+        assert served._transport is not None
+        api.settings("a", "2")  # the watch writes it before it is given the end of its connection
+        served._transport.close()
+        with pytest.raises(aiohttp.ClientError):
+            await watch.rest()
+        async with asyncio.timeout(5.0):
+            await server.read_up("configmaps")
     assert not [record for record in caplog.records if record.exc_info]
 
 
