@@ -15,6 +15,9 @@ from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 READS_AT_ONCE: Final = 4
 """Topics that are read at the same time: each has connections and buffers of its own."""
 
+_GATHER_S = 0.05
+"""How long a reading waits for other streams: those of one assignment ask within this."""
+
 Take = Callable[[int, Sequence[Any]], None]
 Failed = Callable[[SinkUnavailable, float], None]
 
@@ -107,7 +110,7 @@ class TopicReads:
         try:
             async with entry.reading:
                 if not request.is_done:
-                    await self._read(topic, list(entry.requests))
+                    await self._read(topic, entry)
         finally:
             request.is_done = True
             entry.requests.remove(request)
@@ -117,8 +120,9 @@ class TopicReads:
             raise request.error
         return request.whole
 
-    async def _read(self, topic: str, requests: Sequence[_Request]) -> None:
-        requests = [each for each in requests if not each.is_done]
+    async def _read(self, topic: str, entry: _Topic) -> None:
+        await asyncio.sleep(_GATHER_S)
+        requests = [each for each in entry.requests if not each.is_done]
 
         def take(partition: int, records: Sequence[Any]) -> None:
             if not records:

@@ -179,6 +179,7 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
     process = Process([*refused, *others], refused, Refusing())
     async with process.running() as rows:
         await until(lambda: all(rows[name].complete for name in others))
+        await until(lambda: all(rows[name].waits_for for name in refused))
         assert {(rows[name].state, rows[name].waits_for) for name in refused} == {
             ("resuming", NO_READ)
         }
