@@ -308,7 +308,7 @@ class Faults:
 
 MOVES = Faults(("stop",))
 SUSPENSIONS = Faults(("suspend",))
-MIXED = Faults(("stop", "suspend", "kill", "both"), may_be_stale=True)
+MIXED = Faults(("stop", "suspend", "kill", "both", "forget"), may_be_stale=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +449,8 @@ class ReplicaWorld(World):
             case "kill":
                 victim.kill()
                 self._start(tasks)
+            case "forget":
+                self.group.forget()
             case "suspend":
                 await self._suspend([victim])
             case _:
