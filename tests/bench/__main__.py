@@ -22,6 +22,7 @@ from tests.bench import (
     outage,
     restart,
     returning,
+    sharing,
     snapshots,
     transactional,
     verifying,
@@ -43,6 +44,8 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
     "viewers": ("The status page, looked at", viewers.viewers),
     "restart": ("Restart", restart.restart),
     "failover": ("Two replicas", failover.failover),
+    "standby": ("A standby", sharing.standby),
+    "split": ("Events of another part", sharing.split),
     "snapshot": ("Live events while a snapshot runs", snapshots.beside_a_snapshot),
     "verify": ("Verify", verifying.verify),
     "outage": ("Kafka frozen", outage.frozen),
@@ -50,7 +53,7 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
 }
 
 
-IN_TURNS = {"flood", "paced", "paced1", "start", "idle", "restart", "failover"}
+IN_TURNS = {"flood", "paced", "paced1", "start", "idle", "restart", "failover", "standby", "split"}
 ROUNDS = 10
 """A median of fewer says little on a machine that is shared."""
 

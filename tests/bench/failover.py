@@ -32,15 +32,15 @@ def failover(rig: Rig) -> list[Row]:
         config = {key: value for key, value in first.daemon.config.items() if key != "observe"}
         second = Daemon(config, rig.workspace.path, name=f"{first.cluster}-2")
         stack.callback(second.kill)
-        owner, other = first.daemon, _started(second)
+        owner, other = first.daemon, started(second)
         arrivals = stack.enter_context(Arrivals(rig.bootstrap, first.topic))
         lists = source.lists
         killed, ended = list[float](), list[float]()
         for _ in range(rig.rounds):
             killed.append(_once(source, arrivals, other, owner.kill))
-            owner, other = other, _started(owner)
+            owner, other = other, started(owner)
             ended.append(_once(source, arrivals, other, owner.stop))
-            owner, other = other, _started(owner)
+            owner, other = other, started(owner)
         lists = source.lists - lists
     what = f"{OBJECTS:,} pods, {PER_S:,} events a second"
     return [
@@ -57,7 +57,7 @@ def failover(rig: Rig) -> list[Row]:
     ]
 
 
-def _started(replica: Daemon) -> Daemon:
+def started(replica: Daemon) -> Daemon:
     """It is a member of the group, on the relay's core."""
     since = replica.log_bytes
     replica.start()

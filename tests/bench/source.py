@@ -81,7 +81,7 @@ class Source:
             watch.sendall(chunk(_MODIFIED % self._changed()))
 
     def churn(self, count: int, rate: float) -> None:
-        """Send `count` events, evenly spaced in tenths of a second.
+        """Send `count` events to each watch, evenly spaced in tenths of a second.
 
         A watch that ends meanwhile may be opened again: what it missed is sent to it, the last
         state of each pod.
@@ -93,11 +93,11 @@ class Source:
             size = min(slice_, count - start)
             with self.opened:
                 data = b"".join(chunk(_MODIFIED % self._changed()) for _ in range(size))
-                if self.watches:
+                for watch in list(self.watches):
                     try:
-                        self.watches[-1].sendall(data)
+                        watch.sendall(data)
                     except OSError:
-                        self.watches.clear()
+                        self.watches.remove(watch)
 
     def _changed(self) -> bytes:
         """The next pod in turn, with a new version and a new stamp."""

@@ -110,7 +110,8 @@ def test_each_stream_has_one_able_owner_and_all_the_standbys_there_can_be(
         if former:
             assert former != members[owner].holder
             assert writers[former] == max(writers.values())
-    assert even or not balance
+    on_the_way = any(former for each in found.values() for former in each.own.values())
+    assert even or not balance or on_the_way
 
 
 @settings(max_examples=400)
@@ -148,19 +149,22 @@ def test_a_stream_stays_with_its_writer_then_where_it_was_assigned_unless_the_pl
 def test_balance_comes_to_rest(
     members: dict[str, MemberMetadata], weights: dict[str, float]
 ) -> None:
-    found, _ = assign_streams(members, weights=weights, standbys=0, now_ms=NOW_MS, balance=True)
-    adopted = {
-        name: msgspec.structs.replace(
-            each,
-            assigned=dict.fromkeys(found[name].own, 9),
-            writing=dict.fromkeys(found[name].own, 9),
+    for balance in (False, True):  # what is on the way does not move
+        found, _ = assign_streams(
+            members, weights=weights, standbys=0, now_ms=NOW_MS, balance=balance
         )
-        for name, each in members.items()
-    }
-    again, _ = assign_streams(adopted, weights=weights, standbys=0, now_ms=NOW_MS, balance=True)
+        members = {
+            name: msgspec.structs.replace(
+                each,
+                assigned=dict.fromkeys(found[name].own, 9),
+                writing=dict.fromkeys(found[name].own, 9),
+            )
+            for name, each in members.items()
+        }
+    again, _ = assign_streams(members, weights=weights, standbys=0, now_ms=NOW_MS, balance=True)
     moved = {s for s, owner in _owners(found).items() if _owners(again)[s] != owner}
     assert not moved
-    _, even = assign_streams(adopted, weights=weights, standbys=0, now_ms=NOW_MS, balance=False)
+    _, even = assign_streams(members, weights=weights, standbys=0, now_ms=NOW_MS, balance=False)
     assert even
 
 

@@ -1,5 +1,5 @@
-"""`python -m tests.simulation --seed N | --seeds N`: plays runs, and says how to play a run again
-that broke a promise.
+"""`python -m tests.simulation [--replicas] --seed N | --seeds N`: plays runs, and says how to play a
+run again that broke a promise.
 
 Room: simulation.  In: seeds, and perhaps a fault to plant.  Out: a line for each run that failed, a
 summary, an exit code.
@@ -16,19 +16,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from multiprocessing.pool import Pool
 
+from tests.simulation import shared, world
 from tests.simulation.planted import PLANTS
-from tests.simulation.world import Verdict, run
+from tests.simulation.world import Verdict
 
 AT_ONCE = 25
 TELL_EVERY = 1000
 """Seeds between two lines that tell how far a long run is."""
 
 
-def played(seeds: Sequence[int]) -> list[Verdict]:
-    """Some runs, one after another. A crash of the simulation itself is a verdict too."""
+def played(replicas: bool, seeds: Sequence[int]) -> list[Verdict]:
+    """Some runs, one after another."""
     logging.disable(logging.CRITICAL)
+    run = shared.run if replicas else world.run
     return [run(seed) for seed in seeds]
 
 
@@ -36,7 +39,7 @@ def planted(asked: tuple[str, Sequence[int]]) -> list[int]:
     """The seeds that find a planted fault."""
     logging.disable(logging.CRITICAL)
     plant = PLANTS[asked[0]]
-    return [seed for seed in asked[1] if plant.shown_by(run(seed, plant.kinds).broken)]
+    return [seed for seed in asked[1] if plant.shown_by(world.run(seed, plant.kinds).broken)]
 
 
 def slices(first: int, count: int) -> Iterator[range]:
@@ -45,12 +48,12 @@ def slices(first: int, count: int) -> Iterator[range]:
         yield range(start, min(start + AT_ONCE, first + count))
 
 
-def failure(verdict: Verdict) -> str:
+def failure(verdict: Verdict, *, replicas: bool = False) -> str:
     """What is said of a run that broke a promise: how to play it again, and the first of its
     promises."""
     again = (
         f"seed {verdict.seed}: {len(verdict.broken)} promises broken; play it again: make "
-        f"sim SEED={verdict.seed}"
+        f"sim SEED={verdict.seed}{' ARGS=--replicas' if replicas else ''}"
     )
     return f"{again}\n    {verdict.broken[0][:400]}"
 
@@ -62,10 +65,13 @@ def players(jobs: int) -> Pool:
     )
 
 
-def one(seed: int, *, trace: bool, plant: str | None) -> int:
+def one(seed: int, *, replicas: bool, trace: bool, plant: str | None) -> int:
     """Play one seed; the exit code."""
     logging.disable(logging.CRITICAL)
-    verdict = run(seed, PLANTS[plant].kinds if plant else None, tracing=True)
+    if replicas:
+        verdict = shared.run(seed, tracing=True)
+    else:
+        verdict = world.run(seed, PLANTS[plant].kinds if plant else None, tracing=True)
     if trace:
         print("\n".join(verdict.trace))
     for line in verdict.broken:
@@ -77,11 +83,11 @@ def one(seed: int, *, trace: bool, plant: str | None) -> int:
     return 1 if verdict.broken else 0
 
 
-def many(first: int, count: int, jobs: int) -> int:
+def many(first: int, count: int, jobs: int, *, replicas: bool) -> int:
     """Play many seeds on all processors; the exit code."""
     began_s, failed, told = time.monotonic(), 0, Counter[str]()
     with players(jobs) as pool:
-        for verdicts in pool.imap(played, slices(first, count)):
+        for verdicts in pool.imap(partial(played, replicas), slices(first, count)):
             for verdict in verdicts:
                 told.update(
                     [
@@ -97,7 +103,7 @@ def many(first: int, count: int, jobs: int) -> int:
                 told["virtual seconds"] += round(verdict.virtual_s - 1000)
                 if verdict.broken:
                     failed += 1
-                    print(failure(verdict), flush=True)
+                    print(failure(verdict, replicas=replicas), flush=True)
             if told["runs"] % TELL_EVERY == 0 and told["runs"] < count:
                 print(
                     f"{told['runs']} of {count} seeds, {failed} failed, "
@@ -146,12 +152,19 @@ def main() -> int:
         choices=sorted(PLANTS),
         help="break this rule: tell how many seeds find it, or play one of them",
     )
+    parser.add_argument(
+        "--replicas",
+        action="store_true",
+        help="three replicas that share a stream, or the parts of one, instead of one process",
+    )
     asked = parser.parse_args()
+    if asked.replicas and asked.plant:
+        parser.error("tests/simulation/test_replicas.py plants faults in replicas")
     if asked.seed is not None:
-        return one(asked.seed, trace=asked.trace, plant=asked.plant)
+        return one(asked.seed, replicas=asked.replicas, trace=asked.trace, plant=asked.plant)
     if asked.plant:
         return find(asked.plant, asked.first, asked.seeds, asked.jobs)
-    return many(asked.first, asked.seeds, asked.jobs)
+    return many(asked.first, asked.seeds, asked.jobs, replicas=asked.replicas)
 
 
 if __name__ == "__main__":

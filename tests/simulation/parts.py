@@ -2,15 +2,13 @@
 into other parts, while replicas leave, are suspended and die. Each replica sees an edit at a time
 of its own.
 
-`python -m tests.simulation.parts SEED` plays one run and tells what was broken.
+`python -m tests.simulation --replicas` plays them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-import sys
 from dataclasses import dataclass, replace
 
 from tests.simulation.process import HEARTBEAT_S, STREAM, Shape, now_s
@@ -18,12 +16,12 @@ from tests.simulation.replicas import (
     OWNED_WITHIN_S,
     AwaitsNoRelease,
     Faults,
+    Plant,
     Replica,
     ReplicaWorld,
     Rules,
     Runner,
 )
-from tests.simulation.suspending import SuspendingLoop
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.daemon.plan import PlannedStream
@@ -35,12 +33,17 @@ from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 
 PARTITIONS = 4
-RESIZES = Faults(("resize",), every_s=(3.0, 12.0), count=4)
+RESIZES = Faults(("resize",), every_s=(3.0, 12.0), count=4, may_be_stale=True)
 ONE_BY_ONE = Faults(("resize",), every_s=(3.0, 12.0), count=5)
 """Each edit once the one before is in force everywhere: nothing stale is written."""
-ALL = Faults(("resize", "resize", "stop", "suspend", "kill"), every_s=(3.0, 15.0), count=5)
+ALL = Faults(
+    ("resize", "resize", "stop", "suspend", "kill"),
+    every_s=(3.0, 15.0),
+    count=5,
+    may_be_stale=True,
+)
 """What happens, the edits among it."""
-YOUNG = Faults(("resize", "resize", "suspend"), every_s=(2.0, 5.0), count=10)
+YOUNG = Faults(("resize", "resize", "suspend"), every_s=(2.0, 5.0), count=10, may_be_stale=True)
 """Partitions of one writer are often of different age."""
 _EDITED_WITHIN_S = 4.0
 
@@ -117,6 +120,7 @@ class PartReplica(Replica):
                         (self._sink.run(), "sink"),
                         (self.control.run(), "control"),
                         (self.sharing.run(), "group"),
+                        (self._follower.run(), "standby"),
                     )
                 ]
                 self.edit(self.count, self.edits)
@@ -247,30 +251,7 @@ class PartWorld(ReplicaWorld):
         await self._until(lambda: not self.living())
 
 
-PLANTS: dict[str, tuple[Faults, Rules, str]] = {
-    "no release": (ONE_BY_ONE, Rules(runner=AwaitsNoRelease), "stale records"),
-    "frontiers forgotten": (YOUNG, Rules(runner=ForgetsFrontiers), "goes back in time"),
+PLANTS = {
+    "no release": Plant(ONE_BY_ONE, Rules(runner=AwaitsNoRelease), "stale records"),
+    "frontiers forgotten": Plant(YOUNG, Rules(runner=ForgetsFrontiers), "goes back in time"),
 }
-"""By name: the faults in which it is seen, the broken rule, the sign."""
-
-
-def run(seed: int, faults: Faults, rules: Rules | None = None) -> PartWorld:
-    """Play one seed."""
-
-    async def main() -> PartWorld:
-        world = PartWorld(seed, faults, rules or Rules())
-        await world.play()
-        world.judge()
-        if faults is ONE_BY_ONE and world.stale:
-            world.broken.append(f"{world.stale} stale records")
-        return world
-
-    with asyncio.Runner(loop_factory=SuspendingLoop) as runner:
-        return runner.run(main())
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
-    for each in (RESIZES, ONE_BY_ONE, ALL):
-        world = run(int(sys.argv[1]), each)
-        print(each.kinds, world.broken, world.stale)

@@ -1,17 +1,15 @@
 """Replicas that share a stream, by seed in virtual time: the daemon's own runner, sharing and group
 member over the simulated server, brokers and coordinator. They die, leave and are suspended.
 
-`python -m tests.simulation.replicas SEED` plays one run and tells what was broken.
+`python -m tests.simulation --replicas` plays them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -46,6 +44,7 @@ from watchrelay.kafka.group import GroupMember
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.kafka.topics import Topics
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
@@ -71,7 +70,7 @@ class Runner(StreamRunner):
         self._context.sink.open(TOPIC, self.spec.id, self.restart, made=False)
         return 1 << 20
 
-    def _reader(self, spec: StreamSpec, turn: asyncio.Semaphore) -> LogReader:
+    def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
         return Reader(spec, self.replica.world, self._context.sink)
 
     async def _highest_epoch(self) -> int:
@@ -120,7 +119,7 @@ class LogFollowing:
             pause_s = 0.0 if any(log.urgent for log in self._logs) else 0.5
             await asyncio.sleep(rng.random() * (pause_s + delay_s) + 0.001)
             for log in list(self._logs):
-                for partition, start in enumerate(log.next):
+                for partition, start in list(log.next.items()):
                     stored = self._world.broker.log(TopicPartition(log.topic, partition))
                     stop = min(stored.end, start + rng.randint(1, 40))
                     log.take(partition, stored.read(start, stop))
@@ -295,19 +294,30 @@ class Rules:
     sharing: type[Sharing] = Sharing
 
 
-@dataclass
+@dataclass(frozen=True)
 class Faults:
     """What happens to replicas, in seconds between two of it."""
 
     kinds: tuple[str, ...]
     every_s: tuple[float, float] = (8.0, 25.0)
     count: int = 3
-    suspended_s: tuple[float, float] = field(default=(3.0, 20.0))
+    suspended_s: tuple[float, float] = (3.0, 20.0)
+    may_be_stale: bool = False
+    """Stale records are no fault where they are repaired."""
 
 
 MOVES = Faults(("stop",))
 SUSPENSIONS = Faults(("suspend",))
-MIXED = Faults(("stop", "suspend", "kill", "both"))
+MIXED = Faults(("stop", "suspend", "kill", "both", "forget"), may_be_stale=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A broken rule, the faults in which it is seen, and the sign of it."""
+
+    faults: Faults
+    rules: Rules
+    sign: str
 
 
 # ---- rules that are broken, to see that it is found ----------------------------------------------
@@ -339,27 +349,29 @@ class AwaitsNoRelease(Runner):
 class NoRest(Standby):
     """Takes over with what was read before the claim."""
 
-    async def read_rest(self, spec: StreamSpec, stops: Mapping[int, int]) -> LogFold | None:
-        return self._fold
+    async def read_rest(
+        self, spec: StreamSpec, store: Store, stops: Mapping[int, int]
+    ) -> LogFold | None:
+        fold = self._fold
+        self.close()
+        return fold
 
 
 class ReadsNoRest(Runner):
     """Continues from a copy that ends before its claim."""
 
-    async def _await_assignment(self, sharing: Sharing) -> str:
-        former = await super()._await_assignment(sharing)
-        if self._standby is not None:
-            self._standby.__class__ = NoRest
-        return former
+    def _new_standby(self, sharing: Sharing) -> Standby:
+        standby = super()._new_standby(sharing)
+        standby.__class__ = NoRest
+        return standby
 
 
-PLANTS: dict[str, tuple[Faults, Rules, str]] = {
-    "stale assignment": (SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
-    "no doubt": (SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
-    "rest not read": (MOVES, Rules(runner=ReadsNoRest), "said again"),
-    "no release": (MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
+PLANTS = {
+    "stale assignment": Plant(SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
+    "no doubt": Plant(SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
+    "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "said again"),
+    "no release": Plant(MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
 }
-"""By name: the faults in which it is seen, the broken rule, the sign."""
 
 
 class ReplicaWorld(World):
@@ -418,6 +430,10 @@ class ReplicaWorld(World):
     def living(self) -> list[Replica]:
         return [each for each in self.replicas if not each.over]
 
+    def decisions(self) -> list[str]:
+        """How many replicas there were."""
+        return [""] * len(self.replicas)
+
     def _owner(self) -> Replica:
         return next((each for each in self.living() if each.owns), self.living()[0])
 
@@ -433,6 +449,8 @@ class ReplicaWorld(World):
             case "kill":
                 victim.kill()
                 self._start(tasks)
+            case "forget":
+                self.group.forget()
             case "suspend":
                 await self._suspend([victim])
             case _:
@@ -474,23 +492,20 @@ class ReplicaWorld(World):
         await self._until(lambda: not self.living())
 
 
-def run(seed: int, faults: Faults, rules: Rules | None = None) -> ReplicaWorld:
+def run(
+    seed: int,
+    faults: Faults,
+    rules: Rules | None = None,
+    world: Callable[[int, Faults, Rules], ReplicaWorld] = ReplicaWorld,
+) -> ReplicaWorld:
     """Play one seed."""
 
     async def main() -> ReplicaWorld:
-        world = ReplicaWorld(seed, faults, rules or Rules())
-        await world.play()
-        world.judge()
-        if faults is not MIXED and world.stale:
-            world.broken.append(f"{world.stale} stale records")
-        return world
+        played = world(seed, faults, rules or Rules())
+        await played.play_and_judge()
+        if played.stale and not faults.may_be_stale:
+            played.broken.append(f"{played.stale} stale records")
+        return played
 
     with asyncio.Runner(loop_factory=SuspendingLoop) as runner:
         return runner.run(main())
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
-    for each in (MOVES, SUSPENSIONS, MIXED):
-        world = run(int(sys.argv[1]), each)
-        print(each.kinds, world.broken, world.stale, len(world._claims))

@@ -1,17 +1,18 @@
-"""Replicas that share a stream: they leave, are suspended and die, by seed in virtual time; and
-rules of ownership that are broken, to see that it is found."""
+"""Replicas that share a stream, or its parts: they are edited, leave, are suspended and die, by seed
+in virtual time; and rules of ownership that are broken, to see that it is found."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.simulation.replicas import MIXED, MOVES, PLANTS, SUSPENSIONS, Faults, run
+from tests.simulation import parts, replicas, shared
+from tests.simulation.replicas import Plant, ReplicaWorld
 
 SEEDS = 12
-SEARCHED = 12
+SEARCHED = 20
 
 
 @pytest.fixture(autouse=True)
@@ -23,23 +24,38 @@ def quiet(no_cover: None) -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("faults", [MOVES, SUSPENSIONS, MIXED], ids=["moves", "suspensions", "all"])
-def test_the_stream_has_one_owner_again_and_readers_are_right(faults: Faults) -> None:
-    broken = {seed: world.broken for seed in range(SEEDS) if (world := run(seed, faults)).broken}
-    assert not broken, "play one again: python -m tests.simulation.replicas SEED"
+@pytest.mark.parametrize("kind", range(shared.KINDS))
+def test_each_stream_or_part_has_one_owner_again_and_readers_are_right(kind: int) -> None:
+    seeds = range(kind, shared.KINDS * SEEDS, shared.KINDS)
+    broken = {seed: played.broken for seed in seeds if (played := shared.run(seed)).broken}
+    assert not broken, "play one again: make sim SEED=n ARGS=--replicas"
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", replicas.PLANTS)
 def test_a_broken_rule_of_ownership_is_found(name: str) -> None:
-    faults, rules, sign = PLANTS[name]
+    _assert_found(replicas.PLANTS[name], replicas.ReplicaWorld)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", parts.PLANTS)
+def test_a_broken_rule_of_parts_is_found(name: str) -> None:
+    _assert_found(parts.PLANTS[name], parts.PartWorld)
+
+
+def _assert_found(plant: Plant, world: Callable[..., ReplicaWorld]) -> None:
+    """The fault is found with some seed, which is right without it."""
+
+    def broken(seed: int, rules: replicas.Rules | None = None) -> list[str]:
+        return replicas.run(seed, plant.faults, rules, world).broken
+
     found = next(
         (
             seed
             for seed in range(SEARCHED)
-            if any(sign in line for line in run(seed, faults, rules).broken)
+            if any(plant.sign in line for line in broken(seed, plant.rules))
         ),
         None,
     )
     assert found is not None
-    assert run(found, faults).broken == [], "the seed is right without the fault"
+    assert broken(found) == [], "the seed is right without the fault"

@@ -112,6 +112,7 @@ class World:
         self.stale = 0
         self.grown: set[int] = set()
         self.resting = False
+        self.ended_s = 0.0
         self.broken: list[str] = []
         self.config = PLAIN
         none = [Origin()] * self.shape.partitions
@@ -418,6 +419,36 @@ class World:
         """Every promise that was broken."""
         return judge(self)
 
+    async def play_and_judge(self) -> None:
+        """The run; one that does not come to its end is broken."""
+        try:
+            await self.play()
+            self.judge()
+        except* AssertionError as group:
+            self.broken += [f"assertion: {error}" for error in _flat(group)]
+        self.ended_s = asyncio.get_running_loop().time()
+
+    def decisions(self) -> list[str]:
+        """How the processes went on."""
+        return [life.decision for life in self.lives]
+
+    def verdict(self, *, tracing: bool) -> Verdict:
+        """What came of the run."""
+        told = self.told() if tracing else []
+        return Verdict(
+            self.seed,
+            self.broken,
+            hashlib.sha256("\n".join(told).encode()).hexdigest() if tracing else "",
+            len(self.decisions()),
+            sum(log.end for log in self.broker.logs.values()),
+            self.ended_s,
+            self.decisions(),
+            frozenset(self.lost),
+            len(self.lossy.alarms),
+            sum(history.conflated for history in self.histories),
+            told,
+        )
+
     def told(self) -> list[str]:
         """The trace as lines."""
         lines: list[str] = []
@@ -437,34 +468,13 @@ class World:
 
 def run(seed: int, kinds: Kinds | None = None, *, tracing: bool = False) -> Verdict:
     """Play one seed."""
-    ended_s = 0.0
 
     async def main() -> World:
-        nonlocal ended_s
         world = World(seed, kinds)
-        try:
-            await world.play()
-            world.judge()
-        except* AssertionError as group:
-            world.broken += [f"assertion: {error}" for error in _flat(group)]
-        ended_s = asyncio.get_running_loop().time()
+        await world.play_and_judge()
         return world
 
-    world = run_virtually(main())
-    told = world.told() if tracing else []
-    return Verdict(
-        seed,
-        world.broken,
-        hashlib.sha256("\n".join(told).encode()).hexdigest() if tracing else "",
-        len(world.lives),
-        sum(log.end for log in world.broker.logs.values()),
-        ended_s,
-        [life.decision for life in world.lives],
-        frozenset(world.lost),
-        len(world.lossy.alarms),
-        sum(history.conflated for history in world.histories),
-        told,
-    )
+    return run_virtually(main()).verdict(tracing=tracing)
 
 
 def _decided(life: Life) -> bool:

@@ -42,6 +42,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
         counter: differs from that of its former metadata. A coordinator answers a follower that
             joins with the same bytes from memory.
         config_hash: of its config, shown to operators.
+        reading: streams of `writing` whose logs it still reads back.
     """
 
     holder: str
@@ -54,6 +55,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
     leaving: bool = False
     counter: int = 0
     config_hash: str = ""
+    reading: tuple[str, ...] = ()
 
 
 class MemberSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -301,7 +303,7 @@ class _Group:
 
     def even_out(self, *, may_move: bool) -> bool:
         """Move streams from the heaviest to the lightest member while that helps. False when it
-        would help and they may not move."""
+        would help and they may not move, or are on the way."""
         mean = sum(self.loads[member].own_weight for member in self.able) / max(1, len(self.able))
         began = False
         while len(self.able) > 1:
@@ -317,14 +319,21 @@ class _Group:
             ]
             if not movable or (gap <= UNEVEN * mean and not began):
                 break
-            if not may_move:
-                return False
+            movable = [stream for stream in movable if not self.is_on_the_way(stream, heaviest)]
+            if not may_move or not movable:
+                return began and gap <= UNEVEN * mean
             began = True
             warm = self.members[lightest].warm
             best = min(movable, key=lambda s: (abs(gap - 2 * self.weights[s]), s not in warm, s))
             self.take(best, heaviest)
             self.give(best, lightest)
         return True
+
+    def is_on_the_way(self, stream: str, owner: str) -> bool:
+        """Whether its owner does not write it yet: another member hands it over, or the log is
+        being read back."""
+        is_written_by_another = self.writers.get(stream, owner) != owner
+        return is_written_by_another or stream in self.members[owner].reading
 
     def add_standbys(self, standbys: int) -> None:
         """As many as can be: members that have the state already, then the lightest."""

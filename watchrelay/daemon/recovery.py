@@ -18,8 +18,9 @@ from watchrelay.core.errors import (
 )
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_scan import no_epoch_left, other_cluster, shared_topic
-from watchrelay.kafka.range_reader import OffsetRange, RangeReader, Turn
+from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.recovery import (
     FirstSnapshot,
@@ -37,8 +38,6 @@ from watchrelay.store.objects import Store
 log = logging.getLogger(__name__)
 
 Failed = Callable[[SinkUnavailable, float], None]
-READS_AT_ONCE = 4
-"""Streams that read back at the same time: each has connections and buffers of its own."""
 
 
 class Reads(Protocol):
@@ -60,14 +59,15 @@ class LogReader:
         *,
         failed: Failed,
         succeeded: Callable[[], None] = lambda: None,
-        turn: Turn | None = None,
+        reads: TopicReads | None = None,
     ) -> None:
         """`failed` is called after each failed attempt, `succeeded` when all is read.
-        `turn` is held by each attempt at the spans of a resume; `read` is of a few records
-        and waits for none."""
+        `reads` reads the spans of a resume, together with those of other streams; `read` is of a
+        few records and waits for none."""
         self._spec, self._connection, self._sink = spec, connection, sink
         self._stream = spec.stream
-        self._failed, self._succeeded, self._turn = failed, succeeded, turn
+        self._failed, self._succeeded = failed, succeeded
+        self._reads = reads or TopicReads(connection)
         self.refused = 0
 
     def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
@@ -99,12 +99,10 @@ class LogReader:
                 [each for record in records if (each := self.understood(record)) is not None],
             )
 
-        reading = RangeReader(
-            self._connection, self._spec.topic, spans, decoded, failed=self._failed, turn=self._turn
-        )
-        await reading.run()
+        topic, stream = self._spec.topic, self._stream
+        whole = await self._reads.read(topic, stream, spans, decoded, self._failed)
         self._succeeded()
-        return reading.whole
+        return whole
 
     def understood(self, record: Any) -> Decoded | None:
         """The record, if it is one of this stream and follows the contract.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from watchrelay.contract.control import Origin, claim_origins
+from watchrelay.contract.records import Decoded
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
@@ -24,10 +25,8 @@ from watchrelay.store.objects import Store
 
 log = logging.getLogger(__name__)
 
-CATCH_UPS_AT_ONCE: Final = 4
-"""Streams that are read to the end for the first time, each by a consumer of its own."""
-_REST_WITHIN_S: Final = 3.0
-"""How long the rest of a log may take; then all of it is read back."""
+_STALLED_S: Final = 3.0
+"""If nothing of the rest of a followed log is read for so long, all of it is read back."""
 _AGAIN = Backoff(base_s=1.0, cap_s=300.0)
 _HEALTHY_S = 60.0
 
@@ -48,9 +47,8 @@ class EndOffsets(Protocol):
 
 
 class Standby:
-    """Use: `run()` as a task, which reads while `want` says so. To take the stream over: cancel it,
-    claim, and call `read_rest`; `close` in any case. Whatever is wrong with the log costs the copy
-    alone.
+    """Use: `run()` as a task, which reads while `want` says so. To take the stream over: claim and
+    call `read_rest`; then `end`, in any case. Whatever is wrong with the log costs the copy alone.
 
     Args:
         pinned: the stream as the control topic describes it.
@@ -80,16 +78,19 @@ class Standby:
         self._warmed, self._lag, self._rng = warmed, lag, rng
         self._wanted, self._lost, self._reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._fold: LogFold | None = None
-        """What was read, of a warm stream."""
+        """What was read."""
+        self._is_warm = False
         self._reader: LogReader | None = None
         self._starting_point: dict[str, object] | None = None
+        self._ends: Mapping[int, int] = {}
+        """By partition, the offset before which the first reading ends."""
         self._stops: Mapping[int, int] = {}
         """By partition, the offset before which the rest ends."""
 
     @property
     def is_warm(self) -> bool:
         """The log was read to its end once, and is followed since."""
-        return self._fold is not None
+        return self._is_warm
 
     @property
     def may_be_claimed(self) -> bool:
@@ -98,7 +99,7 @@ class Standby:
 
     @property
     def store(self) -> Store | None:
-        """That of what was read, of a warm stream."""
+        """That of what was read, and is read on."""
         return None if self._fold is None else self._fold.store
 
     def want(self, wanted: bool) -> None:
@@ -121,12 +122,14 @@ class Standby:
         while True:
             await self._wanted.wait()
             await self._control.until(self._has_log)
+            if not self._wanted.is_set():
+                continue
             began_s = clock.now_s()
             self._lost.clear()
             try:
-                fold = await unless(self._lost, self._catch_up(), name=f"warm {self.id}")
-                if fold is not None:
-                    self._follow(fold)
+                caught_up = await unless(self._lost, self._catch_up(), name=f"warm {self.id}")
+                if caught_up and not self._lost.is_set():
+                    self._follow()
                     await self._lost.wait()
             except Exception as error:  # noqa: BLE001 - without a copy a takeover takes longer
                 self.lost(f"{type(error).__name__}: {short(str(error))}")
@@ -138,34 +141,50 @@ class Standby:
                 )
                 await asyncio.sleep(wait_s)
 
-    async def _catch_up(self) -> LogFold:
-        """The log, read to the end that it has now. Raises: SinkUnavailable, and what the log's
-        records raise."""
+    async def _catch_up(self) -> bool:
+        """Read the log to the end that it has now; True. Raises: SinkUnavailable, and what the
+        log's records raise."""
         spec = self._pinned()
         self._starting_point = self._control.starting_point(spec.id, spec.partitions)
         origins = claim_origins(self._starting_point, spec.partitions)
         starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
         fold, self._reader = LogFold(spec, self._make_store(spec)), self._make_reader(spec)
+        self._fold = fold
         ends = {each: await self._sink.end_offset(spec.topic, each) for each in starts}
+        ends = dict(self._stops or ends)
+        self._ends = ends
         if any(at is not None and at > ends[each] for each, at in starts.items()):
             raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
         spans = [OffsetRange(each, at, ends[each]) for each, at in starts.items()]
-        await self._reader.spans(spans, fold.take)
-        self.next = ends
-        return fold
 
-    def _follow(self, fold: LogFold) -> None:
-        self._fold = fold
-        self._follower.follow(self)
+        def take(partition: int, records: list[Decoded]) -> None:
+            if self._fold is fold:
+                fold.take(partition, records)
+
+        await self._reader.spans(spans, take)
+        self.next = dict(ends)
         log.info("stream is warm", extra={"stream": self.id, "records": fold.records})
+        return True
+
+    def _follow(self) -> None:
+        self._is_warm = True
+        self._follower.follow(self)
         self._warmed(True)
+        self._note_reached()
 
     def close(self) -> None:
         """Read no more, and drop what was read."""
         self._follower.unfollow(self)
-        if self._fold is not None:
-            self._fold = None
+        self._fold = None
+        if self._is_warm:
+            self._is_warm = False
             self._warmed(False)
+
+    def end(self) -> None:
+        """No copy is wanted any more."""
+        self._wanted.clear()
+        self._lost.set()
+        self.close()
 
     # ---- FollowedLog: called by the follower -----------------------------------------------------
 
@@ -185,9 +204,11 @@ class Standby:
     def behind(self, records: int) -> None:
         """Note how far the log was read."""
         self._lag(records)
-        if self._stops and all(
-            self.next[partition] >= stop for partition, stop in self._stops.items()
-        ):
+        self._note_reached()
+
+    def _note_reached(self) -> None:
+        stops = self._stops
+        if stops and all(self.next[partition] >= stop for partition, stop in stops.items()):
             self._reached.set()
 
     def lost(self, why: str) -> None:
@@ -197,13 +218,29 @@ class Standby:
 
     # ---- the takeover ----------------------------------------------------------------------------
 
-    async def read_rest(self, spec: StreamSpec, stops: Mapping[int, int]) -> LogFold | None:
-        """What was read of a warm stream, read on to these offsets (by partition, exclusive); None
-        where it was lost, is of another topic or number of partitions, or takes too long."""
+    async def read_rest(
+        self, spec: StreamSpec, store: Store, stops: Mapping[int, int]
+    ) -> LogFold | None:
+        """What was read into `store`, read on to these offsets (by partition, exclusive), also
+        where that has only begun; None where it was lost, is of another topic or number of
+        partitions, or where the followed log stalls."""
         fold = self._fold
-        if fold is None or fold.spec != spec or self._lost.is_set():
+        if (
+            fold is None
+            or self._lost.is_set()
+            or fold.store is not store
+            or fold.spec != spec
+            or any(self._ends.get(partition, 0) > stop for partition, stop in stops.items())
+        ):
+            self.end()
             return None
         self._stops, self.urgent = stops, True
         self._follower.hurry()
-        await first_of(self._reached, self._lost, timeout_s=_REST_WITHIN_S)
-        return fold if self._reached.is_set() and not self._lost.is_set() else None
+        while self._fold is fold and not self._reached.is_set():
+            followed = dict(self.next) if self._is_warm else None
+            await first_of(self._reached, self._lost, timeout_s=_STALLED_S)
+            if self._lost.is_set() or self.next == followed:
+                break
+        reached = self._fold is fold and self._reached.is_set()
+        self.end()  # what comes behind the claim is not of this fold
+        return fold if reached else None

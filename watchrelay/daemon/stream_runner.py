@@ -36,17 +36,18 @@ from watchrelay.daemon.plan import (
     topic_spec,
     transactional_id,
 )
-from watchrelay.daemon.recovery import READS_AT_ONCE, LogFold, LogReader, resume
+from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
-from watchrelay.daemon.standby import CATCH_UPS_AT_ONCE, Follower, Standby
-from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
+from watchrelay.daemon.standby import Follower, Standby
+from watchrelay.daemon.tasks import UnexpectedErrors, beside, first_of, must_run, unless
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import written
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicFacts
+from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.kafka.topics import Topics
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.resources import Resource
@@ -116,14 +117,14 @@ class DaemonContext:
     served: Callable[[Resource], Awaitable[bool | None]] = _unknown
     control_made: asyncio.Event = field(default_factory=asyncio.Event)
     rng: random.Random = field(default_factory=random.Random)
-    reading_back: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE)
-    )
-    catching_up: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(CATCH_UPS_AT_ONCE)
-    )
+    reading_back: TopicReads = field(init=False)
+    catching_up: TopicReads = field(init=False)
     flush_timer: FlushTimer = field(default_factory=FlushTimer)
     trim: HeapTrimmer = field(default_factory=HeapTrimmer)
+
+    def __post_init__(self) -> None:
+        self.reading_back = TopicReads(self.connection)
+        self.catching_up = TopicReads(self.connection)
 
 
 class StreamRunner:
@@ -329,12 +330,23 @@ class StreamRunner:
             await self._context.control_made.wait()
             self._status.recovered("stream")
         await self._context.control.caught_up()
+        if (sharing := self._context.sharing) is None:
+            return await self._claim()
+        await sharing.joined()
+        self._standby = self._new_standby(sharing)
+        return await beside(self._standby.run(), self._claim(), name=f"standby {self.spec.id}")
+
+    async def _claim(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
+        """The same, from the assignment on: what is read of the log meanwhile is read on."""
         former = await self._assigned()
         if self._is_outclaimed():
             raise self._fenced()
         message_bytes = await self._topic_ready()
         standby, store = self._standby, None if self._standby is None else self._standby.store
-        store = self._new_store(self.spec) if store is None else store
+        if store is None:
+            store = self._new_store(self.spec)
+            if standby is not None:
+                standby.end()  # it would read what is written from here on
         reader = self._reader(self.spec, self._context.reading_back)
         relay = self._relay(store, message_bytes, reader)
         try:
@@ -366,9 +378,8 @@ class StreamRunner:
             self._context.sharing.claimed(self.spec.id, self._epoch)
         followed = None
         if standby is not None and not self._topic_recreated:
-            followed = await standby.read_rest(
-                self.spec, {partition: stop + 1 for partition, (_, stop) in relay.to_read.items()}
-            )
+            stops = {partition: stop + 1 for partition, (_, stop) in relay.to_read.items()}
+            followed = await standby.read_rest(self.spec, store, stops)
         return store, relay, await self._resumed(relay, store, reader, followed)
 
     def _new_store(self, spec: StreamSpec) -> Store:
@@ -392,23 +403,21 @@ class StreamRunner:
         sharing, stream = self._context.sharing, self.spec.id
         if sharing is None:
             return ""
-        await sharing.joined()
         if not sharing.may_claim(stream):
             self._context.metrics.forget_gauges(stream)
             self._status.recovered("stream")
             self._status.state = "standby"
             sharing.show_owner(self._status)
-        former = await self._await_assignment(sharing)
-        while not sharing.may_claim(stream):  # lost again while the standby ended
-            former = await self._await_assignment(sharing)
+        assert self._standby is not None, "made before"
+        former = await sharing.assigned(stream, self._standby)
         self._metrics = self._new_metrics()
         self._metrics.ownership_changes_total["assigned"].inc()
         self._status.state, self._status.assigned = "waiting", True
         sharing.claiming(stream, self._end_tenure)
         return former
 
-    async def _await_assignment(self, sharing: Sharing) -> str:
-        """As `Sharing.assigned`, following the stream's log meanwhile where it is to be warm."""
+    def _new_standby(self, sharing: Sharing) -> Standby:
+        """That which follows the stream's log while it is to be warm."""
         context, stream = self._context, self.spec.id
         assert context.follower is not None, "replicas that share streams follow them"
         lag = context.metrics.gauge("warm_lag_records")
@@ -420,8 +429,7 @@ class StreamRunner:
                 lag.remove_by_labels({"stream": stream})
             sharing.warmed(stream, is_warm)
 
-        self._close_standby()
-        self._standby = standby = Standby(
+        return Standby(
             self._pinned_spec,
             self._new_store,
             lambda spec: self._reader(spec, context.catching_up),
@@ -432,15 +440,10 @@ class StreamRunner:
             lag=lambda records: lag.labels(stream).set(records),
             rng=context.rng,
         )
-        async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(standby.run(), name=f"standby {stream}")
-            former = await sharing.assigned(stream, standby)
-            reading.cancel()
-        return former
 
     def _close_standby(self) -> None:
         if self._standby is not None:
-            self._standby.close()
+            self._standby.end()
             self._standby = None
 
     def _pinned_spec(self) -> StreamSpec:
@@ -559,14 +562,14 @@ class StreamRunner:
 
     # ---- the claim -------------------------------------------------------------------------------
 
-    def _reader(self, spec: StreamSpec, turn: asyncio.Semaphore) -> LogReader:
+    def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
         return LogReader(
             spec,
             self._context.connection,
             self._context.sink,
             failed=self._unreadable,
             succeeded=lambda: self._status.recovered("log"),
-            turn=turn,
+            reads=reads,
         )
 
     def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:

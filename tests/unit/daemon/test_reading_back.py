@@ -19,13 +19,14 @@ from watchrelay.contract.wire import WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkUnavailable
 from watchrelay.daemon.plan import plan_streams
-from watchrelay.daemon.recovery import READS_AT_ONCE, LogReader
+from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
+from watchrelay.kafka.topic_reads import READS_AT_ONCE
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
@@ -178,6 +179,7 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
     process = Process([*refused, *others], refused, Refusing())
     async with process.running() as rows:
         await until(lambda: all(rows[name].complete for name in others))
+        await until(lambda: all(rows[name].waits_for for name in refused))
         assert {(rows[name].state, rows[name].waits_for) for name in refused} == {
             ("resuming", NO_READ)
         }
@@ -191,12 +193,12 @@ async def test_no_stream_is_read_back_before_its_turn() -> None:
     connection = Refusing()
     process = Process(["pods"], ["pods"], connection)
     for _ in range(READS_AT_ONCE):
-        await process.context.reading_back.acquire()
+        await process.context.reading_back.turns.acquire()
     async with process.running() as rows:
         await until(lambda: rows["pods"].state == "resuming")
         await asyncio.sleep(60.0)
         assert not connection.asked
-        process.context.reading_back.release()
+        process.context.reading_back.turns.release()
         await until(lambda: bool(connection.asked))
 
 

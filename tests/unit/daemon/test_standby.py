@@ -14,6 +14,7 @@ from tests.support.stream_log import PODS, stream
 from watchrelay.contract.control import control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.core.errors import SinkUnavailable
+from watchrelay.daemon.recovery import LogFold
 from watchrelay.daemon.standby import Standby
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange
@@ -93,6 +94,16 @@ class Scene:
         value = {**DESCRIBED, "topic": topic, "epochBase": 1}
         record = WireRecord(control_key("stream", SPEC.id), control_value(value), [])
         await self.topic.deliver(Batch("control", 0, [record], SPEC.id))
+
+    async def rest(self, stops: dict[int, int], spec: StreamSpec = SPEC) -> LogFold | None:
+        store = self.standby.store
+        if store is None:
+            store = Store(Transform.compile(PODS), partitions=1)
+        return await self.standby.read_rest(spec, store, stops)
+
+    def follow_to(self, offset: int) -> None:
+        self.standby.next = {0: offset}
+        self.standby.behind(0)
 
     async def warmed(self) -> None:
         await self.described()
@@ -174,32 +185,68 @@ async def test_a_log_that_is_lost_or_cannot_be_read_is_read_again_later_and_late
 async def test_a_takeover_gets_what_was_read_up_to_the_claim() -> None:
     async with scene() as made, asyncio.TaskGroup() as tasks:
         await made.warmed()
-        reading = tasks.create_task(made.standby.read_rest(SPEC, {0: 15}))
+        reading = tasks.create_task(made.rest({0: 15}))
         await asyncio.sleep(0.1)
         assert made.standby.urgent
         assert made.follower.hurries == 1
-        made.standby.next = {0: 14}
-        made.standby.behind(1)
+        store = made.standby.store
+        made.follow_to(14)
         await asyncio.sleep(0.1)
         assert not reading.done(), "the claim was not read"
-        made.standby.next = {0: 15}
-        made.standby.behind(0)
+        made.follow_to(15)
         fold = await reading
         assert fold is not None
-        assert fold.store is made.standby.store
+        assert fold.store is store
+        assert not made.follower.logs, "what comes behind the claim is not of the copy"
+
+
+@virtual
+async def test_a_takeover_waits_for_the_rest_as_long_as_some_of_it_comes() -> None:
+    async with scene() as made, asyncio.TaskGroup() as tasks:
+        await made.warmed()
+        reading = tasks.create_task(made.rest({0: 15}))
+        for offset in range(11, 16):
+            await asyncio.sleep(2.0)
+            made.follow_to(offset)
+        assert await reading is not None
+
+
+@virtual
+async def test_what_is_being_read_goes_on_through_the_claim() -> None:
+    async with scene() as made, asyncio.TaskGroup() as tasks:
+        await made.described()
+        made.reader.takes_s = 20.0
+        made.standby.want(True)
+        await until(lambda: bool(made.reader.spans_read))
+        assert not made.standby.is_warm
+        reading = tasks.create_task(made.rest({0: 15}))
+        await until(lambda: made.standby.is_warm)
+        made.follow_to(15)
+        assert await reading is not None
+        assert made.reader.spans_read == [[OffsetRange(0, None, 10)]], "it was read once"
+
+
+@virtual
+async def test_what_was_read_beyond_the_claim_is_not_taken_over() -> None:
+    async with scene() as made:
+        await made.warmed()
+        assert await made.rest({0: 9}) is None
 
 
 @virtual
 async def test_a_takeover_reads_back_where_the_rest_does_not_come_or_the_log_is_lost() -> None:
     loop = asyncio.get_running_loop()
     async with scene() as made:
-        assert await made.standby.read_rest(SPEC, {0: 15}) is None, "not warm"
+        assert await made.rest({0: 15}) is None, "not warm"
+    async with scene() as made:
         await made.warmed()
-        assert await made.standby.read_rest(stream(partitions=2), {0: 15, 1: 15}) is None
+        assert await made.rest({0: 15, 1: 15}, stream(partitions=2)) is None
+    async with scene() as made:
+        await made.warmed()
         began_s = loop.time()
-        assert await made.standby.read_rest(SPEC, {0: 15}) is None
+        assert await made.rest({0: 15}) is None
         assert loop.time() - began_s < 5.0
-        made.standby.next = {0: 15}
-        made.standby.behind(0)
+    async with scene() as made:
+        await made.warmed()
         made.standby.lost("gone")
-        assert await made.standby.read_rest(SPEC, {0: 15}) is None
+        assert await made.rest({0: 15}) is None

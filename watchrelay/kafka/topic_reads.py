@@ -1,0 +1,170 @@
+"""Reads topics back for the streams of one process: the streams that ask for a topic at the same
+time get their records from one reading of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.range_reader import OffsetRange, RangeReader
+
+READS_AT_ONCE: Final = 4
+"""Topics that are read at the same time: each has connections and buffers of its own."""
+
+_GATHER_S = 0.05
+"""How long a reading waits for other streams: those of one assignment ask within this."""
+
+Take = Callable[[int, Sequence[Any]], None]
+Failed = Callable[[SinkUnavailable, float], None]
+
+
+class _AllServedError(Exception):
+    """No request waits for the rest of a topic."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """What one stream asks of a topic. `next`: by partition that was begun, the first offset that
+    it was not given; `whole`: the partitions that were read from their first offset."""
+
+    stream: bytes
+    spans: dict[int, OffsetRange]
+    take: Take
+    failed: Failed
+    next: dict[int, int] = field(default_factory=dict)
+    whole: set[int] = field(default_factory=set)
+    is_done: bool = False
+    error: Exception | None = None
+
+    def rest(self) -> list[OffsetRange]:
+        """The ranges that it was not given."""
+        return [
+            OffsetRange(partition, self.next.get(partition, span.start), span.stop)
+            for partition, span in self.spans.items()
+            if self.next.get(partition, -1) < span.stop
+        ]
+
+    def begin(self, partition: int, reading: RangeReader) -> None:
+        """Note where the partition was begun."""
+        if partition in self.next or partition not in reading.begun:
+            return
+        span, begun = self.spans[partition], reading.begun[partition]
+        start = 0 if span.start is None or span.start >= span.stop else span.start
+        self.next[partition] = max(start, begun)
+        if partition in reading.whole and start <= begun:
+            self.whole.add(partition)
+
+    def give(self, partition: int, records: Sequence[Any]) -> None:
+        """Its own among the next records, and those that name no stream."""
+        following, stop = self.next[partition], self.spans[partition].stop
+        own = [
+            each
+            for each in records
+            if following <= each.offset < stop and _stream_of(each) in (self.stream, None)
+        ]
+        self.next[partition] = max(following, records[-1].offset + 1)
+        try:
+            self.take(partition, own)
+        except Exception as error:  # noqa: BLE001 - raised where the request was made
+            self.error, self.is_done = error, True
+
+
+@dataclass(slots=True)
+class _Topic:
+    requests: list[_Request] = field(default_factory=list)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class TopicReads:
+    """One of the streams that wait for a topic reads it for all of them; where that one is
+    cancelled, the next one reads on. A stream that asks later waits for the next reading. `turns`
+    bounds how many topics are read at once, as for `RangeReader`."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self.turns = asyncio.Semaphore(READS_AT_ONCE)
+        self._connection = connection
+        self._topics: dict[str, _Topic] = {}
+
+    async def read(
+        self, topic: str, stream: str, spans: Sequence[OffsetRange], take: Take, failed: Failed
+    ) -> set[int]:
+        """Pass the records of these ranges to `take` that are of `stream`, or of none; through as
+        many outages as there are.
+
+        Args:
+            failed: as for `RangeReader`.
+
+        Returns: the partitions that were read from their first offset.
+        Raises: what `take` raises.
+        """
+        wanted = {span.partition: span for span in spans if span.stop > 0}
+        if not wanted:
+            return set()
+        request = _Request(stream.encode(), wanted, take, failed)
+        entry = self._topics.setdefault(topic, _Topic())
+        entry.requests.append(request)
+        try:
+            async with entry.reading:
+                if not request.is_done:
+                    await self._read(topic, entry)
+        finally:
+            request.is_done = True
+            entry.requests.remove(request)
+            if not entry.requests:
+                self._topics.pop(topic, None)
+        if request.error is not None:
+            raise request.error
+        return request.whole
+
+    async def _read(self, topic: str, entry: _Topic) -> None:
+        await asyncio.sleep(_GATHER_S)
+        requests = [each for each in entry.requests if not each.is_done]
+
+        def take(partition: int, records: Sequence[Any]) -> None:
+            if not records:
+                return
+            waiting = [each for each in requests if not each.is_done]
+            for each in waiting:
+                if partition in each.spans:
+                    each.begin(partition, reading)
+                    each.give(partition, records)
+            if not waiting:
+                raise _AllServedError
+
+        def failed(error: SinkUnavailable, wait_s: float) -> None:
+            for each in requests:
+                if not each.is_done:
+                    each.failed(error, wait_s)
+
+        ranges = _union([span for each in requests for span in each.rest()])
+        reading = RangeReader(self._connection, topic, ranges, take, failed=failed, turn=self.turns)
+        try:
+            await reading.run()
+        except _AllServedError:
+            return
+        for each in requests:
+            for partition in each.spans:
+                each.begin(partition, reading)
+            each.is_done = True
+
+
+def _union(spans: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """By partition, one range that has all of them."""
+    union: dict[int, OffsetRange] = {}
+    for span in spans:
+        lost = span.start is None or span.start >= span.stop
+        start, stop = None if lost else span.start, span.stop
+        if (other := union.get(span.partition)) is not None:
+            starts = (start, other.start)
+            start = None if None in starts else min(each for each in starts if each is not None)
+            stop = max(stop, other.stop)
+        union[span.partition] = OffsetRange(span.partition, start, stop)
+    return list(union.values())
+
+
+def _stream_of(record: Any) -> bytes | None:
+    return next((value for name, value in record.headers if name == "ce_wrstream"), None)
