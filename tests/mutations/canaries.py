@@ -282,7 +282,7 @@ _OF_CONFIG = (
             ),
             "a tag is not named": (
                 'tagged = "begins with !,',
-                'tagged = f"{event.tag} begins with !,',
+                'tagged = f"{node.tag} begins with !,',
             ),
             "a key that holds the value, too": (
                 'name = f"{part[: found.start()]}..." if found else part',

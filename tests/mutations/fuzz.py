@@ -168,12 +168,12 @@ _CONFIGS = (
         "watchrelay/config/tree.py",
         {
             "an alias that nobody made": (
-                "            if event.anchor not in self._anchors:",
-                "            if False:",
+                "                if anchor not in anchors:",
+                "                if False:",
             ),
             "an anchor that is defined twice": (
-                "self._anchors.setdefault(event.anchor, at) != at:",
-                "self._anchors.setdefault(event.anchor, at) is None:",
+                "elif anchor and (anchor in anchors or anchor in opened):",
+                "elif False:",
             ),
             "no measure of values": ("        if self._count > NODES_MAX:", "        if False:"),
             "no measure of depth": (
@@ -181,11 +181,11 @@ _CONFIGS = (
                 "        if False:",
             ),
             "several documents": (
-                "            if isinstance(event, DocumentStartEvent) and self.events:",
-                "            if False:",
+                "elif isinstance(event, DocumentStartEvent) and count > 1:",
+                "elif False:",
             ),
             "a key that is no text": (
-                "            if not isinstance(key, ScalarEvent):\n",
+                "            if not isinstance(key, yaml.ScalarNode):\n",
                 "            if False:\n",
             ),
             "a merge of what is no mapping": (

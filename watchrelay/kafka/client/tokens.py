@@ -18,6 +18,7 @@ from aiokafka.errors import AuthenticationFailedError
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkMisconfigured
 from watchrelay.core.files import read_bounded
+from watchrelay.core.programs import run_program
 from watchrelay.kafka.client.client_log import hide
 
 _COMMAND_TIMEOUT_S = 60.0
@@ -89,65 +90,31 @@ class CommandTokens:
 
     async def fetch(self) -> tuple[str, int]:
         name = self._command[0]
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
         try:
-            async with asyncio.timeout(self._timeout_s):
-                out, complaint = await _output(process)
+            code, out, complaint = await run_program(
+                self._command,
+                timeout_s=self._timeout_s,
+                stdout_bytes_max=_OUTPUT_BYTES_MAX,
+                stderr=True,
+            )
         except TimeoutError as error:
             raise ValueError(
                 f"the token command {name} did not end within {self._timeout_s:g} s"
             ) from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if len(out) > _OUTPUT_BYTES_MAX:
+        if out is None:
             raise ValueError(
                 f"the token command {name} printed more than {_OUTPUT_BYTES_MAX} bytes: it must "
                 "print the token and nothing else"
             )
-        if process.returncode:
+        if code:
             last = _LONG_WORD.sub(
                 "...", "".join(complaint.decode(errors="replace").strip().splitlines()[-1:])
             )
-            raise ValueError(
-                f"the token command {name} ended with status {process.returncode}: {last[:200]}"
-            )
+            raise ValueError(f"the token command {name} ended with status {code}: {last[:200]}")
         token = out.decode(errors="replace").strip()
         if not token or len(token.split()) != 1:
             raise ValueError(f"the token command {name} must print the token and nothing else")
         return token, expiry_ms(token)
-
-
-async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-    """What it printed, up to a bound and a piece, where it is ended; and the last of what it
-    complained of."""
-    assert process.stdout is not None, "asked for when it was started"
-    assert process.stderr is not None, "asked for when it was started"
-    out, complaint = bytearray(), bytearray()
-
-    async def printed(stream: asyncio.StreamReader) -> None:
-        while chunk := await stream.read(_OUTPUT_BYTES_MAX):
-            out.extend(chunk)
-            if len(out) > _OUTPUT_BYTES_MAX:
-                process.kill()
-                break
-
-    async def complained(stream: asyncio.StreamReader) -> None:
-        while chunk := await stream.read(_OUTPUT_BYTES_MAX):
-            complaint.extend(chunk)
-            del complaint[:-_OUTPUT_BYTES_MAX]
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(printed(process.stdout), name="token")
-        group.create_task(complained(process.stderr), name="token's complaint")
-    await process.wait()
-    return bytes(out), bytes(complaint)
 
 
 class MskTokens:

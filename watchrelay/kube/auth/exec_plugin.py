@@ -11,14 +11,12 @@ import json
 import logging
 import os
 import shutil
-import signal
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from watchrelay.core.errors import Misconfigured
+from watchrelay.core.programs import run_program
 from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kube.auth.kubeconfig import Cluster, ExecPlugin
 from watchrelay.kube.auth.tls import ClientCertificate, check_client
@@ -29,8 +27,6 @@ TIMEOUT_S = 60.0
 LEEWAY_MS = 10_000
 SETTLED_S = 5.0
 STDOUT_BYTES_MAX = 4 * 1024 * 1024
-_PIPES_GRACE_S = 1.0
-_REAP_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +121,11 @@ class ExecCredentials:
         env["KUBERNETES_EXEC_INFO"] = exec_info(plugin, self._cluster, self._authorities())
         hint = plugin.install_hint
         try:
-            code, output = await run_program(
-                [program, *plugin.args], env=env, timeout_s=self._timeout_s
+            code, output, _ = await run_program(
+                [program, *plugin.args],
+                timeout_s=self._timeout_s,
+                stdout_bytes_max=STDOUT_BYTES_MAX,
+                env=env,
             )
         except TimeoutError:
             how = f"gave no answer within {self._timeout_s:g} s and was killed"
@@ -221,65 +220,3 @@ def _expiry(text: str, plugin: ExecPlugin) -> int | None:
 def _refusal(plugin: ExecPlugin, what: str, hint: str = "") -> Misconfigured:
     cure = f" ({hint})" if hint else ""
     return Misconfigured(f'{plugin.where}: the plugin "{plugin.command}" {what}{cure}')
-
-
-class _Collector(asyncio.SubprocessProtocol):
-    """Keeps stdout up to a bound, None past it, and signals when the program and its pipe are
-    done."""
-
-    def __init__(self) -> None:
-        self.stdout: bytes | None = b""
-        self.exited = asyncio.Event()
-        self.closed = asyncio.Event()
-
-    def pipe_data_received(self, _fd: int, data: bytes) -> None:
-        if self.stdout is not None:
-            fits = len(self.stdout) + len(data) <= STDOUT_BYTES_MAX
-            self.stdout = self.stdout + data if fits else None
-
-    def process_exited(self) -> None:
-        self.exited.set()
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self.exited.set()
-        self.closed.set()
-
-
-async def run_program(
-    command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
-) -> tuple[int, bytes | None]:
-    """Exit code (negative: the signal) and stdout, None if longer than any credential. stderr
-    is dropped: it may hold secrets.
-
-    Raises: OSError if it cannot be started; TimeoutError, its process group then being dead."""
-    transport, collector = await asyncio.get_running_loop().subprocess_exec(
-        _Collector,
-        *command,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=dict(env),
-        start_new_session=True,
-    )
-    try:
-        async with asyncio.timeout(timeout_s):
-            await collector.exited.wait()
-        # A helper that the program left running may hold the pipe open; what the program itself
-        # wrote is read within the grace.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PIPES_GRACE_S):
-                await collector.closed.wait()
-    finally:
-        if not collector.exited.is_set():
-            await _kill_group(transport.get_pid(), collector)
-        transport.close()
-    return transport.get_returncode() or 0, collector.stdout
-
-
-async def _kill_group(pid: int, collector: _Collector) -> None:
-    # The group bears the program's own pid (a session of its own), which is not free for others
-    # until the program is reaped.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_REAP_TIMEOUT_S):
-            await collector.exited.wait()

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -82,6 +84,23 @@ async def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
     tokens = CommandTokens((sys.executable, str(tmp_path / "hang.py")), timeout_s=0.2)
     with pytest.raises(AuthenticationFailedError, match=r"did not end within 0\.2 s"):
         await TokenProvider(tokens).token()
+
+
+async def test_a_helper_that_a_program_leaves_running_does_not_hold_its_token_back(
+    tmp_path: Path,
+) -> None:
+    pid = tmp_path / "pid"
+    tokens = program(
+        tmp_path,
+        "import pathlib, subprocess\n"
+        f"helper = subprocess.Popen(['sleep', '1000'])\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(helper.pid))\n"
+        "print('opaque')\n",
+    )
+    try:
+        assert await TokenProvider(tokens).token() == "opaque"
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
