@@ -72,7 +72,7 @@ def take_turns(
 
 def flood(rig: Rig) -> list[Row]:
     """CPU and rate under flood."""
-    turns = take_turns(rig, _flood_once, partitions=PARTITIONS, warm=1)
+    turns = take_turns(rig, flood_once, partitions=PARTITIONS, warm=1)
     cpu = _of(turns, "cpu_us")
     first, *rows = compared(rig, "flood: CPU per event", cpu, "us", to_go_raw=1.0)
     pure = dataclasses.replace(first, what=f"{first.what}, bound for pure Python", goal=1.1)
@@ -87,7 +87,7 @@ def flood(rig: Rig) -> list[Row]:
     ]
 
 
-def _flood_once(program: Program) -> Turn:
+def flood_once(program: Program) -> Turn:
     """Begun and ended at rest."""
     source, pid, speed_ms = program.source, program.pid, loop_ms()
     assert source is not None, "what takes turns has a source of ours"

@@ -1,16 +1,17 @@
 """What transactions cost: a relay with them and one without, in turns, at 1,000 events a second.
 
 Room: tests. In: a rig. Out: what is added to CPU and latency, seen by a consumer of committed
-records.
+records; the rate of a flood over one partition.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
-from tests.bench.flood import PACE_RATE, pace_once
-from tests.bench.rig import PARTITIONS, RELAY, Relay, Rig, SourceProcess
+from tests.bench.flood import PACE_RATE, Turn, flood_once, pace_once
+from tests.bench.rig import PARTITIONS, RELAY, Program, Relay, Rig, SourceProcess
 from tests.bench.table import Row
 from tests.bench.turns import in_rounds
 
@@ -18,19 +19,26 @@ _IDEMPOTENT = "idempotent"
 OBJECTS = 5_000
 
 
-def transactional(rig: Rig) -> list[Row]:
-    """CPU and latency with transactions and without."""
+def _turns(
+    rig: Rig, once: Callable[[Program], Turn], *, partitions: int, warm: int = 0
+) -> Mapping[str, Sequence[Turn]]:
     doers = {}
     with ExitStack() as stack:
         for name, delivery in ((RELAY, "transactional"), (_IDEMPOTENT, _IDEMPOTENT)):
             source = stack.enter_context(SourceProcess(objects=OBJECTS))
             relay = stack.enter_context(
-                Relay(rig, source, partitions=PARTITIONS, delivery=delivery)
+                Relay(rig, source, partitions=partitions, delivery=delivery)
             )
             relay.await_published()
             relay.settle()
-            doers[name] = functools.partial(pace_once, relay)
-        turns = in_rounds(rig, doers)
+            doers[name] = functools.partial(once, relay)
+        return in_rounds(rig, doers, warm=warm)
+
+
+def transactional(rig: Rig) -> list[Row]:
+    """CPU and latency with transactions and without, and the rate of a flood over one partition."""
+    turns = _turns(rig, pace_once, partitions=PARTITIONS)
+    floods = _turns(rig, flood_once, partitions=1, warm=1)
 
     def of(name: str, field: str) -> list[float]:
         return [getattr(turn, field) for turn in turns[name]]
@@ -48,4 +56,15 @@ def transactional(rig: Rig) -> list[Row]:
         label = "transactional" if name == RELAY else name
         for field, unit in (("cpu_us", "us"), ("p50", "ms"), ("p99", "ms")):
             rows.append(Row.of(f"{PACE_RATE} events/s, {label}: {field}", of(name, field), unit))
+    rates = [
+        one.rate / other.rate for one, other in zip(floods[RELAY], floods[_IDEMPOTENT], strict=True)
+    ]
+    what = "flood over 1 partition, transactional"
+    rows.append(Row.of(f"{what}: events per second, to idempotent", rates, "", headline=True))
+    cpu = [
+        one.cpu_us / other.cpu_us
+        for one, other in zip(floods[RELAY], floods[_IDEMPOTENT], strict=True)
+    ]
+    rows.append(Row.of(f"{what}: CPU per event, to idempotent", cpu, "", goal=1.0))
+    rows.append(Row.of(f"{what}: events per second", [each.rate for each in floods[RELAY]], "1/s"))
     return rows

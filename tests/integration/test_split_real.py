@@ -69,10 +69,18 @@ def await_owned(relays: list[Daemon], count: int) -> float:
     return time.monotonic() - began_s
 
 
-def test_a_stream_is_resized_on_three_replicas_under_churn_and_verifies(testbed: Testbed) -> None:
-    namespaces = testbed.namespaces(NAMESPACES)
+@pytest.mark.parametrize("delivery", ["idempotent", "transactional"])
+def test_a_stream_is_resized_on_three_replicas_under_churn_and_verifies(
+    testbed: Testbed, delivery: str
+) -> None:
+    namespaces, topic = testbed.namespaces(NAMESPACES), testbed.topic("configmaps")
     relays = [
-        testbed.relay(entry(2), name=name, sharding={"enabled": True, "balanceAfter": "2s"})
+        testbed.relay(
+            entry(2),
+            name=name,
+            kafka={"delivery": delivery},
+            sharding={"enabled": True, "balanceAfter": "2s"},
+        )
         for name in "abc"
     ]
     with (
@@ -82,6 +90,7 @@ def test_a_stream_is_resized_on_three_replicas_under_churn_and_verifies(testbed:
         relays[0],
         relays[1],
         relays[2],
+        testbed.reader(topic) as reader,
     ):
         for relay in relays:
             relay.await_ready()
@@ -98,3 +107,5 @@ def test_a_stream_is_resized_on_three_replicas_under_churn_and_verifies(testbed:
         assert verified.code == 0, verified.stdout + verified.stderr
         listed = [line for relay in relays for line in relay.said("list compared with the log")]
         assert not listed, "parts go on from the log"
+        if delivery == "transactional":
+            reader.assert_one_owner_at_a_time(topic)

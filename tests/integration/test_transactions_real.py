@@ -23,7 +23,6 @@ from tests.support.produceproxy import Fate, ProduceProxy, produce_proxy
 from tests.support.realparts import KafkaBroker
 from tests.support.sinkparts import Running, running_sink, until
 from tests.support.testbed import Testbed
-from tests.support.topicreader import TopicReader
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.core.errors import Fenced
 from watchrelay.core.timestamps import parse_timestamp
@@ -261,19 +260,6 @@ def relay_of(testbed: Testbed, namespace: str, name: str, **more: Any) -> Daemon
     )
 
 
-def assert_one_owner_at_a_time(reader: TopicReader, topic: str) -> None:
-    """A table that ignores headers is right at every moment: read committed, no record of a former
-    owner is behind the claim of the next."""
-    assert not reader.problems, reader.problems
-    assert reader.stale == 0
-    held = {
-        key: held.value
-        for partition in reader.partitions.values()
-        for key, held in partition.held.items()
-    }
-    assert reader.plain[topic] == held
-
-
 @on_both
 def test_a_consumer_of_committed_records_sees_one_owner_at_a_time(testbed: Testbed) -> None:
     (namespace,) = testbed.namespaces(1)
@@ -305,9 +291,7 @@ def test_a_consumer_of_committed_records_sees_one_owner_at_a_time(testbed: Testb
                 )
                 print(f"killed: read back {read - claimed} ms after the next claim")
                 assert third.stop() == 0
-        reader.transactional = True
-        reader.read()
-        assert_one_owner_at_a_time(reader, topic)
+        reader.assert_one_owner_at_a_time(topic)
 
 
 @on_both
@@ -342,9 +326,7 @@ def test_replicas_hand_a_stream_over_and_take_it_from_one_that_is_killed(testbed
         churn.finish()
         verified = command("verify", "-c", third.file, "--cluster", timeout_s=60.0)
         assert verified.code == 0, verified.stdout + verified.stderr
-        reader.transactional = True
-        reader.read()
-        assert_one_owner_at_a_time(reader, topic)
+        reader.assert_one_owner_at_a_time(topic)
 
 
 @on_both

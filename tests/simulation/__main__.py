@@ -21,6 +21,7 @@ from multiprocessing.pool import Pool
 
 from tests.simulation import shared, world
 from tests.simulation.planted import PLANTS
+from tests.simulation.transacting import KINDS
 from tests.simulation.world import Verdict
 
 AT_ONCE = 25
@@ -118,6 +119,30 @@ def many(first: int, count: int, jobs: int, *, replicas: bool) -> int:
     return 1 if failed else 0
 
 
+def transacted(asked: tuple[str, int]) -> tuple[str, int, list[str]]:
+    """What was broken in one run of replicas that write within transactions."""
+    logging.disable(logging.CRITICAL)
+    name, seed = asked
+    try:
+        return name, seed, KINDS[name].run(seed).broken
+    except (ExceptionGroup, AssertionError, RuntimeError) as crashed:
+        return name, seed, [repr(crashed)]
+
+
+def many_transacted(first: int, count: int, jobs: int) -> int:
+    """Play many seeds of replicas that write within transactions; the exit code."""
+    began_s, failed = time.monotonic(), 0
+    asked = [(name, seed) for seed in range(first, first + count) for name in KINDS]
+    with players(jobs) as pool:
+        for name, seed, broken in pool.imap(transacted, asked):
+            if broken:
+                failed += 1
+                print(f"seed {seed}, {name}: {broken[0][:400]}", flush=True)
+    took_s = time.monotonic() - began_s
+    print(f"{count} seeds of {len(KINDS)} kinds in {took_s:.0f} s, {failed} runs failed")
+    return 1 if failed else 0
+
+
 def find(name: str, first: int, count: int, jobs: int) -> int:
     """Look for a planted fault; the exit code is 1 when no seed finds it."""
     began_s = time.monotonic()
@@ -157,7 +182,14 @@ def main() -> int:
         action="store_true",
         help="three replicas that share a stream, or the parts of one, instead of one process",
     )
+    parser.add_argument(
+        "--transactional",
+        action="store_true",
+        help="as --replicas, and they write within transactions",
+    )
     asked = parser.parse_args()
+    if asked.transactional:
+        return many_transacted(asked.first, asked.seeds, asked.jobs)
     if asked.replicas and asked.plant:
         parser.error("tests/simulation/test_replicas.py plants faults in replicas")
     if asked.seed is not None:

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
@@ -21,14 +21,23 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from tests.simulation.weather import Weather
 from tests.support.groupfake import FakeCoordinator, FakeGroup
-from tests.support.producefake import FakeTransport, answer_frame, batch_head, produce_request
+from tests.support.producefake import (
+    FakeTransport,
+    answer_frame,
+    batch_head,
+    is_transactional,
+    produce_request,
+)
+from tests.support.transactionfake import FakeTransactionCoordinator, FakeTransactions
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, decode
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator
 from watchrelay.kafka.client.link import Link
+from watchrelay.kafka.client.transaction_coordinator import TransactionCoordinator
 
+Answer = TypeVar("Answer")
 Loss = Literal["truth", "proof", "claim", "reading"]
 """`reading`: a writer did not get all that it read back. The others are what compaction may take
 where a relay is away for longer than the topic's lag. `truth`: a record that readers follow went in
@@ -80,22 +89,64 @@ def _passes_for_current(left: list[Stored]) -> bool:
 
 @dataclass
 class Log:
-    """One partition. Offsets only grow; the cleaner leaves holes."""
+    """One partition, as readers of committed records see it. Offsets only grow; the cleaner leaves
+    holes, and so do aborted records and the markers of transactions.
+
+    `producer_id` is that of records within a transaction.
+    """
 
     partition: int
     decoded: bool = True
     records: list[Stored] = field(default_factory=list)
     end: int = 0
     grown: asyncio.Event = field(default_factory=asyncio.Event)
+    uncommitted: list[Stored] = field(default_factory=list)
+    """All records, for those who read uncommitted ones."""
+    _hidden: deque[tuple[int | None, Stored]] = field(default_factory=deque)
+    """From the first open transaction on, with the producer of each record that is in one."""
     _epoch: int = 0
     _last: int = 0
     _horizons: dict[int, float] = field(default_factory=dict)
 
-    def append(self, at_s: float, records: list[Raw]) -> int:
-        """The offset of the first."""
+    def append(
+        self, at_s: float, records: list[Raw], producer_id: int | None = None
+    ) -> tuple[int, list[Stored]]:
+        """The offset of the first, and what readers see now."""
         first = self.end
         for key, value, headers in records:
             said = decode(key, value, headers) if self.decoded else None
+            stored = Stored(self.end, at_s, key, value, headers, said, False, self.partition)
+            self._hidden.append((producer_id, stored))
+            self.uncommitted.append(stored)
+            self.end += 1
+        return first, self._show()
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> list[Stored]:
+        """Append the marker; what readers see now."""
+        self.end += 1
+        hidden, self._hidden = self._hidden, deque()
+        for producer, stored in hidden:
+            if producer != producer_id:
+                self._hidden.append((producer, stored))
+            elif committed:
+                self._hidden.append((None, stored))
+        return self._show()
+
+    def has_open(self, producer_id: int) -> bool:
+        """Whether the producer has a transaction with records here."""
+        return any(producer == producer_id for producer, _ in self._hidden)
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset: what is behind it waits for the end of a transaction."""
+        return self._hidden[0][1].offset if self._hidden else self.end
+
+    def _show(self) -> list[Stored]:
+        """What comes before every open transaction is there for readers."""
+        shown = len(self.records)
+        while self._hidden and self._hidden[0][0] is None:
+            stored = self._hidden.popleft()[1]
+            said = stored.said
             heeded = (
                 said is None
                 or said.epoch > self._epoch
@@ -103,16 +154,13 @@ class Log:
             )
             if said is not None and heeded:
                 self._epoch, self._last = said.epoch, said.sequence
-            self.records.append(
-                Stored(self.end, at_s, key, value, headers, said, heeded, self.partition)
-            )
-            self.end += 1
+            self.records.append(stored._replace(heeded=heeded))
         self.grown.set()
         self.grown = asyncio.Event()
-        return first
+        return self.records[shown:]
 
     def read(self, start: int, stop: int, most: int = 1 << 30) -> list[Stored]:
-        """What is left of [start, stop)."""
+        """What is left of [start, stop), and committed."""
         at = bisect_left(self.records, start, key=_offset)
         found = self.records[at : at + most]
         while found and found[-1].offset >= stop:
@@ -234,7 +282,8 @@ class Broker:
         self._number = 0
         self._producer_ids = 0
         self._known: dict[tuple[TopicPartition, int], Known] = {}
-        self._forgotten: set[tuple[TopicPartition, int]] = set()
+        self._forgotten: set[tuple[TopicPartition, int, int]] = set()
+        self.transactions = FakeTransactions(self._end_transaction)
         self.places: dict[tuple[TopicPartition, int, int, int], int] = {}
         """The offset of each batch by producer id, epoch and first sequence."""
 
@@ -254,18 +303,21 @@ class Broker:
 
     def forget_producer(self, place: TopicPartition, producer_id: int) -> None:
         """The state of a producer id is lost; what comes of it is not accepted any more."""
-        if (place, producer_id) in self._known:
-            self._forgotten.add((place, producer_id))
+        if (known := self._known.get((place, producer_id))) is not None:
+            self._forgotten.add((place, producer_id, known.epoch))
 
     def land(self, request: Request) -> None:
-        """The batch is in the log, if the rules of sequences let it; nobody is told."""
+        """The batch is in the log, if the rules of sequences and transactions let it; nobody is
+        told."""
         request.lands = None
         producer_id, epoch, sequence, count = batch_head(request.data)
         place, key = request.place, (request.place, producer_id)
-        if key in self._forgotten:
+        if (*key, epoch) in self._forgotten:
             request.code = self.unknown()
             return
         known = self._known.setdefault(key, Known(epoch))
+        if epoch > known.epoch and sequence == 0:
+            known = self._known[key] = Known(epoch)
         for first, length, offset in known.batches:
             if (first, length) == (sequence, count) and known.epoch == epoch:
                 request.code, request.offset = self.repeated(offset)
@@ -275,11 +327,31 @@ class Broker:
             if epoch != known.epoch or sequence != (last + length) & _MASK:
                 request.code = INVALID_EPOCH if epoch != known.epoch else OUT_OF_ORDER
                 return
-        log = self.log(place)
-        request.offset = log.append(asyncio.get_running_loop().time(), list(unpacked(request.data)))
+        log, within = self.log(place), is_transactional(request.data)
+        if epoch < known.epoch:
+            request.code = INVALID_EPOCH
+            return
+        if within and not log.has_open(producer_id):
+            request.code = self.transactions.verify((producer_id, epoch), place)
+            if request.code:
+                return
+        request.offset, shown = log.append(
+            asyncio.get_running_loop().time(),
+            list(unpacked(request.data)),
+            producer_id if within else None,
+        )
         known.batches.append((sequence, count, request.offset))
         self.places[place, producer_id, epoch, sequence] = request.offset
-        self._told(place, log.records[-count:])
+        self._told(place, shown)
+
+    def _end_transaction(
+        self, place: TopicPartition, producer: tuple[int, int], *, committed: bool
+    ) -> None:
+        """A marker lands; from here on the partition knows the epoch of it."""
+        known = self._known.setdefault((place, producer[0]), Known(producer[1]))
+        if known.epoch < producer[1]:
+            self._known[place, producer[0]] = Known(producer[1])
+        self._told(place, self.log(place).end_transaction(producer[0], committed=committed))
 
     def unknown(self) -> int:
         """What is said to a producer whose state was lost."""
@@ -379,6 +451,37 @@ class Cluster(Brokers):
     async def coordinator(self, _group: str) -> Coordinator:
         await self._asked()
         return FakeCoordinator(self._broker.group, self._asked)
+
+    async def transaction_coordinator(self, transactional_id: str) -> TransactionCoordinator:
+        await self._asked()
+        return FakeTransactionCoordinator(self._broker.transactions, transactional_id, self._sent)
+
+    async def _sent(self, ask: Callable[[], Answer]) -> Answer:
+        """A request leaves; what it does, it does whatever becomes of its sender."""
+        loop, broker = asyncio.get_running_loop(), self._broker
+        rng, weather = broker.rng, broker.weather
+        if self._wire.dead:
+            await asyncio.Event().wait()
+        answered: asyncio.Future[Answer] = loop.create_future()
+
+        def lands() -> None:
+            answer = ask()
+            if not answered.done():
+                answered.set_result(answer)
+
+        fate, there_s = rng.random(), rng.random() * weather.delay_s
+        if fate < weather.lost:
+            await asyncio.sleep(there_s)
+        elif fate < weather.lost + weather.late:
+            loop.call_later(rng.random() * LATE_S, lands)
+            await asyncio.sleep(there_s)
+        else:
+            loop.call_later(there_s, lands)
+            answer = await answered
+            await asyncio.sleep(rng.random() * weather.delay_s)
+            if fate >= weather.lost + weather.late + weather.lost_ack:
+                return answer
+        raise KafkaConnectionError("no broker answers")
 
     async def open(self, _node: int, link: Link) -> None:
         await self._asked()

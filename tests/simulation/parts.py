@@ -214,12 +214,13 @@ class PartWorld(ReplicaWorld):
     async def _edit(self, replica: PartReplica, edit: _Edit) -> None:
         await asyncio.sleep(self.rng.random() * _EDITED_WITHIN_S)
         await self._until(lambda: not replica.suspended)
-        if not replica.over and replica.edits < edit.number:
+        if not replica.stops and replica.edits < edit.number:
             replica.edit(edit.count, edit.number)
 
     async def _owned(self, within_s: float) -> None:
         began_s = now_s()
         while not self.complete():
+            began_s = now_s() if self._is_one_suspended() else began_s
             if now_s() - began_s > within_s:
                 found = {each.name: sorted(each.owned) for each in self.part_replicas()}
                 self.broken.append(f"{self.count} parts, owned after {within_s} s: {found}")

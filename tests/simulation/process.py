@@ -161,6 +161,10 @@ class Reader(LogReader):
         super().__init__(spec, _CONNECTION, sink, failed=lambda _error, _wait_s: None)
         self._topic, self._world = spec.topic, world
 
+    def _stable(self, partition: int) -> int:
+        """Up to where the log can be read."""
+        return self._world.broker.log(TopicPartition(self._topic, partition)).stable
+
     def _log(self, partition: int, start: int, stop: int) -> list[Stored]:
         return self._world.broker.log(TopicPartition(self._topic, partition)).read(start, stop)
 
@@ -173,7 +177,7 @@ class Reader(LogReader):
             at = span.start or 0
             while at < span.stop:
                 await asyncio.sleep(rng.random() * (0.01 + self._world.weather.delay_s / 4))
-                stop = min(span.stop, at + rng.randint(1, 40))
+                stop = min(span.stop, at + rng.randint(1, 40), self._stable(span.partition))
                 found = (
                     self.understood(each)
                     for each in self._log(span.partition, at, stop)
@@ -199,6 +203,9 @@ class Reader(LogReader):
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one."""
         await asyncio.sleep(self._world.rng.random() * (0.01 + self._world.weather.delay_s / 4))
+        log = self._world.broker.log(TopicPartition(self._topic, partition))
+        while self._stable(partition) < stop:
+            await log.grown.wait()
         found = ((each.offset, self.understood(each)) for each in self._log(partition, start, stop))
         return [(offset, each) for offset, each in found if each is not None]
 

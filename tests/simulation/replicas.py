@@ -15,8 +15,9 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from tests.simulation.apiserver import Api
-from tests.simulation.broker import Wire
+from tests.simulation.broker import Raw, Stored, Wire
 from tests.simulation.process import (
+    CONTROL,
     HEARTBEAT_S,
     PLAIN,
     STREAM,
@@ -33,12 +34,16 @@ from tests.simulation.world import World
 from tests.support.groupfake import FakeGroup, FakeGroupBrokers
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
+from watchrelay.config.settings import Delivery
+from watchrelay.contract.control import ControlState
+from watchrelay.core.errors import Fenced
 from watchrelay.daemon.plan import PlannedStream
 from watchrelay.daemon.recovery import LogFold, LogReader
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.standby import Standby
 from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
+from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.group import GroupMember
 from watchrelay.kafka.log_follower import FollowedLog
@@ -46,6 +51,7 @@ from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.kafka.topics import Topics
+from watchrelay.model.parts import stream_and_part
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -65,13 +71,28 @@ class Runner(StreamRunner):
     """The daemon's, without the topic's administration."""
 
     replica: Replica
+    reader_class: type[Reader] = Reader
 
     async def _topic_ready(self) -> int:
         self._context.sink.open(TOPIC, self.spec.id, self.restart, made=False)
         return 1 << 20
 
+    def _lose(self, error: Fenced) -> None:
+        if self.replica.over:  # killed: it does nothing more
+            raise asyncio.CancelledError from error
+        self.replica.world.noted_loss(self)
+        super()._lose(error)
+
+    def _transactions(self) -> StreamTransactions | None:
+        made = super()._transactions()
+        if made is None:
+            return None
+        return SuspendedInTransactions(
+            made.id, made.topic, made.stream, made.sink, made.control, self.replica
+        )
+
     def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
-        return Reader(spec, self.replica.world, self._context.sink)
+        return self.reader_class(spec, self.replica.world, self._context.sink)
 
     async def _highest_epoch(self) -> int:
         return await Life._highest_epoch(self.replica)  # type: ignore[arg-type]
@@ -90,10 +111,24 @@ class Runner(StreamRunner):
             max_message_bytes=message_bytes,
             may_finish=self._may_finish,
             gap_reader=reader,
+            transactions=self._transactions(),
             rng=self._context.rng,
             now_s=now_s,
             wall_ms=wall_ms,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedInTransactions(StreamTransactions):
+    """After a look at the claims the process may be suspended."""
+
+    replica: Replica
+
+    async def is_ours(self, epoch: int) -> bool:
+        # slots=True makes another class, which `super()` does not know
+        ours = await StreamTransactions.is_ours(self, epoch)
+        await self.replica.world.looked(self.replica)
+        return ours
 
 
 class LogFollowing:
@@ -121,7 +156,7 @@ class LogFollowing:
             for log in list(self._logs):
                 for partition, start in list(log.next.items()):
                     stored = self._world.broker.log(TopicPartition(log.topic, partition))
-                    stop = min(stored.end, start + rng.randint(1, 40))
+                    stop = min(stored.stable, start + rng.randint(1, 40))
                     log.take(partition, stored.read(start, stop))
                     log.next[partition] = stop
                 log.behind(0)
@@ -151,11 +186,13 @@ class Replica(Suspendable):
         self.rng = random.Random(world.rng.getrandbits(64))
         self.statuses = StatusRegistry()
         self.wire = Wire(world.broker)
-        sink = KafkaSink(
+        sink = world.rules.sink(
             _CONNECTION,
             metrics=_METRICS,
             statuses=self.statuses,
-            settings=ProducerSettings(request_timeout_s=2.0),
+            settings=ProducerSettings(
+                request_timeout_s=2.0, transaction_timeout_s=world.transaction_timeout_s
+            ),
             rng=self.rng,
             reach=self.wire.reach,
         )
@@ -181,7 +218,7 @@ class Replica(Suspendable):
         follower = LogFollowing(world, self.wire)
         self.spec = Life.make_spec(self)  # type: ignore[arg-type]
         context = DaemonContext(
-            settings=settings_of(["pods"]),
+            settings=settings_of(["pods"], kafka={"delivery": world.rules.delivery}),
             metrics=_METRICS,
             statuses=self.statuses,
             client=Api(world.server, world.weather, self.rng),  # type: ignore[arg-type]
@@ -240,6 +277,11 @@ class Replica(Suspendable):
         """It writes the stream, and all of its state is published."""
         return not self.over and not self.suspended and self.status.complete
 
+    @property
+    def stops(self) -> bool:
+        """It takes no edit any more."""
+        return self.over or self._stop.is_set()
+
     def start(self, tasks: asyncio.TaskGroup) -> None:
         self._task = tasks.create_task(self.run(), name=self.name)
 
@@ -292,6 +334,8 @@ class Rules:
 
     runner: type[Runner] = Runner
     sharing: type[Sharing] = Sharing
+    sink: type[KafkaSink] = KafkaSink
+    delivery: Delivery = "idempotent"
 
 
 @dataclass(frozen=True)
@@ -385,7 +429,8 @@ class ReplicaWorld(World):
         self.plan.names, self.plan.churn_s, self.plan.forgets = "abcdefgh", 0.1, 0.0
         self.weather.delay_s = rng.choice([0.002, 0.02, 0.1])
         self.weather.api_delay_s = rng.choice([0.0, 0.02])
-        self.weather.deaf_s = rng.choice([0.0, 0.05])
+        transactional = rules.delivery == "transactional"
+        self.weather.deaf_s = rng.choice([0.0, 0.5 if transactional else 0.05])
         if faults is MIXED:
             self.weather.lost = rng.choice([0.0, 0.05])
             self.weather.lost_ack = rng.choice([0.0, 0.05])
@@ -394,6 +439,13 @@ class ReplicaWorld(World):
         self.balance_after_s = rng.choice([5.0, 60.0])
         self.standbys = rng.choice([0, 1, 1, 2])
         self.group = FakeGroup()
+        self.transaction_timeout_s = rng.choice([2.0, 15.0]) if transactional else 15.0
+        self._looks = rng.choice([0.0, 0.3]) if transactional else 0.0
+        """So often a process is suspended between a look at the claims and what follows it."""
+        self.broker.transactions.marker_s = lambda: rng.random() * self.weather.delay_s
+        self._contents: dict[tuple[int, int, int], Raw] = {}
+        """By partition, epoch and sequence."""
+        self._newest = dict.fromkeys(range(self.shape.partitions), 0)
         self.replicas: list[Replica] = []
         self._claims: list[tuple[Replica, int]] = []
 
@@ -404,6 +456,53 @@ class ReplicaWorld(World):
         if former and any(other is not replica for other, _ in self._claims[former[-1] :]):
             self.broken.append(f"{replica.name} claims again in generation {generation}")
         self._claims.append((replica, generation))
+
+    def noted_loss(self, runner: Runner) -> None:
+        """A writer gives the stream up. Nobody does whose claim is the newest."""
+        control = ControlState()
+        for each in self.broker.log(TopicPartition(CONTROL, 0)).records:
+            control.read(each.offset, each.key, each.value)
+        held, part = control.of(STREAM), stream_and_part(runner.spec.id)[1]
+        claims = map(held.newest, part.partitions(self.shape.partitions))
+        newest = max(held.epoch_of(each) or 0 for each in claims if each is not None)
+        if newest <= runner._epoch:
+            name = runner.replica.name
+            self.broken.append(f"{name} gives {runner.spec.id} up, and its claim is the newest")
+
+    async def looked(self, replica: Replica) -> None:
+        """A process has looked at the claims."""
+        if self.resting or self.rng.random() >= self._looks:
+            return
+        self.note("suspended after a look", replica.number)
+        replica.suspended = True
+        _later(self.rng.uniform(*self.faults.suspended_s), replica.resume)
+        await asyncio.sleep(0)
+
+    def _landed(self, place: TopicPartition, records: list[Stored]) -> None:
+        super()._landed(place, records)
+        if place.topic == TOPIC and self.rules.delivery == "transactional":
+            for each in records:
+                self._owner_after_owner(each)
+
+    def _once(self, record: Stored) -> None:
+        """A commit of unknown outcome may put the same records into the log twice."""
+        if record.said is None or self.rules.delivery == "idempotent":
+            super()._once(record)
+            return
+        position = (record.partition, record.said.epoch, record.said.sequence)
+        content = (record.key, record.value, record.headers)
+        if self._contents.setdefault(position, content) != content:
+            self.broken.append(f"p{record.partition}@{record.offset} is another {position}")
+
+    def _owner_after_owner(self, record: Stored) -> None:
+        """What docs/guarantees.md says of transactions."""
+        said, newest = record.said, self._newest[record.partition]
+        if said is not None and said.epoch < newest:
+            self.broken.append(
+                f"p{record.partition}@{record.offset} is of epoch {said.epoch}, behind {newest}"
+            )
+        elif said is not None:
+            self._newest[record.partition] = said.epoch
 
     async def play(self) -> None:
         for name in self.plan.names:
@@ -468,10 +567,15 @@ class ReplicaWorld(World):
         """One replica owns the stream. Broken if that does not come in time."""
         began_s = now_s()
         while sum(each.owns for each in self.living()) != 1:
+            began_s = now_s() if self._is_one_suspended() else began_s
             if now_s() - began_s > within_s:
                 self.broken.append(f"not owned by one replica after {within_s} s")
                 break
             await asyncio.sleep(0.1)
+
+    def _is_one_suspended(self) -> bool:
+        """Time does not count then."""
+        return any(each.suspended for each in self.living())
 
     async def _rest(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
         self.weather.clear()
@@ -490,6 +594,15 @@ class ReplicaWorld(World):
         for replica in self.living():
             replica.stop()
         await self._until(lambda: not self.living())
+
+
+def _later(seconds: float, resume: Callable[[], None]) -> None:
+    """Resume a process, whose own timers do not run."""
+
+    def lands() -> None:
+        resume()
+
+    asyncio.get_running_loop().call_later(seconds, lands)
 
 
 def run(

@@ -17,7 +17,7 @@ _Arguments = TypeVarTuple("_Arguments")
 
 _ELSEWHERE = ("_land", "lands")
 """What is on its way lands, whatever becomes of its sender."""
-_ELSEWHERE_MODULES = ("tests.support.groupfake",)
+_ELSEWHERE_MODULES = ("tests.support.groupfake", "tests.support.transactionfake")
 
 
 class _Due:

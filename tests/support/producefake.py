@@ -11,12 +11,18 @@ from watchrelay.kafka.client.link import Link
 _HEAD = struct.Struct(">qhii")
 """Producer id, epoch, first sequence, number of records: at the end of a batch's header."""
 _HEAD_AT = 43
+_ATTRIBUTES_AT, _TRANSACTIONAL = 22, 16
 
 
 def batch_head(data: bytes) -> tuple[int, int, int, int]:
     """Producer id, epoch, first sequence and number of records of a batch."""
     producer_id, epoch, sequence, count = _HEAD.unpack_from(data, _HEAD_AT)
     return producer_id, epoch, sequence, count
+
+
+def is_transactional(data: bytes) -> bool:
+    """Whether a batch is part of a transaction."""
+    return bool(data[_ATTRIBUTES_AT] & _TRANSACTIONAL)
 
 
 def transactional_id(data: bytes) -> str:

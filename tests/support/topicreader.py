@@ -518,6 +518,20 @@ class TopicReader:
         )
         print(f"{twice}: resent after a rebuild of the producer\n{stories}")
 
+    def assert_one_owner_at_a_time(self, topic: str) -> None:
+        """Read to the end what was written within transactions. A table that ignores headers is
+        right at every moment: no record of a former owner is behind the claim of the next."""
+        self.transactional = True
+        self.read()
+        assert not self.problems, self.problems
+        assert self.stale == 0
+        held = {
+            key: held.value
+            for partition in self.partitions.values()
+            for key, held in partition.held.items()
+        }
+        assert self.plain[topic] == held
+
 
 def read_control(bootstrap: str, topic: str) -> list[tuple[int, str, Any]]:
     """All records of a control topic: offset, key, decoded value."""

@@ -47,7 +47,7 @@ def refusals(settings: Settings) -> Iterator[Refusal]:
         for keys, message, hint in _entry(entry):
             yield Refusal(tuple(("resources", index, key) for key in keys), message, hint)
     planned = plan(settings)
-    yield from _splits(settings, planned)
+    yield from _splits(planned)
     duplicates = list(_same_ids(planned))
     yield from duplicates
     yield from _topics(settings, planned)
@@ -189,15 +189,9 @@ def _same_ids(planned: list[Planned]) -> Iterator[Refusal]:
             )
 
 
-def _splits(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
-    """A part needs a partition, and does not write within transactions."""
+def _splits(planned: list[Planned]) -> Iterator[Refusal]:
+    """A part needs a partition."""
     for index, stream in {stream.index: stream for stream in planned}.items():
-        if stream.entry.split > 1 and settings.kafka.delivery == "transactional":
-            yield Refusal(
-                (("resources", index, "split"), ("kafka", "delivery")),
-                "cannot be combined with kafka.delivery: transactional in this release",
-                "leave the key out, or set kafka.delivery to idempotent",
-            )
         if stream.entry.split > stream.partitions:
             yield Refusal(
                 (("resources", index, "split"), ("resources", index, "partitions")),

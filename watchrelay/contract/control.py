@@ -293,7 +293,7 @@ class WriterControl:
     """The highest of those, -1 before any claim."""
     holder: str | None = None
     ids: tuple[str, ...] = ()
-    """The transactional ids that its claims have named."""
+    """The transactional ids that the claims under its key have named."""
     released: int = -1
     """The newest epoch of which a release was read; -1 for none."""
     starting_point_claimed: Value | None = None
@@ -347,6 +347,11 @@ class StreamControl(WriterControl):
         description."""
         unknown = self.epoch_base is None or writer.claimed < 0
         return None if unknown else (self.epoch_base or 0) + writer.claimed
+
+    def writer(self, name: str) -> WriterControl:
+        """What is under the keys of the stream itself, or of a part of it."""
+        _, part = stream_and_part(name)
+        return self if part.of == 1 else self.parts.get(name) or WriterControl()
 
     @property
     def described(self) -> DescribedStream | None:
@@ -488,7 +493,7 @@ class ControlState:
         match kind:
             case "claim" if parsed is not None:
                 # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
-                held.ids = tuple(dict.fromkeys((*held.ids, *parsed.get("ids", ()))))
+                writer.ids = tuple(dict.fromkeys((*writer.ids, *parsed.get("ids", ()))))
                 first = writer.instances.setdefault(parsed["instance"], offset)
                 if first > writer.claimed:
                     named = parsed.get("partitions")

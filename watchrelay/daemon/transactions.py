@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from watchrelay.core.errors import SinkUnavailable, TopicLost
@@ -28,18 +29,18 @@ class StreamTransactions:
 
     async def begin(self, epoch: int) -> None:
         """As of Transactions."""
-
-        async def is_ours() -> bool:
-            await self._read_claims()
-            return not self.control.outclaimed(self.stream, epoch)
-
         await self.sink.begin_transactions(
             self.topic,
             self.stream,
             transactional_id=self.id,
             former_ids=self.control.former_ids(self.stream, self.id),
-            is_ours=is_ours,
+            is_ours=partial(self.is_ours, epoch),
         )
+
+    async def is_ours(self, epoch: int) -> bool:
+        """Whether the claim of `epoch` is the newest."""
+        await self._read_claims()
+        return not self.control.outclaimed(self.stream, epoch)
 
     async def _read_claims(self) -> None:
         """Return once the control topic was read to the end that it has now."""

@@ -183,13 +183,23 @@ class ControlTopic:
         return epoch
 
     def _ids(self, stream: str, *more: str) -> tuple[str, ...]:
+        """What a claim of `stream` names: those before it under its key are compacted."""
         whole, _ = stream_and_part(stream)
-        known = (*self._former.of(whole).ids, *self._state.of(whole).ids, *more)
+        former, now = self._former.of(whole), self._state.of(whole)
+        known = (*former.writer(stream).ids, *now.writer(stream).ids, *more)
         return tuple(dict.fromkeys(filter(None, known)))
 
     def former_ids(self, stream: str, transactional_id: str) -> Sequence[str]:
-        """The transactional ids under which others than `transactional_id` may have written."""
-        return [each for each in self._ids(stream) if each != transactional_id]
+        """The transactional ids other than `transactional_id` under which partitions of `stream`
+        may have been written."""
+        whole, part = stream_and_part(stream)
+        known: dict[str, None] = {}
+        for held in (self._former.of(whole), self._state.of(whole)):
+            total = int(str((held.description or {}).get("partitions", 0)))
+            for name, writer in ((whole, held), *held.parts.items()):
+                if stream_and_part(name)[1].overlaps(part, total):
+                    known |= dict.fromkeys(writer.ids)
+        return [each for each in known if each != transactional_id]
 
     async def _claim_no_partition(self, stream: str) -> None:
         """Have readers that know no parts not believe the index of a former writer."""
@@ -199,15 +209,14 @@ class ControlTopic:
             version=__version__,
             time_ms=self._wall_ms(),
             starting_point=None,
+            ids=self._ids(stream),
             partitions=(),
         )
         await self._append("claim", stream, value)
 
     def _writer(self, stream: str) -> WriterControl:
         """What is under the keys of `stream` itself."""
-        whole, part = stream_and_part(stream)
-        held = self._state.of(whole)
-        return held if part.of == 1 else held.parts.get(stream) or WriterControl()
+        return self._state.of(stream_and_part(stream)[0]).writer(stream)
 
     def _claimants(self, stream: str) -> list[WriterControl]:
         """The owners of the newest claims of its partitions, oldest first."""

@@ -122,6 +122,8 @@ class KafkaSink:
     pause, the same records; that holds up nobody but its partition.
     """
 
+    transactional_producer: type[TransactionalProducer] = TransactionalProducer
+
     def __init__(
         self,
         connection: KafkaConnection,
@@ -273,7 +275,7 @@ class KafkaSink:
         """
         assert self._tasks is not None, "streams begin while the sink runs"
         self._end_transactions(topic, stream)
-        producer = TransactionalProducer(
+        producer = self.transactional_producer(
             self._connection,
             self._settings,
             self,

@@ -182,14 +182,15 @@ class TransactionalProducer(Producer):
     # ---- the id ----------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while await self._take_ids():
                 while self._identity is not None:
                     await self._due.wait()
                     self._due.clear()
-                    began_s = clock.now_s()
+                    due_s = loop.time() + _PACE_S
                     if await self._transact() < _FEW_RECORDS:
-                        await asyncio.sleep(max(0.0, began_s + _PACE_S - clock.now_s()))
+                        await asyncio.sleep(max(0.0, due_s - loop.time()))
         finally:
             self._hang_up()
 

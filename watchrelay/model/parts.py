@@ -23,6 +23,12 @@ class Part(NamedTuple):
             partition for partition in range(total) if partition * self.of // total == self.place
         )
 
+    def overlaps(self, other: Part, total: int) -> bool:
+        """Whether one of `total` partitions belongs to both; a stream that is not split has all."""
+        if 1 in (self.of, other.of):
+            return True
+        return not set(self.partitions(total)).isdisjoint(other.partitions(total))
+
 
 def part_id(stream: str, part: Part) -> str:
     """`pods%0/4`; the stream itself where it is not split."""

@@ -604,16 +604,3 @@ def test_a_secret_never_stands_in_a_message(tmp_path: Path) -> None:
 def test_an_unknown_key_of_the_command_line_is_blamed_on_the_command_line(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, GOOD + "  - {resource: pods}\n", "a.b.c.d=1")
     assert problem.startswith("--set: a: unknown key")
-
-
-def test_a_split_stream_cannot_be_written_within_transactions(tmp_path: Path) -> None:
-    text = (
-        "cluster: c\nkafka: {bootstrapServers: [k:9092], delivery: transactional}\nresources:\n"
-        "- resource: pods\n  partitions: 4\n  split: 2\n"
-    )
-    assert problems(tmp_path, text) == [
-        (
-            "w.yaml:6: resources[0].split: cannot be combined with kafka.delivery: transactional in this "
-            "release (leave the key out, or set kafka.delivery to idempotent)"
-        )
-    ]

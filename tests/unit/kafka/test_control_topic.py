@@ -216,10 +216,14 @@ def test_a_claim_hands_on_the_transactional_ids_of_the_claims_before() -> None:
 SPLIT: dict[str, object] = {"topic": "t", "partitions": 4}
 
 
-async def claim_part(topic: MemoryControl, stream: str) -> int:
+async def claim_part(topic: MemoryControl, stream: str, *, transactional_id: str = "") -> int:
     origin = await topic.control.read_starting_point(stream, 4)
     return await topic.control.claim(
-        stream, SPLIT, starting_point=origin, highest_epoch=topic.nothing
+        stream,
+        SPLIT,
+        starting_point=origin,
+        highest_epoch=topic.nothing,
+        transactional_id=transactional_id,
     )
 
 
@@ -274,6 +278,41 @@ def test_a_part_waits_for_the_release_of_each_part_whose_partitions_it_takes() -
         assert not await topic.control.released(former, within_s=1.0)
         await topic.control.write("release", "pods%1/4", {"epoch": quarters["pods%1/4"]})
         assert await topic.control.released(former, within_s=1.0)
+
+    run(body())
+
+
+def test_a_part_takes_the_transactional_ids_of_all_that_wrote_its_partitions_and_of_no_other() -> (
+    None
+):
+    async def body() -> None:
+        topic = MemoryControl()
+        await topic.claim(transactional_id="whole")
+        for name in ("pods%0/4", "pods%1/4", "pods%2/4", "pods%3/4", "pods%1/2", "pods%0/4"):
+            await claim_part(topic, name, transactional_id=name)
+        for _ in range(2):
+            control = topic.control
+            assert control.former_ids("pods%0/4", "pods%0/4") == ["whole"]
+            quarters = ["pods%0/4", "pods%1/4"]
+            assert control.former_ids("pods%0/2", "pods%0/2") == ["whole", *quarters]
+            assert control.former_ids("pods%2/4", "new") == ["whole", "pods%2/4", "pods%1/2"]
+            assert len(control.former_ids("pods", "whole")) == 5
+            topic.lose()
+            topic.begin()
+            assert await control.restore()
+
+    run(body())
+
+
+def test_the_claim_of_no_partition_hands_on_the_ids_of_the_whole_stream() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        await topic.claim(transactional_id="whole")
+        for name in ("pods%0/2", "pods%1/2"):
+            await claim_part(topic, name, transactional_id=name)
+        key, claim = topic.records[-1]
+        assert claim is not None
+        assert (key, claim["partitions"], claim["ids"]) == ("claim/pods", [], ["whole"])
 
     run(body())
 

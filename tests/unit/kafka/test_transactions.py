@@ -14,6 +14,7 @@ from tests.support.producefake import (
     FakeTransport,
     answer_frame,
     batch_head,
+    is_transactional,
     produce_request,
     transactional_id,
 )
@@ -32,7 +33,6 @@ from watchrelay.observe.status import StatusRegistry
 
 Delivered = asyncio.Task[Receipt]
 ID, FORMER = "k8s.c.pods", "k8s.c.pods-of-before"
-_ATTRIBUTES_AT, _TRANSACTIONAL = 21, 16
 AWAY = KafkaConnectionError("no broker answers")
 TOO_LARGE, OUT_OF_ORDER, NOT_LEADER = 10, 45, 6
 AGAIN = sorted(code for code, answer in ANSWERS.items() if answer is not Answer.DONE)
@@ -123,8 +123,7 @@ class Leader(FakeTransport):
         answers = []
         for topic, partition, content in batches:
             producer, epoch, sequence, count = batch_head(content)
-            within = bool(content[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL)
-            assert within == bool(name) == (producer == 7)
+            assert is_transactional(content) == bool(name) == (producer == 7)
             self._stage.seen.append(f"write {partition}: {sequence} by {epoch}")
             script = self._stage.script[f"write{partition}"]
             code = script.popleft() if script else 0
