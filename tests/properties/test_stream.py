@@ -11,6 +11,7 @@ from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, 
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure, Frame, ObjectFrame, Page
+from watchrelay.store.transform import Transform
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _values = st.recursive(
@@ -98,3 +99,56 @@ def test_a_page_holds_the_objects_that_a_watch_would_bring(
 
 def _bytes(frame: ObjectFrame) -> list[tuple[str, bytes]]:
     return [(key, bytes(raw)) for key, raw in frame.fields.items()]
+
+
+_NAMES = st.sampled_from(["a", "b/c", "", "é", 'q"', "\\"])
+_ODD = _values.map(dumps) | st.sampled_from(
+    [
+        b"[]",
+        b'[{"manager":"m","fieldsV1":{"f:a":{}}}]',
+        b'[{"x],":"name"},[1]]',
+        b'[] ,"name":"b"',
+        b'{"kubectl.kubernetes.io/last-applied-configuration":"{}"}',
+        b'{"a":"\\u006c"}',
+        b'{"managedFields":[{}]}',
+    ]
+)
+_ORDER = [
+    *(b"name", b"namespace", b"uid", b"resourceVersion", b"generation"),
+    *(b"labels", b"annotations", b"ownerReferences", b"managedFields"),
+]
+_metadata = st.lists(
+    st.tuples(
+        st.sampled_from([*_ORDER, b"\\u006eame", b"other"]), st.one_of(_NAMES.map(dumps), _ODD)
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(_metadata, st.booleans(), st.sampled_from([b"ADDED", b"MODIFIED", b"DELETED"]))
+def test_what_is_cut_out_of_a_line_is_what_is_left_out_of_its_split_object(
+    more: list[tuple[bytes, bytes]], in_order: bool, verb: bytes
+) -> None:
+    members = [(b"name", b'"n"'), (b"uid", b'"u"'), (b"resourceVersion", b'"7"'), *more]
+    if in_order:
+        known = {key: value for key, value in members if key in _ORDER}
+        members = sorted(known.items(), key=lambda each: _ORDER.index(each[0]))
+    metadata = b",".join(b'"%b":%b' % each for each in members)
+    text = b'{"type":"%b","object":{"kind":"Pod","apiVersion":"v1","metadata":{%b},"spec":{}}}\n'
+    quick = FrameStream(PODS).feed(text % (verb, metadata))
+    split = FrameStream(PODS).feed((text % (verb, metadata)).replace(b'{"type":', b'{ "type":'))
+    assert [_outcome(frame) for frame in quick] == [_outcome(frame) for frame in split]
+
+
+def _outcome(frame: Frame) -> object:
+    if not isinstance(frame, ObjectFrame):
+        return _comparable([frame])
+    named = (frame.type, frame.namespace, frame.name, frame.uid, frame.resource_version, frame.size)
+    transforms = (
+        Transform.compile(PODS.resource),
+        Transform.compile(PODS.resource, keep_managed_fields=True),
+        Transform.compile(PODS.resource, keep_last_applied=True),
+        Transform.compile(PODS.resource, drop=["metadata.labels", "spec"]),
+    )
+    return named, [transform.apply(frame) for transform in transforms]

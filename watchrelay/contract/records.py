@@ -80,8 +80,7 @@ def content_hash(key: bytes, value: bytes) -> int:
     """ce_wrhash: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value). Record
     contract 3."""
     hashed = _fresh_hash()
-    hashed.update(key)
-    hashed.update(b"\0")
+    hashed.update(key + b"\0")
     hashed.update(value)
     return int.from_bytes(hashed.digest()[:8], "big")
 
@@ -115,6 +114,8 @@ class CloudEvents:
         self.spec, self.epoch = spec, epoch
         self._cut = len(spec.key_prefix)
         self._time_ms, self._time = -1, b""
+        self._timed: dict[tuple[Verb, Reason], bytes] = {}
+        """Of `_starts`, those in use, with that time behind."""
         stream = spec.stream.encode()
         common: tuple[Header, ...] = (
             ("ce_specversion", b"1.0"),
@@ -193,6 +194,7 @@ class CloudEvents:
         who, at = uid.encode(), version.encode()
         if time_ms != self._time_ms:
             self._time_ms, self._time = time_ms, rfc3339(time_ms).encode()
+            self._timed.clear()
         time, place = self._time, self._ids[partition] % sequence
         if (
             value is not None
@@ -203,7 +205,7 @@ class CloudEvents:
             and len(key) + len(who) + len(at) < self._short
         ):
             return _record((key, value, HeaderBlock(b"".join((
-                self._starts[verb, reason], _TIME[len(time)], time,
+                self._timed.get((verb, reason)) or self._timed_start(verb, reason),
                 _NAMESPACE[len(namespace)], namespace, _NAME[len(name)], name,
                 _SUBJECT[len(subject)], subject, _UID[len(who)], who, _VERSION[len(at)], at,
                 _HASH, b"%016x" % value_hash, _ID[len(place)], place,
@@ -229,6 +231,12 @@ class CloudEvents:
                 headers.append(("content-type", self.content_type))
             value = self._envelope.wrap(headers, value, time_ms)
         return WireRecord(key, value, HeaderBlock.of(headers))
+
+    def _timed_start(self, verb: Verb, reason: Reason) -> bytes:
+        time = self._time
+        start = b"".join((self._starts[verb, reason], _TIME[len(time)], time))
+        self._timed[verb, reason] = start
+        return start
 
     def marker(self, partition: int, sequence: int, time_ms: int, marker: Marker) -> WireRecord:
         """One marker's record: a tombstone of a key that never existed."""

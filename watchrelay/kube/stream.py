@@ -49,7 +49,7 @@ _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 _LINE_DEPTH_MAX = DEPTH_MAX + 1
-_AROUND = len('{"type":"","object":}\n')
+_AROUND = len('{"type":"","object":}')
 
 
 class FrameStream:
@@ -129,35 +129,30 @@ class FrameStream:
     def _quickly(self, block: bytes) -> list[Frame] | None:
         """The frames of a block in which all is as kube-apiserver writes it, None of any other."""
         frames: list[Frame] = []
-        seen = -1  # bytes accounted for, if nothing is blank
-        blanks = 0  # and those between tokens, if written as `json.dumps` of Python does by default
-        end = -1  # of the line that was read; -1 for the last
-        read, checked = self._objects.read, self._depth_checked
+        end = -1
+        read, checked = self._objects.read_line, self._depth_checked
         try:
             if not block.isascii():
                 block.decode()  # msgspec leaves the strings in a Raw unchecked
             for line in _decode_lines(block):
                 verb, fields = line.type, line.object
+                begin = end + 1
+                end = block.find(b"\n", begin)
+                if end < 0:
+                    end = len(block)
+                size = compact_size(fields)
+                blanks = end - begin - size - len(verb) - _AROUND
+                if blanks and not _has_usual_blanks(block, begin, blanks, fields):
+                    return None  # a duplicate key, or a line break within an object
                 if verb == "BOOKMARK":
                     frames.append(_bookmark(fields))
-                    seen += compact_size(fields) + _AROUND + 8
                 else:
-                    frame = read(verb, fields)
-                    frames.append(frame)
-                    seen += frame.size + _AROUND + len(verb)
-                blanks += 2 * len(fields) + 2
-                begin, end = end + 1, block.find(b"\n", end + 1)
-                if checked and too_deep(block[begin : end if end >= 0 else None], _LINE_DEPTH_MAX):
+                    frames.append(read(verb, fields, block, begin, size))
+                if checked and too_deep(block[begin:end], _LINE_DEPTH_MAX):
                     return None
         except (*BROKEN_JSON, Odd):
             return None
-        if end >= 0:
-            # a line break within an object: its halves are lines of their own, in whichever chunk
-            # they come
-            return None
-        if seen == len(block) or (seen + blanks == len(block) and block.startswith(b'{"type": ')):
-            return frames
-        return None  # other blanks, or a duplicate key
+        return frames if end == len(block) else None
 
     def _carefully(self, block: bytes) -> list[Frame]:
         frames: list[Frame] = []
@@ -188,14 +183,15 @@ class FrameStream:
             return Failure(Undecodable(f"a watch line {what}"))
         try:
             decoded = _decode_line(line)
-            if compact_size(decoded.object) + _AROUND - 1 + len(verb) != len(line):
+            size = compact_size(decoded.object)
+            if size + _AROUND + len(verb) != len(line):
                 refuse_duplicates(line, outer)
                 refuse_duplicates(bytes(outer["object"]), decoded.object)
             if decoded.type == "BOOKMARK":
                 return _bookmark(decoded.object)
             if self._depth_checked:
                 refuse_too_deep(line, _LINE_DEPTH_MAX)
-            return self._objects.read(decoded.type, decoded.object)
+            return self._objects.read_line(decoded.type, decoded.object, line, 0, size)
         except (*BROKEN_JSON, Odd) as error:
             return self._damaged(line, error, f" of type {verb}")
 
@@ -208,6 +204,11 @@ class FrameStream:
         return Failure(
             Undecodable(f"a watch line{kind} cannot be decoded: {why(error)}", about=named)
         )
+
+
+def _has_usual_blanks(block: bytes, begin: int, blanks: int, fields: Fields) -> bool:
+    """Whether the line was written as `json.dumps` of Python does by default."""
+    return blanks == 2 * len(fields) + 2 and block.startswith(b'{"type": ', begin)
 
 
 def _is_status(fields: Fields) -> bool:

@@ -16,8 +16,9 @@ class ObjectFrame(msgspec.Struct, gc=False):
     """One object as the server sent it, in a watch line or a list page.
 
     `fields` maps each top-level key to its raw JSON, in order; `metadata` does the same one
-    level down. `namespace` is "" for a cluster-scoped object; `type` is "ADDED" in a page;
-    `size` is in bytes."""
+    level down, None: it is not split. `namespace` is "" for a cluster-scoped object; `type` is
+    "ADDED" in a page; `size` is in bytes. `plain` is the object written as `fields` are, but
+    without metadata.managedFields, with these `annotations` ("" for none); None: not at hand."""
 
     type: FrameType
     namespace: str
@@ -25,8 +26,10 @@ class ObjectFrame(msgspec.Struct, gc=False):
     uid: str
     resource_version: str
     fields: dict[str, msgspec.Raw]
-    metadata: dict[str, msgspec.Raw]
+    metadata: dict[str, msgspec.Raw] | None
     size: int
+    plain: bytes | None = None
+    annotations: msgspec.Raw = msgspec.Raw(b"")
 
 
 class Bookmark(msgspec.Struct, frozen=True, gc=False):

@@ -131,7 +131,7 @@ class Store:
         if at < 0:
             return _NOWHERE.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(value)
         at += len(_VERSION_KEY)
-        body = value[:at] + value[at + len(text) :]
+        body = b"".join((value[:at], value[at + len(text) :]))
         return at.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(body)
 
     def _upsert(
@@ -408,6 +408,8 @@ def _older(version: str, than: str) -> bool:
 def _repeats(frame: ObjectFrame, held: Entry) -> bool:
     """Whether the frame shows the held state, or an earlier one."""
     version, known = frame.resource_version, held.resource_version
+    if (len(version), version) > (len(known), known):
+        return False  # nearly every event; `_older` would be asked for the same
     if version == known:
         return version != "" and frame.uid == held.uid
     return _older(version, known)

@@ -152,10 +152,14 @@ def _pruned(value: _Value, node: _Node) -> _Value:
     return REDACTED if node.sealed and bytes(value) != _NULL else value
 
 
+def _may_hold_last_applied(annotations: bytes) -> bool:
+    return _LAST_APPLIED_MARK in annotations or _ESCAPE in annotations  # keys may have escapes
+
+
 def _without_last_applied(annotations: Raw) -> _Value:
     """`annotations` without kubectl's copy of the object."""
     held = bytes(annotations)
-    if _LAST_APPLIED_MARK not in held and _ESCAPE not in held:  # a key may be written with escapes
+    if not _may_hold_last_applied(held):
         return annotations
     try:
         split: dict[str, _Value] = _split_map(held)  # type: ignore[assignment]  # dict is invariant; this one is ours
@@ -179,6 +183,8 @@ class Transform:
     _drop_managed: bool
     _drop_last_applied: bool
     _metadata_only: bool
+    _takes_plain: bool
+    """Nothing else is left out of an object than managedFields and last-applied."""
     _api_version: Raw
     _kind: Raw
 
@@ -202,6 +208,12 @@ class Transform:
         guarded = (resource.group, resource.plural) == ("", "secrets") and not include_secret_data
         dropped, hidden = [parse_path(text) for text in drop], [parse_path(text) for text in redact]
         drop_last_applied = guarded or not keep_last_applied
+        root = _tree(
+            dropped,
+            hidden,
+            sealed=("data", "stringData") if guarded and not metadata_only else (),
+        )
+        takes_plain = root is None and not keep_managed_fields and not metadata_only
         return cls(
             redacts=bool(hidden) or (guarded and not metadata_only),
             _described={
@@ -212,14 +224,11 @@ class Transform:
                 "secretData": not guarded,
                 "metadataOnly": metadata_only,
             },
-            _root=_tree(
-                dropped,
-                hidden,
-                sealed=("data", "stringData") if guarded and not metadata_only else (),
-            ),
+            _root=root,
             _drop_managed=not keep_managed_fields,
             _drop_last_applied=drop_last_applied,
             _metadata_only=metadata_only,
+            _takes_plain=takes_plain and drop_last_applied,
             _api_version=Raw(_encode(resource.api_version)),
             _kind=Raw(_encode(resource.kind)),
         )
@@ -236,13 +245,17 @@ class Transform:
     def apply(self, frame: ObjectFrame) -> bytes:
         """The published bytes: apiVersion, kind, then the rest in the order it came. The frame
         stays as it is."""
-        metadata: dict[str, _Value] = frame.metadata.copy()  # type: ignore[assignment]  # dict is invariant; this copy is ours
+        if (
+            self._takes_plain
+            and (plain := frame.plain) is not None
+            and not _may_hold_last_applied(bytes(frame.annotations))
+        ):
+            return plain
+        split = _split_map(frame.fields["metadata"]) if frame.metadata is None else frame.metadata
+        metadata: dict[str, _Value] = split.copy()  # type: ignore[assignment]  # dict is invariant; this copy is ours
         if self._drop_managed:
             metadata.pop("managedFields", None)
-        if (
-            self._drop_last_applied
-            and (annotations := frame.metadata.get("annotations")) is not None
-        ):
+        if self._drop_last_applied and (annotations := split.get("annotations")) is not None:
             metadata["annotations"] = _without_last_applied(annotations)
         if self._metadata_only:
             fields: dict[str, _Value] = {

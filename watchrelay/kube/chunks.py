@@ -1,0 +1,49 @@
+"""HTTP's chunked framing, as far as it is plain: digits, a line break, so many bytes, a line break.
+
+Everything else (extensions, the last chunk, trailers, damage) is left to aiohttp.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SIZE_BYTES_MAX: Final = 8
+_BEGUN_BYTES_MAX: Final = 64 << 10
+
+
+def whole_chunks(data: bytes) -> tuple[list[bytes], int]:
+    """The contents of the chunks with which `data` begins, and where the first one begins that is
+    not whole or not plain."""
+    parts: list[bytes] = []
+    at = 0
+    while (span := _span(data, at)) is not None:
+        begin, stop = span
+        if data[stop : stop + 2] != b"\r\n":
+            break
+        parts.append(data[begin:stop])
+        at = stop + 2
+    return parts, at
+
+
+def is_begun(data: bytes) -> bool:
+    """Whether `data` may be the begin of a plain chunk that is short and holds no whole line."""
+    if len(data) < _SIZE_BYTES_MAX and b"\n" not in data:
+        return True
+    span = _span(data, 0)
+    return (
+        span is not None
+        and len(data) < min(span[1], _BEGUN_BYTES_MAX)
+        and data.find(b"\n", span[0]) < 0
+    )
+
+
+def _span(data: bytes, at: int) -> tuple[int, int] | None:
+    """Where the content of the chunk at `at` begins, and where it would end."""
+    end = data.find(b"\r\n", at, at + _SIZE_BYTES_MAX + 2)
+    digits = data[at:end]
+    if end < 0 or not digits.isalnum() or digits.startswith(b"0"):
+        return None
+    try:
+        return end + 2, end + 2 + int(digits, 16)
+    except ValueError:
+        return None
