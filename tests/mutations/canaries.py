@@ -43,8 +43,8 @@ _PAYLOADS = (
                 "split.get(LAST_APPLIED) is None",
             ),
             "an escaped key is looked at": (
-                "if _LAST_APPLIED_MARK not in held and _ESCAPE not in held:",
-                "if _LAST_APPLIED_MARK not in held:",
+                "return _LAST_APPLIED_MARK in annotations or _ESCAPE in annotations",
+                "return _LAST_APPLIED_MARK in annotations",
             ),
             "annotations that cannot be read": (
                 "        return REDACTED\n    return split if",
@@ -86,8 +86,8 @@ _PAYLOADS = (
         (
             (
                 _TRANSFORM,
-                "_metadata_only=metadata_only,\n            _api",
-                "_metadata_only=False,\n            _api",
+                "_metadata_only=metadata_only,\n            _takes",
+                "_metadata_only=False,\n            _takes",
             ),
             (
                 "watchrelay/kube/frame.py",

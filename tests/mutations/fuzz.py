@@ -46,8 +46,8 @@ _SPLITTER = _of(
             "",
         ),
         "a key that stands twice": (
-            "        if seen == len(block) or (seen",
-            "        if True or (seen",
+            "                if blanks and not _has_usual_blanks(block, begin, blanks, fields):",
+            "                if False:",
         ),
         "a key that stands twice in one line": (
             "                refuse_duplicates(line, outer)\n",

@@ -91,8 +91,9 @@ class _Body(asyncio.BufferedProtocol):
 
 def _is_between_chunks(content: aiohttp.StreamReader, data: bytes) -> bool:
     """Whether aiohttp's parser, which got `data` last, is at the begin of a chunk. aiohttp notes
-    where chunks ended, and tells nobody; what follows may be the size of the next one."""
-    ends = content._http_chunk_splits
+    where chunks ended in a private attribute, without which its parser gets everything; what
+    follows may be the size of the next one."""
+    ends = getattr(content, "_http_chunk_splits", None)
     if not ends or ends[-1] != content.total_bytes:
         return False
     return data.endswith(b"\n\r\n")
