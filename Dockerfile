@@ -8,9 +8,9 @@ ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_CACHE_DIR=/var/cache/pip PIP_DISA
 # What runs, and what `watchrelay demo` needs: an image can be tried without a cluster, Kafka or Python.
 COPY requirements/image.txt requirements/build.txt /src/requirements/
 RUN --mount=type=cache,target=/var/cache/pip python3 -m venv /opt/build \
- && /opt/build/bin/pip install -q --require-hashes -r /src/requirements/build.txt \
+ && /opt/build/bin/pip install -q --no-deps --require-hashes -r /src/requirements/build.txt \
  && python3 -m venv --without-pip /opt/app \
- && /opt/build/bin/pip --python /opt/app/bin/python install -q --no-compile --only-binary :all: --require-hashes -r /src/requirements/image.txt
+ && /opt/build/bin/pip --python /opt/app/bin/python install -q --no-compile --only-binary :all: --no-deps --require-hashes -r /src/requirements/image.txt
 COPY pyproject.toml README.md LICENSE /src/
 COPY watchrelay /src/watchrelay
 RUN /opt/build/bin/pip wheel -q --no-build-isolation --no-deps -w /w /src \

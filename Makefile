@@ -31,7 +31,7 @@ install: .venv/.installed ## make the virtual environment .venv with everything 
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "watchrelay needs Python 3.11 or newer; set PYTHON=python3.x")'
 	@$(BIN)/pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	@echo "installing into .venv (pinned by hash)"
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install --no-deps --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@$(BIN)/python -m compileall -q watchrelay
 	@touch $@
@@ -138,7 +138,7 @@ docs: install .venv/docs/.installed ## build the site of docs/ into build/docs/s
 
 .venv/docs/.installed: requirements/docs.txt | .venv/.installed
 	@.venv/docs/bin/pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv/docs
-	@.venv/docs/bin/pip --disable-pip-version-check -q install --require-hashes -r requirements/docs.txt
+	@.venv/docs/bin/pip --disable-pip-version-check -q install --no-deps --require-hashes -r requirements/docs.txt
 	@touch $@
 
 .PHONY: docs-check
