@@ -550,6 +550,7 @@ class ReplicaWorld(World):
                 self._start(tasks)
             case "forget":
                 self.group.forget()
+                self._claims.clear()  # generations begin again
             case "suspend":
                 await self._suspend([victim])
             case _:
