@@ -78,11 +78,11 @@ class RecoveredState:
     """The result of a recovery.
 
     `states` are the entries of each partition; `deleted_versions` maps deleted keys to the
-    resourceVersion (`ce_wrrv`) of their delete, where that is newer than the lowest frontier: the
-    store ignores replayed events of the key up to it; `newest_on_log` is the highest
-    resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their partition,
-    whose last record is stale, so that their true state must be published again.
-    `records_since_snapshot` counts object records since the last complete snapshot.
+    resourceVersion (`ce_wrrv`) of their delete, where a watch continues only if it is newer than
+    the lowest frontier: the store ignores replayed events of the key up to it; `newest_on_log` is
+    the highest resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their
+    partition, whose last record is stale, so that their true state must be published again.
+    `records_since_snapshot` counts object records since the begin of the last complete snapshot.
     """
 
     decision: Decision
