@@ -174,8 +174,10 @@ def test_a_stream_is_retired_once_it_has_left_the_configs_of_all_replicas(
     refused = command("retire", stream, "--yes", "-c", edited.file, timeout_s=60.0)
     assert refused.code == 1, refused
     assert "every replica" in refused.stderr
-    for name in replicas.running:
-        replicas.edit(name, *kept)
+    every = [replicas.edit(name, *kept) for name in replicas.running]
+    edited.wait(
+        "it left each config", lambda: all(stream not in each.api_streams() for each in every)
+    )
     replicas.await_owned(streams=left)
     done = command("retire", stream, "--yes", "-c", edited.file, timeout_s=60.0)
     assert done.code == 0, done
