@@ -4,9 +4,8 @@ freeze, requests and answers are lost or late, and the coordinator forgets the g
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
@@ -32,14 +31,6 @@ STREAMS = {f"s{number}": "plan" for number in range(12)}
 TROUBLE_S = 60.0
 CALM_S = 2 * SESSION_S + 5.0
 _METRICS = Metrics()
-
-
-@pytest.fixture(autouse=True)
-def quiet(no_cover: None) -> Iterator[None]:
-    """What members log of many faults is of no use to anybody."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Replica:

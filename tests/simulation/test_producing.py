@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.planted_producer import PLANTS
@@ -16,15 +13,6 @@ from tests.simulation.producing import run
 SEEDS = 600
 SEARCHED = 400
 """In so many seeds a fault must be found. Most are found by one of the first ten."""
-
-
-@pytest.fixture(autouse=True)
-def quiet(no_cover: None) -> Iterator[None]:
-    """What the producer logs of many faults is of no use to anybody, and coverage would make each
-    run three times as slow."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.timeout(300)

@@ -3,8 +3,7 @@ in virtual time; and rules of ownership that are broken, to see that it is found
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -13,14 +12,6 @@ from tests.simulation.replicas import Plant, ReplicaWorld
 
 SEEDS = 12
 SEARCHED = 20
-
-
-@pytest.fixture(autouse=True)
-def quiet(no_cover: None) -> Iterator[None]:
-    """What replicas log of many faults is of no use to anybody."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.timeout(300)

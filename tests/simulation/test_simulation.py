@@ -26,11 +26,9 @@ many of all do):
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,15 +63,6 @@ FOUND_BY = {
 
 SEARCHED = 150
 """Where a change has moved that seed, so many others are tried before a person has to search."""
-
-
-@pytest.fixture(autouse=True)
-def quiet(no_cover: None) -> Iterator[None]:
-    """What the rooms log of many deaths is of no use to anybody, and coverage would make each run
-    three times as slow."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def simulation(*arguments: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:

@@ -3,23 +3,12 @@ seed in virtual time; and rules of transactions that are broken, to see that it 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.transacting import KINDS, PLANTS
 
 SEEDS = 8
 SEARCHED = 30
-
-
-@pytest.fixture(autouse=True)
-def quiet(no_cover: None) -> Iterator[None]:
-    """What replicas log of many faults is of no use to anybody."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.timeout(300)
