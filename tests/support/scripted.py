@@ -129,9 +129,10 @@ class Reply:
             await self._writer.wait_closed()
 
     async def reset(self) -> None:
-        """Reset the connection (RST)."""
-        sock: socket.socket = self._writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        """Reset the connection (RST), unless the client has closed it."""
+        sock: socket.socket | None = self._writer.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
     async def gone(self) -> None:

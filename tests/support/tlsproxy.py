@@ -94,8 +94,8 @@ class TlsProxy:
     ) -> None:
         async def stop() -> None:
             assert self._session is not None, "was not entered"
-            await self._server.__aexit__(kind, error, trace)
-            await self._session.close()
+            async with self._session:
+                await self._server.__aexit__(kind, error, trace)
 
         try:
             self._thread.run(stop())
