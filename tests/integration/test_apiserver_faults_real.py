@@ -418,7 +418,9 @@ def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up
             # Lists were on the way on three connections that the server closed. The HTTP client
             # sends each once more by itself.
             after_s = afterwards_s()
-            assert len(after_s) - 3 <= after_s[-1], f"eight streams, but one probe at a time: {after_s}"
+            assert len(after_s) - 3 <= after_s[-1], (
+                f"eight streams, but one probe at a time: {after_s}"
+            )
             relay.wait(
                 "the row says so",
                 lambda: "504" in json.dumps(relay.api_streams()),
