@@ -1024,10 +1024,12 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     """What the current resourceVersion, requested beside the watch, shows.
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
-    2.8). At the cursor: nothing has happened, so silence is no sign of a dead watch.
+    2.8); so was one whose version can be ordered while the cursor cannot. At the cursor: nothing
+    has happened, so silence is no sign of a dead watch.
     """
     context = state.context
-    if version and compare(version, _newest_known(_context_after(state))) == -1:
+    newest = _newest_known(_context_after(state))
+    if compare(version, newest) == -1 or (comparable(version) and not comparable(newest)):
         restored = ListGoal("restored", most_recent=True, by_content=True)
         return begin_list(rules, _context_after(state), restored, now_s)
     if version:

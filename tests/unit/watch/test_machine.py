@@ -236,6 +236,18 @@ def test_a_server_behind_a_silent_watch_was_restored_and_is_relisted() -> None:
     assert isinstance(commands[-1], FetchPage)
 
 
+def test_a_silent_watch_of_a_version_that_cannot_be_ordered_is_relisted_once_the_server_has_one() -> (
+    None
+):
+    by = rules()
+    state = watching(by, "9" * 40, expects_bookmarks=True)
+    state, _ = step(by, state, DeadlineReached(), state.read_until_s)
+    _, commands = step(by, state, SilenceChecked("200"), 65.0)
+    assert isinstance(commands[-1], FetchPage)
+    _, commands = step(by, state, SilenceChecked("8" * 40), 65.0)
+    assert isinstance(commands[-1], ReadWatch), "neither can be ordered: bookmarks may be late"
+
+
 def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() -> None:
     by = rules()
     bookmark_timeout_s, state = 70.0, watching(by, expects_bookmarks=True)
