@@ -173,7 +173,7 @@ def _checked(check: Callable[[str], object], **schema: Any) -> GetPydanticSchema
 
 def _name(pattern: str, what: str, use: str, longest: int) -> Callable[[str], None]:
     def check(text: str) -> None:
-        if len(text) > longest or not re.fullmatch(pattern, text):
+        if len(text) > longest or not (text.isprintable() and re.fullmatch(pattern, text)):
             raise ValueError(f"{shown(text)} is not {what}: use {use}, at most {longest}")
 
     return check
@@ -203,7 +203,7 @@ _namespace = _name(  # an RFC 1123 label, as Kubernetes checks it
 _object_name = _name(  # what Kubernetes permits in a URL path, the loosest rule of any resource
     r"(?!\.\.?\Z)[^\s,/%]+",
     "the name of an object",
-    "text without blank, comma, slash and percent sign",
+    "printable text without blank, comma, slash and percent sign",
     253,
 )
 

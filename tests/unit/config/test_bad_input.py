@@ -297,7 +297,10 @@ ENTRIES = {
         '5: resources[0].id: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..." is not a stream id: use small letters, digits, dot, @ and hyphen, at most 317'
     ],
     "- resource: pods\n  name: a/b": [
-        '5: resources[0].name: "a/b" is not the name of an object: use text without blank, comma, slash and percent sign, at most 253'
+        '5: resources[0].name: "a/b" is not the name of an object: use printable text without blank, comma, slash and percent sign, at most 253'
+    ],
+    '- resource: pods\n  name: "a\\u202eb"': [
+        '5: resources[0].name: "a\\u202eb" is not the name of an object: use printable text without blank, comma, slash and percent sign, at most 253'
     ],
     "- resource: pods\n  topic: ..": [
         '5: resources[0].topic: ".." is not a topic name: use letters, digits, dot, underscore and hyphen, at most 249'
