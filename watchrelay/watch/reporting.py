@@ -26,7 +26,7 @@ from watchrelay.model.watch_output import (
     Retrying,
     WatchOutput,
 )
-from watchrelay.observe.loglimit import LogLimit
+from watchrelay.observe.loglimit import LINE_EVERY_S, LogLimit
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import State, StreamStatus
 from watchrelay.watch import machine
@@ -103,6 +103,11 @@ class WatchReporter:
         elif watching and _watched_to_the_end(event):
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
+        brought = isinstance(previous, machine.Watching) and previous.frames_received > 0
+        if (
+            brought or reason == "timeout"
+        ) and lived_s >= LINE_EVERY_S:  # else watches cut by a proxy would flood the log
+            self._last_reason = None
         extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
         log.debug("watch ended", extra=extra)
 

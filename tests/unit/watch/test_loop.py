@@ -1,6 +1,7 @@
 """What a watcher leaves behind that is cancelled, or whose source or outlet fails."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
@@ -334,3 +335,44 @@ def test_an_outlet_that_raises_in_that_step_ends_the_watcher_and_moves_no_cursor
         assert stream.cursor == "100"
 
     virtualtime.run(scene())
+
+
+class Breaking:
+    """A server whose watches bring a bookmark every minute, and break `lived_s` after they were
+    opened."""
+
+    def __init__(self, lived_s: float) -> None:
+        self.lived_s = lived_s
+
+    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
+        return Page("100", None, [])
+
+    @asynccontextmanager
+    async def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
+    ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+        yield self._frames()
+
+    async def _frames(self) -> AsyncIterator[list[Frame]]:
+        yield [Bookmark("100")]
+        for _ in range(int(self.lived_s // 60)):
+            await asyncio.sleep(60)
+            yield [Bookmark("100")]
+        await asyncio.sleep(self.lived_s % 60)
+        raise Interrupted("cut")
+
+
+@pytest.mark.parametrize(("lived_s", "warnings"), [(290.0, 1), (310.0, 6)])
+def test_an_error_that_comes_back_after_a_healthy_watch_is_a_warning_again(
+    lived_s: float, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        stream = watcher(Breaking(lived_s), Following(), Admission(), cursor="100")
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(2000)
+            running.cancel()
+
+    with caplog.at_level(logging.WARNING):
+        virtualtime.run(scene())
+    assert [record.message for record in caplog.records] == ["stream error; retrying"] * warnings
