@@ -23,6 +23,8 @@ from watchrelay.model.streams import WatchPlan
 
 TIMEOUT_SLACK_S = 15.0
 """How long past its `timeoutSeconds` a watch may stay open."""
+BOOKMARK_TIMEOUT_S = 70.0
+"""How long a watch with bookmarks, one a minute, may be silent."""
 BOOKMARK_TIMEOUT_JITTER_S = 3.0
 STREAMING_SINCE = (1, 34)
 """The first Kubernetes version that has WatchList, and lists from cache snapshots, enabled by
@@ -112,8 +114,9 @@ class StreamContext(msgspec.Struct, frozen=True):
     check_early: bool = False
     """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or may
     be."""
-    bookmark_timeout_s: float = 70.0
-    """How long a watch with bookmarks may be silent; jitter comes on top."""
+    bookmark_timeout_s: float = BOOKMARK_TIMEOUT_S
+    """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
+    is taken for one that sends few."""
     silent_watches: int = 0
     """Watches in a row that were silent for too long and brought no object."""
     current_as_of_s: float = -math.inf

@@ -56,6 +56,7 @@ from watchrelay.model.watch_output import (
     WatchOutput,
 )
 from watchrelay.watch.context import (
+    BOOKMARK_TIMEOUT_S,
     FORBIDDEN_GRACE_S,
     STREAMING_SINCE,
     TIMEOUT_SLACK_S,
@@ -130,7 +131,7 @@ SECOND_BOOKMARK_S = 130.0
 second one, due after 120 s, is late too."""
 SILENT_WATCHES = 3
 """After so many watches in a row that brought no object and were silent for too long, the next ones
-may be silent for twice as long."""
+may be silent for twice as long, until two bookmarks come within `BOOKMARK_TIMEOUT_S`."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
 backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
@@ -246,7 +247,8 @@ class Watching(msgspec.Struct, frozen=True):
     `cursor` is the version of everything delivered so far. `idle_timeout_s` is how long the watch
     may be silent; where that of `query` is not longer, the source ends the read, and the loop needs
     no deadline. `silent_since_s` is when the newest frame came, when the watch was opened, or when
-    a check showed that nothing was missed; `objects` and `frames_received` count what came.
+    a check showed that nothing was missed; `objects` and `frames_received` count what came, and the
+    newest bookmark came at `bookmark_at_s`.
 
     `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "checked":
     it was made, and after `idle_timeout_s` of silence the watch counts as frozen.
@@ -260,6 +262,7 @@ class Watching(msgspec.Struct, frozen=True):
     silent_since_s: float
     objects: int = 0
     frames_received: int = 0
+    bookmark_at_s: float = -math.inf
     silence_check: Literal["", "due", "checked"] = ""
 
     @property
@@ -925,6 +928,10 @@ def _frames_received(
             context = replace(context, expects_bookmarks=True)
             idle_timeout_s = context.idle_timeout_s(rules, state.query.timeout_s, bookmarks=True)
             state = replace(state, idle_timeout_s=idle_timeout_s)
+        if bookmark:
+            if event.at_s - state.bookmark_at_s <= BOOKMARK_TIMEOUT_S < context.bookmark_timeout_s:
+                context = replace(context, bookmark_timeout_s=BOOKMARK_TIMEOUT_S)
+            state = replace(state, bookmark_at_s=event.at_s)
     if objects:
         commands.append(Deliver(WatchedObjects(objects, event.at_s)))
     if newest != cursor or bookmark:  # one that repeats the cursor shows that the server answers
@@ -933,7 +940,7 @@ def _frames_received(
     # Without a silence check: once a frame came, the idle timeout of the source is enough.
     state = Watching(
         context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, event.at_s,
-        state.objects + len(objects), state.frames_received + len(frames),
+        state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
     )  # fmt: skip
     if end is not None:
         after, more = _watch_failed(rules, state, end, now_s)

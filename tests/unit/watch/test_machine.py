@@ -467,3 +467,13 @@ def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
     assert commands[0] == Deliver(ListBegun(by_content=True))
     state, commands = step(by, state, PageReceived(Page("91", None, [])), 7.0)
     assert isinstance(commands[-1], FinishList)
+
+
+def test_bookmarks_a_minute_apart_shorten_a_doubled_idle_deadline_again() -> None:
+    by = rules()
+    for pause_s, limit_s in ((300.0, 280.0), (60.0, 70.0)):
+        state: State = watching(by, expects_bookmarks=True, bookmark_timeout_s=280.0)
+        for now_s in (10.0, 10.0 + pause_s):
+            state, _ = step(by, state, FramesReceived([frame("a", "101")], now_s - 5), now_s - 5)
+            state, _ = step(by, state, FramesReceived([Bookmark("105")], now_s), now_s)
+        assert state.context.bookmark_timeout_s == limit_s
