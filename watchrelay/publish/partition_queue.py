@@ -18,7 +18,6 @@ import msgspec
 from watchrelay.contract.records import DIGEST_MASK, CloudEvents, Marker, Trimmed
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.model.changes import Entry
-from watchrelay.model.resources import compare
 from watchrelay.publish.snapshots import MEMBERS_QUIET_BYTES
 
 RECORD_COST_BYTES = 600
@@ -62,7 +61,7 @@ class QueuedMarker(msgspec.Struct, gc=False):
 
     It comes after all records of its partition up to record number `after_record`; `NOT_ALL`: not
     all of them. It does not count towards the bound: markers are few, and must not keep objects
-    waiting.
+    waiting. `lowerings`: how often the API server had gone back when it was queued.
     """
 
     kind: MarkerKind
@@ -70,6 +69,7 @@ class QueuedMarker(msgspec.Struct, gc=False):
     time_ms: int
     after_record: int
     snapshot: str = ""
+    lowerings: int = 0
 
 
 class RenderedMarker(msgspec.Struct, frozen=True, gc=False):
@@ -188,8 +188,10 @@ class PartitionQueue:
         self.former_frontier = "0"
         """The frontier of a previous writer's markers; ours are not lower, unless the API server
         itself went back."""
+        self.lowerings = 0
+        """How often the API server went back."""
         self.lowered = False
-        """The API server went back, and no acknowledged frontier shows it yet."""
+        """It went back, and no marker that was queued since is acknowledged yet."""
         self.difference_unconfirmed = False
         """The stream started with a list that is compared with the log, and no marker after that
         difference is acknowledged yet: no marker may be placed within it."""
@@ -346,6 +348,8 @@ class PartitionQueue:
                 self.begin = (marker.snapshot, rendered.sequence, offset)
             elif marker.kind == "end":
                 self.last_snapshot = (marker.snapshot, marker.begin_offset)
-            went_back = marker.frontier == "0" or compare(marker.frontier, self.frontier) == -1
-            self.lowered = self.lowered and not went_back
+            item = batch.items[rendered.index]
+            assert isinstance(item, QueuedMarker)
+            if item.lowerings == self.lowerings:
+                self.lowered = False
             self.frontier, self.difference_unconfirmed = marker.frontier, False

@@ -133,6 +133,7 @@ class StreamQueues:
         """Let the frontier go back: the API server was restored from a backup."""
         for queue in self.partitions:
             queue.former_frontier, queue.lowered = "0", True
+            queue.lowerings += 1
 
     def resume(self, recovered: RecoveredState) -> None:
         """Continue from the recovered log. Only the claims may have been rendered before."""
@@ -381,7 +382,8 @@ class StreamQueues:
             frontier == "0" or compare(frontier, queue.former_frontier) == -1
         ):
             frontier = queue.former_frontier
-        queue.waiting.append(QueuedMarker(kind, frontier, time_ms, after_record, snapshot))
+        marker = QueuedMarker(kind, frontier, time_ms, after_record, snapshot, queue.lowerings)
+        queue.waiting.append(marker)
         self.queued_records += 1
 
     def heartbeat(self, *, frontier: str, time_ms: int) -> None:

@@ -336,3 +336,28 @@ def test_a_log_that_is_not_believed_is_told_anew_and_no_marker_within_claims_any
         assert {each.key for each in rig.objects() if each.verb == "deleted"} == set(KEYS[:10])
 
     run_virtually(body())
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_the_frontier_of_a_restored_server_is_repeated_once_a_marker_shows_it(
+    *, pending: bool
+) -> None:
+    store = DictStore(1)
+    queues = past_the_bound(store, found(FirstSnapshot("for the test: nothing was listed")))
+    queue = queues.partitions[0]
+    assert queues.refill(queue, store.get, time_ms=1, limit_bytes=1 << 20)
+    if pending:  # 104 was not acknowledged, or no marker had it, when the server went back to 102
+        queues.mark("heartbeat", frontier="104", time_ms=1)
+        hand_over(queues, store)
+    queues.lower_frontier()
+    if pending:
+        assert queue.outstanding is not None
+        queues.acked(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
+        assert queue.newest_frontier == "0"
+    queues.mark("heartbeat", frontier="102", time_ms=1)
+    assert markers(queues, store) == ["102"]
+    for number in range(4):
+        queues.push(store.put(b"a/%d" % number, b"1"), reason="watch", time_ms=1, received_at_s=1.0)
+    assert queues.conflating
+    queues.mark("heartbeat", frontier="108", time_ms=1)
+    assert markers(queues, store) == ["102"]
