@@ -100,7 +100,7 @@ class WatchReporter:
         reason = "gone" if expired else "error"
         if isinstance(event, machine.WatchEnded):
             reason = "timeout" if watching and lived_s >= previous.query.timeout_s - 1 else "eof"
-        elif watching and _watched_to_the_end(event):
+        elif _watched_to_the_end(previous, event, now_s):
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
         brought = isinstance(previous, machine.Watching) and previous.frames_received > 0
@@ -293,13 +293,16 @@ def _watch_is_over(after: machine.State) -> bool:
     return not isinstance(after, machine.Watching | machine.StreamingList | machine.FinishingList)
 
 
-def _watched_to_the_end(event: machine.Event) -> bool:
-    """Whether the watch did not fail: it is ended because its time is up."""
+def _watched_to_the_end(previous: machine.State, event: machine.Event, now_s: float) -> bool:
+    """Whether a watch did not fail: it is ended because its time is up, or a list is due."""
+    if not isinstance(previous, machine.Watching):
+        return False
     match event:
         case machine.FramesReceived(frames=frames):
             return not any(isinstance(frame, Failure) for frame in frames)
         case _:
-            return isinstance(event, machine.DeadlineReached)
+            silent = now_s - previous.silent_since_s >= previous.idle_timeout_s
+            return isinstance(event, machine.DeadlineReached) and not silent
 
 
 def _has_expired(event: machine.Event) -> bool:

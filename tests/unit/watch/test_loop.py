@@ -376,3 +376,19 @@ def test_an_error_that_comes_back_after_a_healthy_watch_is_a_warning_again(
     with caplog.at_level(logging.WARNING):
         virtualtime.run(scene())
     assert [record.message for record in caplog.records] == ["stream error; retrying"] * warnings
+
+
+def test_a_watch_that_was_silent_for_too_long_counts_as_failed() -> None:
+    async def scene() -> None:
+        source = Direct(1.0, 0)  # its list shows a version that its watches do not bring
+        stream = watcher(source, Following(), Admission(), cursor="99")
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(200)
+            assert (source.watches, source.lists) == (2, 2)
+            ends = stream._reporter._metrics.watch_ends_total
+            counts = {reason: each._value.get() for reason, each in ends.items()}
+            assert counts == {"timeout": 0, "gone": 0, "eof": 0, "error": 1}
+            running.cancel()
+
+    virtualtime.run(scene())
