@@ -924,6 +924,10 @@ def _frames_received(
         if skipped:
             context = context.with_undecodable(now_s)
             commands.append(ReportSkipped(skipped))
+        if end is not None and not (objects or bookmark):
+            # an error alone shows neither health nor the current state
+            after, more = _watch_failed(rules, replace(state, context=context), end, now_s)
+            return after, (*commands, *more)
         if bookmark and not context.expects_bookmarks:
             context = replace(context, expects_bookmarks=True)
             idle_timeout_s = context.idle_timeout_s(rules, state.query.timeout_s, bookmarks=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     Expired,
     Interrupted,
@@ -477,3 +478,14 @@ def test_bookmarks_a_minute_apart_shorten_a_doubled_idle_deadline_again() -> Non
             state, _ = step(by, state, FramesReceived([frame("a", "101")], now_s - 5), now_s - 5)
             state, _ = step(by, state, FramesReceived([Bookmark("105")], now_s), now_s)
         assert state.context.bookmark_timeout_s == limit_s
+
+
+def test_a_watch_that_brings_only_an_error_is_not_healthy() -> None:
+    by = rules()
+    backoff = Backoff(failures=5, last_failure_at_s=-1000.0)
+    failed = FramesReceived([Failure(Interrupted("500"))], 3.0)
+    state, _ = step(by, watching(by, backoff=backoff), failed, 3.0)
+    assert (state.context.backoff.failures, state.context.current_as_of_s) == (6, 0.0)
+    failed.frames.insert(0, Bookmark("100"))
+    state, _ = step(by, watching(by, backoff=backoff), failed, 3.0)
+    assert (state.context.backoff.failures, state.context.current_as_of_s) == (1, 3.0)
