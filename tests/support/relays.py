@@ -22,6 +22,7 @@ from tests.support.stream_log import PODS, stream
 from watchrelay.consumer.replica import Replica
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.contract.wire import Reason
+from watchrelay.core import clock
 from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
@@ -142,6 +143,8 @@ class Rig:
         self.store = store or DictStore(self.spec.partitions)
         self.metrics = Metrics()
         self.status = StreamStatus(self.spec.id)
+        self.fails = False
+        """Its clock cannot be read."""
         self.relay = StreamWriter(
             self.spec,
             sink=self.sink,
@@ -159,7 +162,13 @@ class Rig:
             transactions=transactions,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
+            wall_ms=self._wall_ms,
         )
+
+    def _wall_ms(self) -> int:
+        if self.fails:
+            raise OSError("no clock")
+        return clock.wall_ms()
 
     async def highest_epoch(self) -> int:
         """No records of a former writer."""

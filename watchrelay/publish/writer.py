@@ -1,8 +1,8 @@
 """One stream's writer: changes in, acknowledged records out.
 
 It gives the events to `machine.py` and performs their effects. Tasks of one stream: a heartbeat
-task (heartbeats, ownership check, due snapshots) and one for repairs. Flushes and acknowledgements
-are callbacks; what they raise ends the tasks, and so the stream.
+task (heartbeats, ownership check, due snapshots) and one for repairs. Flushes acknowledgements
+and early heartbeats are callbacks; what they raise ends the tasks, and so the stream.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ class StreamWriter:
                 self._heartbeat()
             case Effect.HEARTBEAT_SOON:
                 loop = asyncio.get_running_loop()
-                loop.call_later(EARLY_HEARTBEAT_S, self._early_heartbeat)
+                loop.call_later(EARLY_HEARTBEAT_S, self._guarded, self._early_heartbeat)
             case Effect.REPAIR:
                 self._repair_keys()
             case Effect.REPORT_COMPLETE:

@@ -159,3 +159,16 @@ def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_d
             await whole_soon(rig)
 
     run_virtually(body())
+
+
+def test_an_early_heartbeat_that_fails_ends_the_writer() -> None:
+    async def body() -> None:
+        async with restarted() as rig:
+            await before_the_beat(rig, HEARTBEAT_S - 1)
+            rig.relay.watch_accepted()
+            rig.fails = True
+            await asyncio.sleep(SOON_S)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        run_virtually(body())
+    assert failed.group_contains(OSError, match="no clock")
