@@ -73,7 +73,10 @@ class WatchReporter:
         """A step other than frames of an open watch."""
         self._state, self._status.list_due = after, _wants_list(after)
         expired = _has_expired(event)
-        if machine.needs_list_slot(previous) and not _continues_list(event, after):
+        refused = isinstance(event, machine.ListFinished) and not event.accepted
+        if refused or (
+            machine.needs_list_slot(previous) and not _continues_list(previous, event, after)
+        ):
             self._metrics.list_total["expired" if expired else "error"].inc()
             self._list_began_at_s = None
         if isinstance(previous, machine.Watching | machine.StreamingList) and _watch_is_over(after):
@@ -266,10 +269,12 @@ class WatchReporter:
             self._status.recovered("watch")
 
 
-def _continues_list(event: machine.Event, after: machine.State) -> bool:
-    """True when `event` continued a list, or completed it."""
-    if isinstance(event, machine.PageReceived):
-        return isinstance(after, machine.FinishingList | machine.ListingPages)
+def _continues_list(previous: machine.State, event: machine.Event, after: machine.State) -> bool:
+    """True when `event` continued a list, or completed it; not where the list is made again."""
+    if isinstance(previous, machine.ListingPages) and isinstance(event, machine.PageReceived):
+        if not isinstance(after, machine.FinishingList | machine.ListingPages):
+            return False
+        return after.goal == previous.goal
     return isinstance(event, machine.WatchOpened | machine.FramesReceived) and isinstance(
         after, machine.FinishingList | machine.StreamingList
     )

@@ -21,7 +21,7 @@ from watchrelay.model.frames import (
 )
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_output import CursorMoved, WatchedObjects, WatchOutput
+from watchrelay.model.watch_output import CursorMoved, ListDone, WatchedObjects, WatchOutput
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import loop
@@ -389,6 +389,47 @@ def test_a_watch_that_was_silent_for_too_long_counts_as_failed() -> None:
             ends = stream._reporter._metrics.watch_ends_total
             counts = {reason: each._value.get() for reason, each in ends.items()}
             assert counts == {"timeout": 0, "gone": 0, "eof": 0, "error": 1}
+            running.cancel()
+
+    virtualtime.run(scene())
+
+
+class Listed(Forgetful):
+    """A server whose lists take two seconds and have this version."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__()
+        self.version = version
+
+    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
+        await asyncio.sleep(2.0)
+        return Page(self.version, None, [])
+
+
+class Doubting(Following):
+    """The first list is suspicious."""
+
+    async def take(self, event: WatchOutput) -> bool:
+        return not isinstance(event, ListDone) or event.accept_any_size
+
+
+@pytest.mark.parametrize(
+    ("source", "outlet"),
+    [(Listed("50"), Following()), (Listed("200"), Doubting())],
+    ids=["restored", "suspicious"],
+)
+def test_a_list_that_is_made_again_counts_as_failed_and_is_timed_by_itself(
+    source: Listed, outlet: Following
+) -> None:
+    async def scene() -> None:
+        stream = watcher(source, outlet, Admission(), cursor="101", relist_interval_s=5.0)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(10)
+            metrics = stream._reporter._metrics
+            counts = {result: each._value.get() for result, each in metrics.list_total.items()}
+            assert counts == {"success": 1, "expired": 0, "error": 1}
+            assert 2.0 <= metrics.list_duration_seconds._sum.get() < 3.0
             running.cancel()
 
     virtualtime.run(scene())
