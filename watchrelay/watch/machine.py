@@ -852,7 +852,8 @@ def _list_finished(
     )
     if state.watch is None or since:
         return begin_watch(rules, context)
-    watch = replace(state.watch, context=context)
+    # nothing was read while the list waited for room in the queues
+    watch = replace(state.watch, context=context, silent_since_s=now_s)
     if state.rest:
         rest = FramesReceived(list(state.rest), state.rest_at_s)
         return _frames_received(rules, watch, rest, now_s)
@@ -941,9 +942,11 @@ def _frames_received(
     if newest != cursor or bookmark:  # one that repeats the cursor shows that the server answers
         cursor = newest
         commands.append(Deliver(CursorMoved(cursor)))
+    # frames that waited with a list came before it was taken
+    since_s = max(event.at_s, state.silent_since_s)
     # Without a silence check: once a frame came, the idle timeout of the source is enough.
     state = Watching(
-        context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, event.at_s,
+        context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, since_s,
         state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
     )  # fmt: skip
     if end is not None:

@@ -489,3 +489,20 @@ def test_a_watch_that_brings_only_an_error_is_not_healthy() -> None:
     failed.frames.insert(0, Bookmark("100"))
     state, _ = step(by, watching(by, backoff=backoff), failed, 3.0)
     assert (state.context.backoff.failures, state.context.current_as_of_s) == (1, 3.0)
+
+
+@pytest.mark.parametrize("rest", [[], [Bookmark("101")]])
+def test_the_silence_of_a_streaming_list_counts_from_when_the_store_has_taken_it(
+    rest: list[Frame],
+) -> None:
+    by = rules((1, 36))
+    state, _ = start(by, now_s=0.0)
+    state, _ = step(by, state, WatchOpened(), 0.0)
+    end = [frame("a", "90", "ADDED"), Bookmark("100", initial_end=True), *rest]
+    state, commands = step(by, state, FramesReceived(end, 1.0), 1.0)
+    assert isinstance(commands[-1], FinishList)
+    state, commands = step(by, state, ListFinished(accepted=True), 200.0)
+    assert isinstance(commands[-1], ReadWatch)
+    assert commands[-1].until_s >= 250.0
+    assert isinstance(state, Watching)
+    assert state.silent_since_s == 200.0
