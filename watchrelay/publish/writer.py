@@ -145,7 +145,7 @@ class StreamWriter:
         self._stale_finder: StaleRecordFinder | None = None
         self._phase: Phase = AwaitingList()
         self._snapshot: Snapshot | None = None
-        self._snapshots = 0
+        self._snapshots, self._preparing_snapshot = 0, False
         self._pending_repairs: dict[bytes, int] = {}
         """Stale keys with their partition, to be repaired once the phase permits it."""
         self._epoch = 0
@@ -574,7 +574,12 @@ class StreamWriter:
             self._check_ownership()
             if self._now_s() >= heartbeat_at_s:
                 self._heartbeat()
-            await self._snapshot_if_due()
+            records, live = self._queues.object_records, len(self._state)
+            due = self._schedule.due(self._now_s(), records=records, live=live)
+            if due and self._may_snapshot():
+                # a task of its own: it may wait for a broker, and a heartbeat may not
+                self._preparing_snapshot = True
+                self._spawn(self._prepare_snapshot(), "snapshot")
 
     def _heartbeat(self) -> None:
         """Queue a heartbeat on each partition."""
@@ -586,15 +591,13 @@ class StreamWriter:
 
     def _may_snapshot(self) -> bool:
         idle = self._snapshot is None and not self._queues.conflating
-        return idle and machine.may_snapshot(self._phase)
+        return idle and not self._preparing_snapshot and machine.may_snapshot(self._phase)
 
-    async def _snapshot_if_due(self) -> None:
-        records, live = self._queues.object_records, len(self._state)
-        due = self._schedule.due(self._now_s(), records=records, live=live)
-        if due and self._may_snapshot():
-            await self._oversize.before_snapshot(self._queues)
-            if self._may_snapshot():
-                self._begin_snapshot()
+    async def _prepare_snapshot(self) -> None:
+        await self._oversize.before_snapshot(self._queues)
+        self._preparing_snapshot = False
+        if self._may_snapshot():
+            self._begin_snapshot()
 
     def _begin_snapshot(self, *, first: bool = False) -> None:
         """Queue begin on every partition, with the frontier reached so far, "0" for the first."""

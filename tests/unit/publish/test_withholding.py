@@ -423,3 +423,28 @@ def test_whatever_changes_while_the_limit_does_readers_prove_what_stands_there(s
         rig.assert_hashes()
 
     run_virtually(body())
+
+
+def test_a_broker_that_is_slow_to_show_its_limit_delays_no_heartbeat() -> None:
+    async def body() -> None:
+        async def read() -> int:
+            await asyncio.sleep(100)
+            return 3500
+
+        rig = Rig(
+            partitions=1,
+            sink=Strict(),
+            snapshot_interval_s=60,
+            max_message_bytes=3500,
+            reread_limit=read,
+        )
+        rig.store.put(b"shop/part", large("part"))
+        async with rig.running():
+            rig.sync()
+            await asyncio.sleep(150)
+            assert len(rig.markers("heartbeat")) >= 14
+            assert len(rig.markers("begin")) == 1
+            await asyncio.sleep(60)
+            assert len(rig.markers("begin")) == 2
+
+    run_virtually(body())
