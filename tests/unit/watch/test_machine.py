@@ -241,8 +241,8 @@ def test_a_silent_watch_of_a_version_that_cannot_be_ordered_is_relisted_once_the
     None
 ):
     by = rules()
-    state = watching(by, "9" * 40, expects_bookmarks=True)
-    state, _ = step(by, state, DeadlineReached(), state.read_until_s)
+    opened = watching(by, "9" * 40, expects_bookmarks=True)
+    state, _ = step(by, opened, DeadlineReached(), opened.read_until_s)
     _, commands = step(by, state, SilenceChecked("200"), 65.0)
     assert isinstance(commands[-1], FetchPage)
     _, commands = step(by, state, SilenceChecked("8" * 40), 65.0)
