@@ -112,7 +112,7 @@ class _Stages:
             range(PARTITIONS),
             raw_bytes=1 << 40,
             packed_max=1 << 20,
-            oversize=lambda key, value, entry, published: (value or b"", ""),
+            oversize=lambda key, value, entry, published_hash: (value or b"", ""),
         )
 
     def note(self, stage: str, us: float) -> None:

@@ -115,11 +115,11 @@ class Story:
         self.collapsed += 1
 
     def _fit(
-        self, _key: bytes, value: bytes | None, entry: Entry, published: int | None
+        self, _key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
     ) -> tuple[bytes, Trimmed]:
         """Everything fits, but what was refused before is published as it is on the log."""
-        if published is not None:
-            return self.refused[published], "stub"
+        if published_hash is not None:
+            return self.refused[published_hash], "stub"
         return self.store.unpack(entry) if value is None else value, ""
 
     # ---- what happens ----

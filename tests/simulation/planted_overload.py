@@ -244,7 +244,7 @@ class KeptKeys(DirtyKeys):
         self,
         key: bytes,
         uid: str,
-        published: int | None,
+        published_hash: int | None,
         received_at_s: float,
         *,
         must_publish: bool,
@@ -254,7 +254,7 @@ class KeptKeys(DirtyKeys):
         known = self.get(key)
         if removed is None or known is None or known.hash is not None or known.must_publish:
             super().changed(
-                key, uid, published, received_at_s, must_publish=must_publish, removed=removed
+                key, uid, published_hash, received_at_s, must_publish=must_publish, removed=removed
             )
         else:
             known.uid, known.states = uid, min(STATES_MAX, known.states + 1)

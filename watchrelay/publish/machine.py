@@ -88,12 +88,12 @@ class AwaitingDifference(msgspec.Struct, frozen=True):
 
 
 class Replaying(msgspec.Struct, frozen=True):
-    """The watch continues from the frontier of the log. `newest_on_log`: the highest version there,
-    "" once the watch has passed it. `accepted`: the API server accepted the watch; before that
-    there is no heartbeat. `confirmation` as in `Live`."""
+    """The watch continues from the frontier of the log. `version_to_pass`: the highest version
+    there, "" once the watch has passed it. `accepted`: the API server accepted the watch; before
+    that there is no heartbeat. `confirmation` as in `Live`."""
 
     reached_version: str
-    newest_on_log: str
+    version_to_pass: str
     accepted: bool = False
     confirmation: Confirmation | None = None
 
@@ -141,7 +141,7 @@ def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin: before the watch has passed what is on the log, it would hide
     deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
     return isinstance(phase, PublishingFirstSnapshot | Live) or (
-        isinstance(phase, Replaying) and not phase.newest_on_log
+        isinstance(phase, Replaying) and not phase.version_to_pass
     )
 
 
@@ -242,7 +242,7 @@ def start(decision: Decision, newest_on_log: str) -> Phase:
         case ListAndDiff():
             return AwaitingDifference(newest_on_log)
         case WatchFrom(frontier=reached_version):
-            return Replaying(reached_version, _newest_ahead(newest_on_log, reached_version))
+            return Replaying(reached_version, _still_to_pass(newest_on_log, reached_version))
         case _:
             raise AssertionError("recovery is not finished")
 
@@ -276,11 +276,11 @@ def _listed(
     phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
     version, confirmation = event.version, phase.confirmation
-    known = (
-        {phase.reached_version}
-        if isinstance(phase, Live)
-        else {phase.reached_version, phase.newest_on_log}
-    )
+    known = {phase.reached_version}
+    if isinstance(phase, AwaitingDifference):
+        known.add(phase.newest_on_log)
+    elif isinstance(phase, Replaying):
+        known.add(phase.version_to_pass)
     effects: list[Effect] = []
     if any(compare(version, each) == -1 for each in known):
         effects.append(Effect.LOWER_FRONTIER)
@@ -296,8 +296,8 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
         case VersionReached(version=version):
             if isinstance(phase, Live):
                 return Live(version, confirmation), ()
-            ahead = _newest_ahead(phase.newest_on_log, version)
-            return _caught_up(replace(phase, reached_version=version, newest_on_log=ahead)), ()
+            ahead = _still_to_pass(phase.version_to_pass, version)
+            return _caught_up(replace(phase, reached_version=version, version_to_pass=ahead)), ()
         case WatchAccepted():
             soon = () if confirmation == COMPLETE else (Effect.HEARTBEAT_SOON,)
             if isinstance(phase, Replaying):
@@ -322,12 +322,12 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
     return phase, ()
 
 
-def _newest_ahead(newest_on_log: str, reached_version: str) -> str:
-    """`newest_on_log`, or "" when the watch has passed it."""
-    return newest_on_log if newest_on_log and compare(reached_version, newest_on_log) == -1 else ""
+def _still_to_pass(version: str, reached_version: str) -> str:
+    """`version`, or "" when the watch has passed it."""
+    return version if version and compare(reached_version, version) == -1 else ""
 
 
 def _caught_up(phase: Replaying | Live) -> Replaying | Live:
-    if isinstance(phase, Replaying) and phase.accepted and not phase.newest_on_log:
+    if isinstance(phase, Replaying) and phase.accepted and not phase.version_to_pass:
         return Live(phase.reached_version, phase.confirmation)
     return phase

@@ -45,19 +45,19 @@ class Oversize:
         self._spec, self._state, self._metrics, self._status = spec, state, metrics, status
         self._reread_limit = reread_limit
         self._log_throttle = LogLimit()
-        self._waiting = set[int]()
+        self._blocked_partitions = set[int]()
         """Partitions whose next record does not fit."""
 
     def fit(
-        self, key: bytes, value: bytes | None, entry: Entry, published: int | None
+        self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
     ) -> tuple[bytes, Trimmed]:
         """The part of an object to publish.
 
-        An object that is on the log in part, with the hash `published`, is published in exactly
+        An object that is on the log in part, with this hash, is published in exactly
         that form again, also where the topic would accept more now.
         """
         whole = self._state.unpack(entry) if value is None else value
-        known = None if published is None else _as_published(key, whole, published)
+        known = None if published_hash is None else _as_published(key, whole, published_hash)
         part, trimmed = known or trim(whole, self.fits_bytes)
         if trimmed:
             self._report(key, trimmed, len(whole))
@@ -91,8 +91,8 @@ class Oversize:
         blocked until the limit is raised. Returns after `REREAD_EVERY_S`, with the limit read
         again."""
         topic = self._spec.topic
-        if partition not in self._waiting:
-            self._waiting.add(partition)
+        if partition not in self._blocked_partitions:
+            self._blocked_partitions.add(partition)
             log.error(
                 "record exceeds max.message.bytes: partition blocked until the limit is raised",
                 extra={
@@ -122,9 +122,9 @@ class Oversize:
 
     def taken(self, partition: int) -> None:
         """Note that the topic accepted records of `partition`."""
-        if partition in self._waiting:
-            self._waiting.remove(partition)
-            if not self._waiting:
+        if partition in self._blocked_partitions:
+            self._blocked_partitions.remove(partition)
+            if not self._blocked_partitions:
                 self._status.recovered("records")
 
     def _report(self, key: bytes, how: str, size_bytes: int, *, deleted: bool = False) -> None:
@@ -157,9 +157,9 @@ async def limit_unknown() -> None:
     """For a limit that cannot be read again."""
 
 
-def _as_published(key: bytes, whole: bytes, published: int) -> tuple[bytes, Trimmed] | None:
+def _as_published(key: bytes, whole: bytes, published_hash: int) -> tuple[bytes, Trimmed] | None:
     """The trimmed form of the object that has this hash."""
     smaller: tuple[bytes, Trimmed] | None = (whole, "")
-    while smaller is not None and content_hash(key, smaller[0]) != published:
+    while smaller is not None and content_hash(key, smaller[0]) != published_hash:
         smaller = next_smaller(*smaller)
     return smaller

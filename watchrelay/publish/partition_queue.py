@@ -141,26 +141,26 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         self.skipped = 0
         """States without a record; reset to 0 when they are counted."""
 
-    def require(self, key: bytes, uid: str, published: int | None) -> None:
+    def require(self, key: bytes, uid: str, published_hash: int | None) -> None:
         """Have `key` published whatever its state: its last record on the log is stale."""
-        known = self.setdefault(key, DirtyKey(uid, published, "", True, 0, 0.0))
+        known = self.setdefault(key, DirtyKey(uid, published_hash, "", True, 0, 0.0))
         known.must_publish = True
 
     def changed(
         self,
         key: bytes,
         uid: str,
-        published: int | None,
+        published_hash: int | None,
         received_at_s: float,
         *,
         must_publish: bool,
         removed: str | None = None,
     ) -> None:
         """Take a new state, or with `removed` the removal of the object with this `uid` as of that
-        version. `uid` and `published` are what the log holds of a key that was not dirty."""
+        version. `uid` and `published_hash` are what the log holds of a key that was not dirty."""
         known = self.get(key)
         if known is None:
-            self[key] = DirtyKey(uid, published, removed or "", must_publish, 1, received_at_s)
+            self[key] = DirtyKey(uid, published_hash, removed or "", must_publish, 1, received_at_s)
             return
         if removed is not None:
             if known.hash is None and not known.must_publish:
@@ -190,7 +190,7 @@ class PartitionQueue:
         itself went back."""
         self.lowerings = 0
         """How often the API server went back."""
-        self.lowered = False
+        self.lowering_unconfirmed = False
         """It went back, and no marker that was queued since is acknowledged yet."""
         self.difference_unconfirmed = False
         """The stream started with a list that is compared with the log, and no marker after that
@@ -234,7 +234,7 @@ class PartitionQueue:
     def newest_frontier(self) -> str:
         """The newest frontier rendered or queued; "0" when the API server was restored to a state
         before it."""
-        if self.lowered:
+        if self.lowering_unconfirmed:
             return "0"
         for item in reversed(self.waiting):
             if type(item) is QueuedMarker:
@@ -351,5 +351,5 @@ class PartitionQueue:
             item = batch.items[rendered.index]
             assert isinstance(item, QueuedMarker)
             if item.lowerings == self.lowerings:
-                self.lowered = False
+                self.lowering_unconfirmed = False
             self.frontier, self.difference_unconfirmed = marker.frontier, False

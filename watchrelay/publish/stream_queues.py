@@ -132,7 +132,7 @@ class StreamQueues:
     def lower_frontier(self) -> None:
         """Let the frontier go back: the API server was restored from a backup."""
         for queue in self.partitions:
-            queue.former_frontier, queue.lowered = "0", True
+            queue.former_frontier, queue.lowering_unconfirmed = "0", True
             queue.lowerings += 1
 
     def resume(self, recovered: RecoveredState) -> None:
@@ -243,10 +243,10 @@ class StreamQueues:
         self.published_parts.pop(key, None)
 
     def _fit(
-        self, key: bytes, value: bytes | None, entry: Entry, published: int | None
+        self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
     ) -> tuple[bytes, Trimmed, int]:
         """What to publish of an object that may be too large, and its hash."""
-        value, trimmed = self._oversize(key, value, entry, published)
+        value, trimmed = self._oversize(key, value, entry, published_hash)
         if not trimmed:
             return value, trimmed, entry.hash
         value_hash = content_hash(key, value)
@@ -294,12 +294,12 @@ class StreamQueues:
         holds nothing of it, so a part that was published earlier is not reused."""
         self.not_in_snapshot.discard(key)
         object_hash, part = self.published_parts.pop(key, (0, 0))
-        published = (
+        published_hash = (
             part if part and replaced_hash is not None and object_hash == entry.hash else None
         )
         value, trimmed, value_hash = None, self.trimmed.get(key, ""), entry.hash
-        if published is not None or len(entry.packed) > self.packed_max:
-            value, less, value_hash = self._fit(key, None, entry, published)
+        if published_hash is not None or len(entry.packed) > self.packed_max:
+            value, less, value_hash = self._fit(key, None, entry, published_hash)
             trimmed = less or trimmed
         held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         item = QueuedRecord(
@@ -332,8 +332,8 @@ class StreamQueues:
         elif key in self.unpublished:
             return
         elif queue.dirty is not None:
-            published = None if entry is None else self.published_hash(key, entry.hash)
-            queue.dirty.require(key, "" if entry is None else entry.uid, published)
+            published_hash = None if entry is None else self.published_hash(key, entry.hash)
+            queue.dirty.require(key, "" if entry is None else entry.uid, published_hash)
         else:
             self._queue_repair(key, entry, queue, time_ms)
 
@@ -341,8 +341,8 @@ class StreamQueues:
         self, key: bytes, entry: Entry | None, queue: PartitionQueue, time_ms: int
     ) -> None:
         if entry is not None:
-            published = self.published_hash(key, entry.hash)
-            self._queue_object(key, entry, "read", "healed", published, time_ms)
+            published_hash = self.published_hash(key, entry.hash)
+            self._queue_object(key, entry, "read", "healed", published_hash, time_ms)
         else:
             absent, version = Entry("", "", 0, queue.partition, b""), queue.frontier
             null = QueuedRecord(
@@ -483,15 +483,20 @@ class StreamQueues:
                 continue
             removed = change.resource_version if isinstance(change, Removed) else None
             object_hash = change.replaced_hash if isinstance(change, Upserted) else entry.hash
-            published = self._take_published_hash(key, object_hash)
-            must_publish = published is None and (
+            published_hash = self._take_published_hash(key, object_hash)
+            must_publish = published_hash is None and (
                 key in self.mismatched_keys or removed is not None
             )
             self.trimmed.pop(key, None)
             if removed is not None:
                 self.published_parts.pop(key, None)
             dirty.changed(
-                key, entry.uid, published, received_at_s, must_publish=must_publish, removed=removed
+                key,
+                entry.uid,
+                published_hash,
+                received_at_s,
+                must_publish=must_publish,
+                removed=removed,
             )
         return rest
 
@@ -527,22 +532,27 @@ class StreamQueues:
             if type(item) is not QueuedRecord:
                 self.queued_records -= 1
                 continue
-            key, uid, published = item.key, item.entry.uid, item.replaced_hash
+            key, uid, published_hash = item.key, item.entry.uid, item.replaced_hash
             if item.reason == "healed" and key in self.withheld:
                 queue.waiting.append(item)
                 continue
             self._account(item, -1)
             if item.reason == "healed":
-                queue.dirty.require(key, uid, published)
+                queue.dirty.require(key, uid, published_hash)
                 continue
             removed = item.version if item.verb == "deleted" else None
-            must_publish = published is None and (
+            must_publish = published_hash is None and (
                 removed is not None or key in self.mismatched_keys
             )
-            if item.tombstone or (item.reason == "snapshot" and published is not None):
+            if item.tombstone or (item.reason == "snapshot" and published_hash is not None):
                 continue  # an unchanged snapshot member needs no record of its own
             queue.dirty.changed(
-                key, uid, published, item.received_at_s, must_publish=must_publish, removed=removed
+                key,
+                uid,
+                published_hash,
+                item.received_at_s,
+                must_publish=must_publish,
+                removed=removed,
             )
 
     def refill(

@@ -23,9 +23,9 @@ from watchrelay.model.streams import WatchPlan
 
 TIMEOUT_SLACK_S = 15.0
 """How long past its `timeoutSeconds` a watch may stay open."""
-BOOKMARK_TIMEOUT_S = 70.0
+SILENCE_LIMIT_S = 70.0
 """How long a watch with bookmarks, one a minute, may be silent."""
-BOOKMARK_TIMEOUT_JITTER_S = 3.0
+SILENCE_LIMIT_JITTER_S = 3.0
 STREAMING_SINCE = (1, 34)
 """The first Kubernetes version that has WatchList, and lists from cache snapshots, enabled by
 default for good. Source: KEP-3157, KEP-4988."""
@@ -114,7 +114,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     check_early: bool = False
     """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or may
     be."""
-    bookmark_timeout_s: float = BOOKMARK_TIMEOUT_S
+    silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""
     silent_watches: int = 0
@@ -185,5 +185,5 @@ class StreamContext(msgspec.Struct, frozen=True):
         longest_s = timeout_s + TIMEOUT_SLACK_S
         if not (rules.plan.bookmarks and bookmarks):
             return longest_s
-        jitter_s = rules.rng.random() * BOOKMARK_TIMEOUT_JITTER_S
-        return min(longest_s, self.bookmark_timeout_s + jitter_s)
+        jitter_s = rules.rng.random() * SILENCE_LIMIT_JITTER_S
+        return min(longest_s, self.silence_limit_s + jitter_s)

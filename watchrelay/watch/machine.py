@@ -56,8 +56,8 @@ from watchrelay.model.watch_output import (
     WatchOutput,
 )
 from watchrelay.watch.context import (
-    BOOKMARK_TIMEOUT_S,
     FORBIDDEN_GRACE_S,
+    SILENCE_LIMIT_S,
     STREAMING_SINCE,
     TIMEOUT_SLACK_S,
     StreamContext,
@@ -131,7 +131,7 @@ SECOND_BOOKMARK_S = 130.0
 second one, due after 120 s, is late too."""
 SILENT_WATCHES = 3
 """After so many watches in a row that brought no object and were silent for too long, the next ones
-may be silent for twice as long, until two bookmarks come within `BOOKMARK_TIMEOUT_S`."""
+may be silent for twice as long, until two bookmarks come within `SILENCE_LIMIT_S`."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
 backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
@@ -934,8 +934,8 @@ def _frames_received(
             idle_timeout_s = context.idle_timeout_s(rules, state.query.timeout_s, bookmarks=True)
             state = replace(state, idle_timeout_s=idle_timeout_s)
         if bookmark:
-            if event.at_s - state.bookmark_at_s <= BOOKMARK_TIMEOUT_S < context.bookmark_timeout_s:
-                context = replace(context, bookmark_timeout_s=BOOKMARK_TIMEOUT_S)
+            if event.at_s - state.bookmark_at_s <= SILENCE_LIMIT_S < context.silence_limit_s:
+                context = replace(context, silence_limit_s=SILENCE_LIMIT_S)
             state = replace(state, bookmark_at_s=event.at_s)
     if objects:
         commands.append(Deliver(WatchedObjects(objects, event.at_s)))
@@ -1078,11 +1078,11 @@ def _silent_too_long(rules: WatchRules, state: Watching, now_s: float) -> Step:
     """The connection may be half open: open another watch. After `SILENT_WATCHES` in a row without
     an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state)
-    silent, timeout_s = context.silent_watches + (not state.objects), context.bookmark_timeout_s
+    silent, timeout_s = context.silent_watches + (not state.objects), context.silence_limit_s
     if silent >= SILENT_WATCHES:
         longest_s = state.query.timeout_s + TIMEOUT_SLACK_S
         silent, timeout_s = 0, max(timeout_s, min(timeout_s * 2, longest_s))
-    context = replace(context, silent_watches=silent, bookmark_timeout_s=timeout_s)
+    context = replace(context, silent_watches=silent, silence_limit_s=timeout_s)
     silent_s = now_s - state.silent_since_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
     after, commands = watch_again(rules, context, now_s)

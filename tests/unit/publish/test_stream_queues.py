@@ -34,7 +34,7 @@ def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> Str
         range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
         bound_bytes=2000,
     )
     if found is not None:
@@ -123,7 +123,7 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
         range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
         bound_bytes=2000,
     )
     queues.push(store.put(b"b/b", b"0"), reason="watch", time_ms=1, received_at_s=1.0)
@@ -195,7 +195,7 @@ def log_mismatched(store: DictStore) -> StreamQueues:
         range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
         bound_bytes=2000,
     )
     for key in (b"b/one", b"b/two"):
@@ -256,7 +256,7 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
         range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published: (value or b"", ""),
+        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
         bound_bytes=2000,
     )
     queues.push(store.put(b"b/alive", b"0"), reason="watch", time_ms=1, received_at_s=1.0)

@@ -251,7 +251,7 @@ def test_a_silent_watch_of_a_version_that_cannot_be_ordered_is_relisted_once_the
 
 def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() -> None:
     by = rules()
-    bookmark_timeout_s, state = 70.0, watching(by, expects_bookmarks=True)
+    silence_limit_s, state = 70.0, watching(by, expects_bookmarks=True)
     now_s = 0.0
     for _ in range(12):
         now_s += 100.0
@@ -260,9 +260,9 @@ def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() ->
         after, _ = step(by, after, WatchOpened(), now_s)
         assert isinstance(after, Watching)
         state = after
-        assert bookmark_timeout_s <= state.context.bookmark_timeout_s <= 614
-        bookmark_timeout_s = state.context.bookmark_timeout_s
-    assert bookmark_timeout_s > 300
+        assert silence_limit_s <= state.context.silence_limit_s <= 614
+        silence_limit_s = state.context.silence_limit_s
+    assert silence_limit_s > 300
 
 
 def silent() -> Interrupted:
@@ -473,11 +473,11 @@ def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
 def test_bookmarks_a_minute_apart_shorten_a_doubled_idle_deadline_again() -> None:
     by = rules()
     for pause_s, limit_s in ((300.0, 280.0), (60.0, 70.0)):
-        state: State = watching(by, expects_bookmarks=True, bookmark_timeout_s=280.0)
+        state: State = watching(by, expects_bookmarks=True, silence_limit_s=280.0)
         for now_s in (10.0, 10.0 + pause_s):
             state, _ = step(by, state, FramesReceived([frame("a", "101")], now_s - 5), now_s - 5)
             state, _ = step(by, state, FramesReceived([Bookmark("105")], now_s), now_s)
-        assert state.context.bookmark_timeout_s == limit_s
+        assert state.context.silence_limit_s == limit_s
 
 
 def test_a_watch_that_brings_only_an_error_is_not_healthy() -> None:
