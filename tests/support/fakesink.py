@@ -163,6 +163,10 @@ class FakeControl:
         self.newest[stream] = self.epoch
         return self.epoch
 
+    def holder_of(self, stream: str) -> str | None:
+        """As the port says."""
+        return "another" if stream in self.newest else None
+
     def outclaimed(self, stream: str, epoch: int) -> bool:
         """As the port says."""
         return self.newest.get(stream, 0) > epoch

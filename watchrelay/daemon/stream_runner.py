@@ -89,6 +89,13 @@ async def _unknown(_resource: Resource) -> bool | None:
     return None
 
 
+def _is_cancelled() -> bool:
+    """Whether the task that asks was cancelled. A task group within it that has an error as well
+    raises that one instead of the cancellation."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 @dataclass(slots=True)
 class DaemonContext:
     """What the streams of one process share.
@@ -231,6 +238,8 @@ class StreamRunner:
             elif self._tenure_over and self._is_outclaimed():
                 await self._finish(None)
         except Fenced as error:
+            if _is_cancelled():
+                raise asyncio.CancelledError from error
             # The records of a newer writer may come before its claim.
             if isinstance(error, ForeignRecords) and (
                 isinstance(error, Shared) or not await self._newer_claim_is_read()
@@ -240,7 +249,7 @@ class StreamRunner:
             self._lose(error)
         except Exception as error:
             # returned to run(), which logs it: it concerns this stream alone
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            if _is_cancelled():
                 raise  # tasks that were cancelled with this one call that an error
             self.drained = not self._stopping
             group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])

@@ -17,7 +17,7 @@ from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core import clock
-from watchrelay.core.errors import SinkForbidden, SinkUnavailable
+from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
 from watchrelay.daemon.plan import plan_streams
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
@@ -186,6 +186,41 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
         ready, body = Readiness(process.statuses, started=True).check()
         assert ready
         assert cast("Any", body["streams"])["refused-0"] == {"state": "resuming", "reason": NO_READ}
+
+
+class OutclaimedSharing:
+    """Assigns the stream, which another relay has claimed once `claimed` is set."""
+
+    def __init__(self) -> None:
+        self.claimed = asyncio.Event()
+        self.joins = 0
+
+    async def joined(self) -> None:
+        self.joins += 1
+        await self.claimed.wait()
+        self.claimed.clear()
+        raise Fenced("a newer claim was read")
+
+    def lost(self, stream: str) -> bool:
+        return False
+
+    def ended(self, stream: str) -> None:
+        pass
+
+
+@virtual
+async def test_a_replica_that_is_outclaimed_as_it_is_cancelled_ends_and_does_not_stand_by() -> None:
+    process, sharing = Process(["pods"], [], Refusing()), OutclaimedSharing()
+    process.context.sharing = cast("Any", sharing)
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(process.runners[0].run(), name="pods")
+        await until(lambda: sharing.joins == 1)
+        sharing.claimed.set()
+        run.cancel()
+        await asyncio.wait((run,), timeout=60.0)
+        process.runners[0].stop(deadline_s=clock.now_s())
+    assert run.cancelled()
+    assert sharing.joins == 1, "it stood by again"
 
 
 @virtual
