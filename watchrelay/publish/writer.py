@@ -1,7 +1,7 @@
 """One stream's writer: changes in, acknowledged records out.
 
 It gives the events to `machine.py` and performs their effects. Tasks of one stream: a heartbeat
-task (heartbeats, ownership check, due snapshots) and one for repairs. Flushes acknowledgements
+task (heartbeats, ownership check, due snapshots) and one for repairs. Flushes, acknowledgements
 and early heartbeats are callbacks; what they raise ends the tasks, and so the stream.
 """
 

@@ -107,9 +107,8 @@ class WatchReporter:
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
         brought = isinstance(previous, machine.Watching) and previous.frames_received > 0
-        if (
-            brought or reason == "timeout"
-        ) and lived_s >= LINE_EVERY_S:  # else watches cut by a proxy would flood the log
+        # watches that a proxy cuts sooner would flood the log
+        if (brought or reason == "timeout") and lived_s >= LINE_EVERY_S:
             self._last_reason = None
         extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
         log.debug("watch ended", extra=extra)
