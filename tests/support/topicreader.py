@@ -304,9 +304,11 @@ class TopicReader:
             # a wider selection brings back what a list, and its version, had deleted: the object
             # may be older than that
             newest = 0
-        if said.version < newest:
-            self.problems.append(f"{said}: resourceVersion {said.version} after {newest}")
-        partition.newest[said.key] = max(newest, said.version)
+        healed_null = said.type == "deleted" and said.headers["ce_wrreason"] == "healed"
+        if not healed_null:  # that has the frontier, which may be older than the delete
+            if said.version < newest:
+                self.problems.append(f"{said}: resourceVersion {said.version} after {newest}")
+            partition.newest[said.key] = max(newest, said.version)
         if said.headers["ce_wrreason"] in _OF_A_CHANGE and said.version <= partition.frontier:
             self.problems.append(
                 f"{said}: a change at {said.version} behind a frontier of {partition.frontier}"
