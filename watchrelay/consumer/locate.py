@@ -268,10 +268,10 @@ class Finder:
 
 
 def within(origins: Mapping[str, Origin], end: int) -> dict[str, Origin]:
-    """An origin beyond the `end` of its partition is of a recreated topic: the partition's
-    start."""
+    """An origin that is not below the `end` of its partition is of a recreated topic, or of records
+    that were lost: the partition's start."""
     return {
-        stream: origin if (origin.offset or 0) <= end else Origin()
+        stream: origin if (origin.offset or 0) < end else Origin()
         for stream, origin in origins.items()
     }
 

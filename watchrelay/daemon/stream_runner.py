@@ -371,12 +371,12 @@ class StreamRunner:
             await self._wait_claimable(error)
             return None
         if any(
-            start is not None and start > claim_marker_offset
+            start is not None and start >= claim_marker_offset
             for start, claim_marker_offset in relay.to_read.values()
         ):
             self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
-                "from: it was recreated"
+                "from: it was recreated, or has lost records"
             )
             self._topic_recreated = True
             return None

@@ -16,6 +16,8 @@ from tests.unit.daemon.conftest import World, running, until
 from watchrelay.admin.retire import StillWritten, refuse_written, retire_stream, spec_of
 from watchrelay.admin.snapshot_request import ReadOnlySink, read_control_topic
 from watchrelay.consumer import TopicReader
+from watchrelay.consumer.audit import AuditProblem
+from watchrelay.consumer.audit_run import open_auditor
 from watchrelay.contract.control import EPOCH_BASE_MAX
 from watchrelay.contract.records import EPOCH_MAX, Marker, encoder_for
 from watchrelay.core import clock
@@ -218,6 +220,45 @@ async def test_a_starting_point_of_a_topic_that_was_recreated_is_not_claimed_aga
             if key == "claim/pods"
         ]
         assert claims[-1]["from"] is None
+
+
+async def audited(world: World) -> tuple[int, list[AuditProblem]]:
+    """The end of the topic of pods, and what `verify` finds in it."""
+    connection = kafka_connection(world.settings("pods"), client_id="test")
+    async with open_auditor(connection, control_topic="k8s.test.control") as auditor:
+        await auditor.read_to_end()
+        ((audit, _, end),) = await auditor.rows()
+    return end, audit.problems
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 2, 500])
+async def test_a_starting_point_without_a_record_is_that_of_no_claim_and_of_no_reader(
+    world: World, beyond: int
+) -> None:
+    """As it remains where the log has lost its newest records, the begin of a snapshot among
+    them: its first missing offset is the end of the log."""
+    world.make_topic("core.pods")
+    world.cluster.open_shop()
+    settings = world.settings("pods")
+    async with running(settings) as relay:
+        await relay.ready()
+        relay.daemon.stop()
+        assert await relay.ended() == 0
+    end, problems = await audited(world)
+    assert problems == []
+    put(world, "claim/pods", claim("lost", **since("9-1", [end + beyond])))
+    assert await audited(world) == (end, [])
+    async with running(settings) as relay:
+        await relay.ready()
+        relay.daemon.stop()
+        assert await relay.ended() == 0
+    claims = [
+        value
+        for _, key, value in read_control(world.kafka.bootstrap, "k8s.test.control")
+        if key == "claim/pods"
+    ]
+    assert claims[-1]["from"] is None
+    assert (await audited(world))[1] == []
 
 
 @pytest.mark.parametrize("epoch", [10**6, EPOCH_BASE_MAX, EPOCH_MAX])
