@@ -59,13 +59,23 @@ class PartFilter:
         self._count = count
 
     def own_lines(self, block: bytes) -> bytes:
-        """The lines of a watch without those of foreign objects."""
-        lines = block.split(b"\n")
-        kept = [line for line in lines if not self._is_foreign_line(line)]
-        if len(kept) == len(lines):
+        """The lines of a watch without those of foreign objects; of these nothing is copied."""
+        kept: list[bytes] = []
+        run = at = foreign = 0
+        while at <= len(block):
+            if (end := block.find(b"\n", at)) < 0:
+                end = len(block)
+            if self._is_foreign_line(block, at, end):
+                kept.append(block[run:at])
+                run = end + 1
+                foreign += 1
+            at = end + 1
+        if not foreign:
             return block
-        self._count(len(lines) - len(kept))
-        return b"\n".join(kept)
+        self._count(foreign)
+        if run > len(block):  # nothing is behind the last line break that is kept
+            return b"".join(kept)[:-1]
+        return b"".join((*kept, block[run:]))
 
     def is_foreign_item(self, item: bytes) -> bool:
         """Whether an item of a list belongs to another part."""
@@ -77,12 +87,12 @@ class PartFilter:
             self._count(1)
         return foreign
 
-    def _is_foreign_line(self, line: bytes) -> bool:
-        if begin := self._begin(line):
+    def _is_foreign_line(self, block: bytes, at: int, end: int) -> bool:
+        if begin := self._begin(block, at, end):
             name, namespace = begin.groups(b"")
             return self._is_foreign(namespace, name)
         try:
-            decoded = _decode_line(line)
+            decoded = _decode_line(block[at:end])
         except BROKEN_JSON:
             return False
         return decoded.type in _OBJECT_TYPES and self._is_foreign_object(decoded.object.metadata)

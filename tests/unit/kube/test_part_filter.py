@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from tests.unit.kube.served import PODS, bookmark, dumps, line, pod
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.kube.page import PageReader
+from watchrelay.kube.part_filter import PartFilter
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.resources import PartKeys, Selection
@@ -53,6 +55,18 @@ def test_the_parts_have_each_object_once() -> None:
     data = b"".join(line("MODIFIED", pod(name, "8")) for name in NAMES)
     found = [name for own in range(PARTITIONS) for name in names(FrameStream(part(own)).feed(data))]
     assert sorted(found) == sorted(NAMES)
+
+
+def test_of_a_block_the_lines_of_the_part_are_left_as_they_came_wherever_they_are() -> None:
+    (own, *_), (foreign, *_) = own_names(0, 1, 2), own_names(3, 4, 5)
+    ours, other = (line("ADDED", pod(name, "8")).rstrip(b"\n") for name in (own, foreign))
+    for lines in product((ours, other, b"", b"damaged"), repeat=4):
+        counted: list[int] = []
+        keys = PartKeys(b"", PARTITIONS, frozenset({0, 1, 2}))
+        part_filter = PartFilter(keys, PODS.resource, counted.append)
+        kept = [each for each in lines if each != other]
+        assert part_filter.own_lines(b"\n".join(lines)) == b"\n".join(kept)
+        assert sum(counted) == len(lines) - len(kept)
 
 
 def test_bookmarks_and_errors_reach_every_part_and_what_is_damaged_too() -> None:
