@@ -1,8 +1,8 @@
 """A relay with nothing to it: what an event costs in Python when nothing is kept in order, bounded,
 recovered, resumed or told; go-raw (`goraw/main.go`) is the same in Go.
 
-Room: tests. In: a source, a broker and a topic. Out: the topic filled, as a process of its own
-whose CPU is measured beside the relay's.
+Input: a source, a broker and a topic. Output: the topic filled, as a process of its own whose CPU
+is measured beside the relay's.
 
 It is a gauge. What a microsecond of a core buys here changes by half within minutes, with whatever
 else the machine's host runs, and an absolute figure then speaks of the host. A floor that took

@@ -1,9 +1,8 @@
 """Kafka stopped (SIGSTOP) for minutes under a steady load: how far memory grows, what it costs, and
 how soon all is said when it is back.
 
-Room: tests. In: a rig whose broker is a process. Out: memory, CPU, seconds until all that was
-watched when it came back is acknowledged; an error unless `watchrelay verify` finds the topic right
-at the end.
+Input: a rig whose broker is a process. Output: memory, CPU, seconds until all that was watched when
+it came back is acknowledged; an error unless `watchrelay verify` finds the topic right at the end.
 """
 
 from __future__ import annotations

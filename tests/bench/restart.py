@@ -1,9 +1,9 @@
 """A restart with 100,000 pods and nothing changed, the whole relay: what it costs until it is live,
 what it asks for, what it writes.
 
-Room: tests. In: a rig. Out: CPU and wall time from the launch until the watch goes on from the log,
-lists asked for, object records appended, memory during the resume against that of the steady state;
-in turns with the tree before.
+Input: a rig. Output: CPU and wall time from the launch until the watch goes on from the log, lists
+asked for, object records appended, memory during the resume against that of the steady state; in
+turns with the tree before.
 """
 
 from __future__ import annotations

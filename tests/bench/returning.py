@@ -1,9 +1,9 @@
 """An API server that is killed under 200 watches and comes back: how the relay stays away, and how
 it returns.
 
-Room: tests. In: a rig with real parts. Out: connection attempts while the server was away, by the
-path between them; lists and watches after its return, by the server's own audit log; how long it
-took until the last watch was accepted.
+Input: a rig with real parts. Output: connection attempts while the server was away, by the path
+between them; lists and watches after its return, by the server's own audit log; how long it took
+until the last watch was accepted.
 """
 
 from __future__ import annotations

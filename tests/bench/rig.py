@@ -1,9 +1,9 @@
 """What every benchmark of the whole relay needs: the broker, the source, and the relay on a core of
 its own, beside the programs that it is measured against.
 
-Room: tests. In: how many objects. Out: running programs, their CPU seconds and memory, and where
-their topics end. What is measured runs on the last core; whatever it talks to, and this process, on
-the first. On a machine with one core they share it.
+Input: how many objects. Output: running programs, their CPU seconds and memory, and where their
+topics end. What is measured runs on the last core; whatever it talks to, and this process, on the
+first. On a machine with one core they share it.
 """
 
 from __future__ import annotations

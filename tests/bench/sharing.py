@@ -1,8 +1,8 @@
 """What replicas cost beside what they write: a copy of a stream that another one writes, and events
 of parts that other ones write.
 
-Room: tests. In: a rig. Out: CPU per event of a standby, its memory against the owner's; CPU per
-event of another part.
+Input: a rig. Output: CPU per event of a standby, its memory against the owner's; CPU per event of
+another part.
 """
 
 from __future__ import annotations

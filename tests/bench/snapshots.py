@@ -1,7 +1,7 @@
 """What a snapshot of 100,000 objects does to live events at 1,000 a second.
 
-Room: tests. In: a rig. Out: the latencies of events sent while a snapshot ran, against those of the
-same relay before it began: from the source to a consumer, who reads the snapshot as well, as each
+Input: a rig. Output: the latencies of events sent while a snapshot ran, against those of the same
+relay before it began: from the source to a consumer, who reads the snapshot as well, as each
 consumer does.
 """
 

@@ -1,7 +1,7 @@
 """The rows of the benchmarks' tables; the file that keeps them, and the page made of it.
 
-Room: tests. In: measured figures. Out: a table for the terminal; `measured.json` beside this file,
-a part of the benchmarks each time it is recorded; docs/performance.md, for `tools.docs.generate`.
+Input: measured figures. Output: a table for the terminal; `measured.json` beside this file, a part
+of the benchmarks each time it is recorded; docs/performance.md, for `tools.docs.generate`.
 """
 
 from __future__ import annotations

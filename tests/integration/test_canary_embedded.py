@@ -1,8 +1,8 @@
 """Canaries in Secrets and in credentials, against the program as it runs: no file, page, topic or
 command of it shows one.
 
-Room: integration tests.  In: the embedded parts, a daemon at debug level.  Out: all that it says,
-and all that the commands say of it.
+Input: the embedded parts, a daemon at debug level. Output: everything that it
+and its commands print.
 """
 
 from __future__ import annotations

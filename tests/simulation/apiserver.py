@@ -1,7 +1,7 @@
 """An API server that keeps what Kubernetes promises, and no more.
 
-Room: simulation.  In: writes, compactions of its history, by seed.  Out: pages and watches as
-bytes, through the client's own readers.
+Input: writes, compactions of its history, by seed. Output: pages and watches as bytes, through the
+client's own readers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A broker of one process: partitions with offsets and the state of producers, an eager cleaner,
 and requests that come to grief on the way.
 
-Room: simulation.  In: produce requests of many producers, byte by byte.  Out: logs; what is on its
-way when a connection ends lands at once, late or never.
+Input: produce requests of many producers, byte by byte. Output: logs; what is on its way when a
+connection ends lands at once, late or never.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What one partition says as it lands, and what must be true of it in every later reading.
 
-Room: simulation.  In: records in log order, before compaction takes any.  Out: every broken promise
-as one line.
+Input: records in log order, before compaction takes any. Output: every broken promise as one line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What must be true when a run is over.
 
-Room: simulation.  In: a world that has come to rest.  Out: every promise that was broken, as one
-line each.
+Input: a world in which nothing is pending. Output: every promise that was broken, as one line each.
 """
 
 from __future__ import annotations

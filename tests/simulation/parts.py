@@ -114,7 +114,7 @@ class PartReplica(Replica):
         self.own()
         try:
             async with asyncio.TaskGroup() as self._parts:
-                rooms = [
+                loops = [
                     self._parts.create_task(work, name=name)
                     for work, name in (
                         (self._sink.run(), "sink"),
@@ -130,8 +130,8 @@ class PartReplica(Replica):
                     runner.stop(deadline_s=float("inf"))
                 if self._alive:
                     await asyncio.wait(self._alive.values())
-                for room in rooms:
-                    room.cancel()
+                for loop in loops:
+                    loop.cancel()
             await self.sharing.leave()
         except BaseExceptionGroup:
             if not self._killed:

@@ -1,6 +1,6 @@
 """The course of one run: who lives for how long, what is written meanwhile, what is forgotten.
 
-Room: simulation.  In: a seed.  Out: a plan.
+Input: a seed. Output: a plan.
 """
 
 from __future__ import annotations

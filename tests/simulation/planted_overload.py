@@ -1,8 +1,7 @@
 """Writers whose queues collapse wrongly, letter by letter of F6, and two that say at hand-over what
 was true when they queued it.
 
-Room: simulation.  In: nothing.  Out: classes of relays for `planted.py`. Source:
-docs/record-contract-reasons.md, F6.
+Classes of relays for `planted.py`. Source: docs/record-contract-reasons.md, F6.
 
 Of (c) the form is planted that needs no overflow. A marker of a dirty partition that claims the
 store's frontier can be expressed, but is seen only where a process dies between that marker and the

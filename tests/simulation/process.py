@@ -1,8 +1,8 @@
-"""One process: the rooms of the daemon, joined as `app` joins them, over the simulated server and
-broker.
+"""One process: the packages of the daemon, joined as `daemon/` joins them, over the simulated
+server and broker.
 
-Room: simulation.  In: a world, a config.  Out: a life that can be killed at any await, stopped, or
-left running as a former writer.
+Input: a world, a config. Output: a process that can be killed at any await, stopped, or left
+running as a former writer.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ class Reader(LogReader):
 
 
 class Life:
-    """One process: claim, read back, watch. The methods that make a room are where a test hands in
-    another one."""
+    """One process: claim, read back, watch. A test overrides a `make_` method to pass in another
+    part."""
 
     relay_class: type[StreamWriter] = StreamWriter
 
@@ -240,7 +240,7 @@ class Life:
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # ---- the rooms -------------------------------------------------------------------------------
+    # ---- the parts -------------------------------------------------------------------------------
 
     def make_spec(self) -> StreamSpec:
         """The stream, as the config means it."""
@@ -348,13 +348,13 @@ class Life:
         """Live until killed, stopped, or fenced."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                rooms = [
+                loops = [
                     tasks.create_task(self.sink.run(), name="sink"),
                     tasks.create_task(self.control.run(), name="control"),
                 ]
                 await self._live()
-                for room in rooms:
-                    room.cancel()
+                for loop in loops:
+                    loop.cancel()
         except Fenced:
             self.fenced = True
         except BaseExceptionGroup as group:

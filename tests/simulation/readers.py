@@ -1,6 +1,6 @@
 """Readers of every kind, and what each must have rebuilt.
 
-Room: simulation.  In: logs.  Out: state by state, alarms, and every broken promise as one line.
+Input: logs. Output: state by state, alarms, and every broken promise as one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Place = tuple[int, int, int]
 
 
 class Reader:
-    """A reader of section 5, on the consumer's own rooms.
+    """A reader of section 5, on the consumer library's own code.
 
     `alarms` are the markers that it could not agree with, by epoch; `back` the keys whose
     shown state went back in time.

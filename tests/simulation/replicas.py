@@ -303,7 +303,7 @@ class Replica(Suspendable):
         self.sharing.plan({STREAM: "plan"}, revision=0, config_hash="")
         try:
             async with asyncio.TaskGroup() as tasks:
-                rooms = [
+                loops = [
                     tasks.create_task(work, name=name)
                     for work, name in (
                         (self._sink.run(), "sink"),
@@ -317,8 +317,8 @@ class Replica(Suspendable):
                 await self.sharing.hand_over(within_s=15.0)
                 self.runner.stop(deadline_s=float("inf"))
                 await asyncio.wait((running,))
-                for room in rooms:
-                    room.cancel()
+                for loop in loops:
+                    loop.cancel()
             await self.sharing.leave()
         except BaseExceptionGroup:
             if not self._killed:

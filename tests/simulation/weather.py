@@ -1,7 +1,7 @@
 """What goes wrong in one run, and how often.
 
-Room: simulation.  In: a seed.  Out: rates of faults; most runs have some kinds and not others, so
-that no fault hides another.
+Input: a seed. Output: rates of faults; most runs have some kinds and not others, so that no fault
+hides another.
 """
 
 from __future__ import annotations

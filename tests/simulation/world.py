@@ -1,8 +1,8 @@
 """One run: a server, a broker, processes that come and go, readers that look on, all by one seed;
 and what must be true at its end.
 
-Room: simulation.  In: a seed, and perhaps rooms in which a rule is broken.  Out: a verdict: what
-was broken, and the trace of the run.
+Input: a seed, and optionally parts in which a rule is broken. Output: a verdict: what was broken, and
+the trace of the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m tests.soak --minutes N --seed S`: the relay for so long on real parts, under churn and
 faults by seed, and then the verdict.
 
-Room: tests. In: minutes, a seed. Out: a report as JSON; exit code 0 only when the topics end right
+Input: minutes, a seed. Output: a report as JSON; exit code 0 only when the topics end right
 (`watchrelay verify --cluster` 0, no rule of the contract broken for a second reader), and no line
 of the log is unexplained.
 """

@@ -1,8 +1,8 @@
 """A way to a broker that knows produce requests and their answers, and loses, tears, withholds or
 rewrites them on command.
 
-Room: test support.  In: the port of a broker, and a fate for each produce request.  Out: a port.
-It runs in the loop of the test; `tests/support/faultproxy.py` knows bytes only.
+Input: the port of a broker, and an outcome for each produce request. Output: a port. It runs in the
+loop of the test; `tests/support/faultproxy.py` knows bytes only.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """A relay over plain values: a dict for a store, `FakeSink` for Kafka, and a reader that rebuilds
 the state from the fake's log.
 
-Room: tests. In: objects by key. Out: a `StreamWriter` with everything around it, and what its log
-says.
+Input: objects by key. Output: a `StreamWriter` with everything around it, and what its log says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Test vectors of the record contract: what they look like, and the Python reader put to them.
 
-Room: test support.  In: a vector as in tests/vectors/*.json.  Out: what a reader says of it, to be
-compared with `expect`.
+Input: a vector as in tests/vectors/*.json. Output: what a reader says of it, to be compared with
+`expect`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 wrote, set up as docs/systems.md says; and the reader in Java, by the Maven command of
 examples/README.md.
 
-Room: tests. In: a real broker, Maven. Out: what each system holds is what a plain table holds; exit
-code 0 only then (`make systems`).
+Input: a real broker, Maven. Output: what each system holds is what a plain table holds; exit code 0
+only then (`make systems`).
 """
 
 from __future__ import annotations

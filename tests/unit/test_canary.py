@@ -1,9 +1,9 @@
-"""The payload of Secrets, and its copy in the last-applied annotation, leave the relay by no way at
-all unless the config names them.
+"""The payload of Secrets, and its copy in the last-applied annotation, do not leave the relay in any
+form unless the config names them.
 
-Secrets full of canaries go every way through the real rooms; and then again with one step of the
-redaction taken out, where the same look finds the canary that the step had stood before: a test
-that could not see it would prove nothing.
+Secrets full of canaries pass through the real code on every path; and then again with one step of
+the redaction removed, where the same check finds the canary that the step removes: a test that
+could not detect it would prove nothing.
 """
 
 from __future__ import annotations

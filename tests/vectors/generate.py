@@ -1,7 +1,7 @@
 """Writes the test vectors: `python -m tests.vectors.generate`. Deterministic; a test compares the
 files with what this writes.
 
-Room: tests.  In: stories, one function each, told with `tests.support.stream_log`.  Out:
+Input: stories, one function each, told with `tests.support.stream_log`. Output:
 tests/vectors/*.json.
 """
 

@@ -1,6 +1,6 @@
 """Stories of readers that begin at the start of a partition.
 
-Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
+Output: vectors without `expect`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stories of readers that find their place: by the control topic, or by heartbeats.
 
-Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
+Output: vectors without `expect`.
 """
 
 from __future__ import annotations

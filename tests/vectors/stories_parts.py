@@ -1,6 +1,6 @@
 """Stories of a stream that is split over several writers, and of one that is resized.
 
-Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
+Output: vectors without `expect`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A password in a config that is wrong about it, however it is wrong and wherever it is written: no
 message repeats it.
 
-Room: unit tests of config.  In: clumsy files, variables and command lines, each with the canary in
-it.  Out: what an operator is told.
+Input: clumsy files, variables and command lines, each with the canary in it. Output: what is
+printed.
 """
 
 from __future__ import annotations

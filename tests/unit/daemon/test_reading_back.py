@@ -42,7 +42,7 @@ NO_READ = (
 
 @dataclass(frozen=True, kw_only=True)
 class Refusing(KafkaConnection):
-    """A way to Kafka on which the first consumers are refused, by default all of them. Shape:
+    """A way to Kafka on which the first consumers are refused, by default all of them.
     `asked` has an item per consumer."""
 
     bootstrap_servers: tuple[str, ...] = ("b:1",)
