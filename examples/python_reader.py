@@ -47,8 +47,8 @@ def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
             new.replace(file)
         except OSError as error:
             raise OddPositions(
-                f"{file} cannot be written: {error.strerror}; what was told since it was saved "
-                "will be told again"
+                f"{file} cannot be written: {error.strerror}; changes since it was saved "
+                "will be printed again"
             ) from error
 
 

@@ -126,7 +126,7 @@ class OddSource:
                     # an object that does not exist, at a version behind the compacted one, would
                     # never be found
                     break
-                kind = rng.choice(kinds) if kinds else "living again"
+                kind = rng.choice(kinds) if kinds else "known again"
                 line = LINES[kind](self.source)
                 self.tell(f"{self.plural}: {kind}: {shown(line)}")
                 await response.write(

@@ -127,7 +127,7 @@ class Game:
             return storage.version
 
         source = Source(
-            rng, each.resource, "a", lambda: truth.living, lambda: storage.version, taken
+            rng, each.resource, "a", lambda: truth.existing, lambda: storage.version, taken
         )
         return OddSource(source, each.kinds, each.share, self._tell)
 
@@ -259,7 +259,7 @@ class Game:
                 await world.stop()
             finally:
                 reading.cancel()
-        await self._read_anew(bootstrap, ids)
+        await self._read_again(bootstrap, ids)
 
     async def _first_life(self, world: _World, bootstrap: str) -> None:
         sane = [each.id for each in self.plan.followed if not each.odd]
@@ -385,8 +385,8 @@ class Game:
             self._right[stream, name] = pair
         return ""
 
-    async def _read_anew(self, bootstrap: str, ids: list[str]) -> None:
-        """Whoever starts to read now finds the same."""
+    async def _read_again(self, bootstrap: str, ids: list[str]) -> None:
+        """A reader that starts now finds the same."""
         try:
             async with TopicReader(
                 bootstrap, control_topic=self._topic("control"), streams=ids, until_end=True

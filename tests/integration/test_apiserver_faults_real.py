@@ -69,7 +69,7 @@ def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothin
         wanted = {"configmaps": _PATHS["configmaps"]}
         await_equal(real_cluster, reader, wanted)
         relay.wait(
-            "a bookmark was heard",
+            "a bookmark was received",
             lambda: relay.stream("configmaps").get("lastBookmark"),
             deadline_s=_SOON_S,
         )

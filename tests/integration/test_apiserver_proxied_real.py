@@ -195,7 +195,7 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
             proxy.refuse_held()
             await_equal(real_cluster, reader, streams)
             relay.wait("all watch again", lambda: watching(relay, _MANY))
-            assert reads.count() == 1, "the file is read once for all who heard of it"
+            assert reads.count() == 1, "the file is read once for all that were notified"
         asked = proxy.of("watch", since_s=ended_s)
         assert [each.token for each in asked].count(former) == _MANY, (
             "and nobody asks again with what was refused"
@@ -255,20 +255,20 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
         assert_verified(relay)
         assert relay.stop() == 0
         reader.read()
-    # The server vouched for its version by a bookmark: what it had not shown up to there can only
-    # be said behind it.
+    # A bookmark confirmed the server's version: what it had not shown up to there can only be
+    # published behind it.
     assert all("behind a frontier" in problem for problem in reader.problems), reader.problems
 
-    def story(name: str) -> list[tuple[str, str]]:
+    def records(name: str) -> list[tuple[str, str]]:
         return [
-            (said.type, said.headers["ce_wrreason"])
-            for said in reader.about(stream, f"{namespace}/{name}")
+            (record.type, record.headers["ce_wrreason"])
+            for record in reader.about(stream, f"{namespace}/{name}")
         ]
 
-    assert story("gone") == [("added", "snapshot"), ("deleted", "relist")]
-    assert story("changed") == [("added", "snapshot"), ("modified", "relist")]
-    assert story("fresh") == [("added", "relist")]
-    assert story("kept") == [("added", "snapshot")]
+    assert records("gone") == [("added", "snapshot"), ("deleted", "relist")]
+    assert records("changed") == [("added", "snapshot"), ("modified", "relist")]
+    assert records("fresh") == [("added", "relist")]
+    assert records("kept") == [("added", "snapshot")]
 
 
 def test_history_that_is_gone_for_twenty_streams_is_listed_three_at_a_time(

@@ -198,12 +198,12 @@ def test_T77_a_version_that_is_served_no_longer_is_left_for_another_and_no_objec
                 real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"}, deadline_s=_SOON_S
             )
             assert reader.of(_WIDGETS, "deleted") == [], "none of them is gone"
-            story = [
+            types = [
                 said.type
                 for said in reader.about(_WIDGETS, f"{namespace}/one")
                 if said.type != "read"
             ]
-            assert story == ["added", "modified"], "another apiVersion, and a snapshot beside it"
+            assert types == ["added", "modified"], "another apiVersion, and a snapshot beside it"
             real_cluster.request("DELETE", f"{objects}/two")
             await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"})
             assert [

@@ -141,7 +141,7 @@ def _objects(cluster: EmbeddedCluster) -> int:
 
 
 @pytest.mark.parametrize("left", ["the newest records", "half of the last snapshot", "nothing"])
-def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
+def test_what_retention_deleted_is_published_again_and_deletes_of_the_meantime_too(
     testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str, left: str
 ) -> None:
     relay = testbed.relay(*_PATHS)
@@ -209,7 +209,7 @@ def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
     reader.assert_right("configmaps")
 
 
-def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
+def test_a_deleted_control_topic_is_created_again_and_epochs_go_on(
     testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
 ) -> None:
     relay = testbed.relay(*_PATHS)

@@ -154,7 +154,7 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
             Victim(relay, rng, lambda: testbed.ask_snapshot("configmaps")),
         )
         with (
-            LiveReader(eager.bootstrap, testbed.control_topic) as living,
+            LiveReader(eager.bootstrap, testbed.control_topic) as live,
             Churn(
                 real_cluster,
                 namespaces,
@@ -187,8 +187,8 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
             await_equal(real_cluster, reader, PATHS)
             wanted = expected_tables(real_cluster, PATHS)
             wait_until(
-                "the living reader is proven and holds the same",
-                lambda: living.proven() and living.tables() == wanted,
+                "the live reader is proven and holds the same",
+                lambda: live.proven() and live.tables() == wanted,
             )
         assert relay.stop() == 0
         reader.read()

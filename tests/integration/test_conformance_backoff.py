@@ -51,7 +51,7 @@ def test_T50_failing_lists_are_delayed_by_doubling_up_to_the_cap_and_our_own_mar
     virtualtime.run(scene())
 
 
-def test_T51_health_of_two_minutes_starts_the_delays_anew_and_of_five_seconds_does_not() -> None:
+def test_T51_health_of_two_minutes_resets_the_delays_and_of_five_seconds_does_not() -> None:
     async def scene(healthy_s: float) -> list[float]:
         api = Api(pod("a", 1))
         api.lists.extend([BROKEN] * 5)
@@ -166,7 +166,7 @@ def test_one_stream_probes_for_all_and_the_others_follow_spread_out() -> None:
         says(EXPIRED, 410),
     ],
 )
-def test_any_answer_of_a_living_server_to_the_probe_opens_the_gate(answer: Answer) -> None:
+def test_any_answer_of_a_live_server_to_the_probe_opens_the_gate(answer: Answer) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, watchers=3, settled=True) as s:

@@ -371,7 +371,7 @@ def test_T28_a_half_open_connection_is_left_within_75_seconds_and_nothing_is_los
     virtualtime.run(scene())
 
 
-def test_T29_an_idle_watch_with_bookmarks_is_opened_anew_only_in_time() -> None:
+def test_T29_an_idle_watch_with_bookmarks_is_opened_again_only_in_time() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, settled=True) as s:
@@ -446,7 +446,7 @@ def test_T29_a_server_that_stops_sending_bookmarks_is_believed_longer_and_longer
     virtualtime.run(scene())
 
 
-def test_T29_a_server_that_never_sends_bookmarks_is_opened_anew_only_in_time() -> None:
+def test_T29_a_server_that_never_sends_bookmarks_is_watched_again_only_in_time() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.bookmark_every_s = 0

@@ -220,7 +220,7 @@ def test_T35_refused_parameters_mean_pages_at_once_and_are_not_sent_again_for_si
             assert streamed(api)[:2] == [True, False]
             for wait_s, streams in ((5 * 3600, False), (2 * 3600, True)):
                 await s.run_for(wait_s)
-                again = s.synced_anew()
+                again = s.synced_again()
                 api.watches.append(says(EXPIRED, 410))
                 await s.until(again, 700)
                 assert any(streamed(api)[2:]) == streams

@@ -167,7 +167,7 @@ def test_a_path_that_refuses_is_named_and_waited_for(
         assert scene.relay.livez() == 200
 
 
-def test_a_black_hole_is_told_the_producer_is_built_anew_and_nothing_is_lost(
+def test_a_black_hole_is_reported_and_producing_goes_on_without_a_loss(
     path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:
     proxy, _ = path

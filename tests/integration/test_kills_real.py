@@ -93,17 +93,17 @@ def assert_every_change_was_said_once(
 
 
 def assert_all_agree(
-    testbed: Testbed, cluster: ControlPlane, reader: TopicReader, living: LiveReader
+    testbed: Testbed, cluster: ControlPlane, reader: TopicReader, live: LiveReader
 ) -> None:
-    """The readers that lived through it and those that start now hold what the API server lists,
+    """The readers that ran throughout and those that start now have what the API server lists,
     byte by byte."""
     wanted = expected_tables(cluster, PATHS)
     assert {stream: reader.table(stream) for stream in PATHS} == wanted
     wait_until(
-        "the living reader is proven and holds the same",
-        lambda: living.proven() and living.tables() == wanted,
+        "the live reader is proven and holds the same",
+        lambda: live.proven() and live.tables() == wanted,
     )
-    assert living.from_changes() == wanted, "its changes come to another state than it holds"
+    assert live.from_changes() == wanted, "its changes lead to another state than it has"
     fresh, complaints = asyncio.run(fresh_tables(testbed.broker.bootstrap, testbed.control_topic))
     assert (fresh, complaints) == (wanted, [])
     with testbed.reader(*testbed.topics(*PATHS)) as late:
@@ -134,7 +134,7 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         reader.transactional = delivery == "transactional"
         stack.enter_context(relay)
         relay.await_ready()
-        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, testbed.control_topic))
+        live = stack.enter_context(LiveReader(kafka_broker.bootstrap, testbed.control_topic))
         recorder = stack.enter_context(WatchRecorder(real_cluster, PATHS))
         kinds = ("configmaps", "deployments")
         namespaces = [f"{testbed.name}-c{number}" for number in range(8)]
@@ -162,7 +162,7 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         assert verified.code == 0, verified.stdout + verified.stderr
         assert relay.stop() == 0
         reader.read()
-        assert_all_agree(testbed, real_cluster, reader, living)
+        assert_all_agree(testbed, real_cluster, reader, live)
         reader.assert_right(*PATHS, duplicates=True)
         assert not (reader.transactional and reader.stale), "of each partition one owner at a time"
         counted = reader.accounts()
@@ -175,8 +175,8 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
                 f"{counted['snapshot']} members of snapshots + "
                 f"{counted['ignored'] + counted['healed']} said again after a kill "
                 f"({counted['ignored']} late or resent, "
-                f"{counted['healed']} healed); {living.changes} changes told to the living "
-                f"reader, problems {living.problems()}; "
+                f"{counted['healed']} healed); {live.changes} changes returned to the live "
+                f"reader, problems {live.problems()}; "
                 f"{verified.stdout.splitlines()[-1]}"
             )
     assert counted["changes"] == changes

@@ -62,7 +62,7 @@ async def test_spans_are_read_from_their_start_to_their_end_and_no_further(
     assert (read.begun, read.whole) == ({0: 15, 1: 0}, {1})
 
 
-async def test_an_offset_of_a_topic_that_was_made_anew_means_the_start(
+async def test_an_offset_of_a_recreated_topic_means_the_start(
     kafka: EmbeddedKafka,
 ) -> None:
     await filled(kafka)

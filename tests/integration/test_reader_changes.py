@@ -84,7 +84,7 @@ async def test_after_ready_each_object_of_the_state_comes_once_as_added_and_prov
         assert not reader.problems
 
 
-async def test_what_was_deleted_since_the_snapshot_is_never_heard_of_at_the_beginning(
+async def test_what_was_deleted_since_the_snapshot_is_never_a_change_at_the_beginning(
     pod_topics: PodTopics,
 ) -> None:
     await pod_topics.begin()

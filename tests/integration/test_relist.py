@@ -69,11 +69,11 @@ def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
     # said behind it.
     assert all("goes" in problem and "behind a frontier" in problem for problem in reader.problems)
     assert reader.proven("configmaps")
-    story = [
+    published = [
         (said.type, said.headers["ce_wrreason"])
         for said in reader.about("configmaps", f"{namespace}/goes")
     ]
-    assert story == [("added", "snapshot"), ("deleted", "relist")]
+    assert published == [("added", "snapshot"), ("deleted", "relist")]
 
 
 def _nothing_is_counted(

@@ -177,7 +177,9 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(
         assert relay.stop() == 0
 
 
-def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(testbed: Testbed) -> None:
+def test_a_relay_without_a_signal_topic_runs_and_reports_that_requests_are_not_read(
+    testbed: Testbed,
+) -> None:
     config = {**testbed.config("configmaps"), "cluster": f"{testbed.name}-x"}
     testbed.broker.create_topic(f"k8s.{testbed.name}-x.control")
     testbed.broker.create_topic(f"k8s.{testbed.name}-x.core.configmaps", partitions=3)

@@ -77,7 +77,7 @@ def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -
         after = replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
         took_s = time.monotonic() - began_s
         for name, streams in after.items():
-            assert set(before[name]) <= set(streams), "a death moves nothing of the living"
+            assert set(before[name]) <= set(streams), "a death moves no stream of live replicas"
         print(f"killed: each stream has one owner after {took_s:.2f} s")
         resumed = [line for line in lines() if line["message"] == "log read back"]
         assert len(resumed) == len(before["a"])

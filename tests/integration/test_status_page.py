@@ -86,7 +86,7 @@ def test_an_api_server_that_goes_and_comes_is_seen_live(
     page.wait("the title counts", "document.title.startsWith('(3) ')")
     page.click("#rows > [data-stream=pods] .name")
     page.wait(
-        "its story is told",
+        "its transitions are shown",
         "/backoff.*refused|backoff.*broke/s.test(document.querySelector('.transitions')?.innerText)",
     )
     cluster.restart()
@@ -96,7 +96,7 @@ def test_an_api_server_that_goes_and_comes_is_seen_live(
     )
     page.wait("no card is left", "document.querySelectorAll('#cards > li').length === 0")
     page.wait(
-        "the story goes on",
+        "its recovery is shown",
         "document.querySelector('.transitions').innerText.includes('recovered')",
     )
     well(page)

@@ -42,7 +42,7 @@ def delete(broker: KafkaBroker, *topics: str) -> None:
 
 
 @on_both
-async def test_topics_made_anew_while_they_are_read_are_read_anew(
+async def test_topics_recreated_while_they_are_read_are_read_again(
     kafka_broker: KafkaBroker,
 ) -> None:
     """The new log is shorter than the former one, and its epochs are lower: what was held of the
@@ -82,7 +82,7 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(
     )
 
 
-async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(
+async def test_a_recreated_log_is_not_proven_before_its_end_is_reached(
     kafka_broker: KafkaBroker,
 ) -> None:
     """The new log is shorter than where the reader stands, and longer than what it takes at once:
@@ -122,7 +122,7 @@ async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(
             await reader.ready()
 
 
-async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_one(
+async def test_a_recreated_log_that_is_longer_already_is_distinguished_from_the_former_one(
     kafka_broker: KafkaBroker,
 ) -> None:
     """The reader was held up meanwhile: no offset is out of reach, no topic was missing, and every

@@ -222,7 +222,7 @@ async def test_a_reader_is_entered_before_it_reads() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "cancel"])
-async def test_whoever_closes_or_cancels_a_start_leaves_nothing_behind(how: str) -> None:
+async def test_closing_or_cancelling_a_start_leaves_nothing_behind(how: str) -> None:
     before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         reader = TopicReader("{}:{}".format(*silent.getsockname()), control_topic="k8s.t.control")

@@ -84,7 +84,7 @@ def _newest(testbed: Testbed, kind: str) -> Any:
     )
 
 
-def _whole_anew(
+def _published_again(
     testbed: Testbed, relay: Daemon, reader: TopicReader, epoch: int, *, stale: bool = False
 ) -> None:
     """The new topic begins with a claim above `epoch` and a first snapshot, and equals the cluster;
@@ -147,7 +147,7 @@ def _changes(testbed: Testbed, path: str) -> None:
     testbed.cluster.request("POST", path, {"metadata": {"name": "new"}})
 
 
-def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_claim_and_a_snapshot(
+def test_a_state_topic_deleted_under_the_relay_is_recreated_and_begins_with_a_claim_and_a_snapshot(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = testbed.topic("configmaps")
@@ -162,7 +162,7 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
             deadline_s=_LATE_S,
         )
         with testbed.reader(topic) as reader:
-            _whole_anew(testbed, relay, reader, epoch)
+            _published_again(testbed, relay, reader, epoch)
             testbed.cluster.request("DELETE", f"{path}/c2")
             await_equal(testbed.cluster, reader, _PATHS)
             reader.assert_right("configmaps")
@@ -195,13 +195,13 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
         assert relay.alive
         _make(kafka_broker, topic, partitions=3)
         with testbed.reader(topic) as reader:
-            _whole_anew(testbed, relay, reader, epoch)
+            _published_again(testbed, relay, reader, epoch)
             reader.assert_right("configmaps")
         assert relay.stream("configmaps")["waitsFor"] is None
         assert relay.stop() == 0
 
 
-def test_a_state_topic_deleted_and_made_by_hand_at_once_is_noticed_and_published_anew(
+def test_a_state_topic_deleted_and_recreated_by_hand_at_once_is_noticed_and_published_again(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = testbed.topic("configmaps")
@@ -217,7 +217,7 @@ def test_a_state_topic_deleted_and_made_by_hand_at_once_is_noticed_and_published
             deadline_s=_LATE_S,
         )
         with testbed.reader(topic) as reader:
-            _whole_anew(testbed, relay, reader, epoch, stale=True)
+            _published_again(testbed, relay, reader, epoch, stale=True)
         assert "recreated" in relay.said("topic was deleted or recreated")[0]["error"]
         assert relay.stop() == 0
 
@@ -299,7 +299,7 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
         reader.assert_right("configmaps")
 
 
-def test_a_signal_topic_made_anew_is_heard_again(
+def test_a_recreated_signal_topic_is_read_again(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     signal = testbed.signal_topic
@@ -338,7 +338,7 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
                 wait_until(
                     "it starts again", lambda: relay.said("restarting stream"), deadline_s=_LATE_S
                 )
-                _whole_anew(testbed, relay, reader, epoch)
+                _published_again(testbed, relay, reader, epoch)
             assert [line["topic"] for line in relay.said("topic created")].count(topic) == 2, (
                 "not by the relay itself"
             )

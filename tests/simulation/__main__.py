@@ -1,8 +1,8 @@
 """`python -m tests.simulation [--replicas] --seed N | --seeds N`: plays runs, and says how to play a
 run again that broke a promise.
 
-Input: seeds, and optionally a fault to plant. Output: a line for each run that failed, a summary, an
-exit code.
+Input: seeds, and optionally a fault to plant. Output: a line for each run that failed, a summary,
+an exit code.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ the sign by which it must be found.
 Where a second rule of today's writer makes a fault harmless, it is broken as well, and
 `Plant.second` is the world in which it alone is:
 - F3: a former writer whose begin stands behind a newer claim has that claim between two of its own
-  acknowledgements. It checks there before its end (record contract 4.3, "it precedes the next end"),
-  and stops (F26): so its end, and its index record, never come. Readers are safe without F26
+  acknowledgements. It checks there before its end (record contract 4.3, "it precedes the next
+  end"), and stops (F26): so its end, and its index record, never come. Readers are safe without F26
   (docs/record-contract-reasons.md), so what is found is F3.
+
 The letters of F6 are in `planted_overload.py`.
 """
 

@@ -1,5 +1,5 @@
-"""Writers whose queues collapse wrongly, letter by letter of F6, and two that say at hand-over what
-was true when they queued it.
+"""Writers whose queues conflate wrongly, letter by letter of F6, and two that publish at hand-over
+what was true when they queued it.
 
 Classes of relays for `planted.py`. Source: docs/record-contract-reasons.md, F6.
 
@@ -46,8 +46,8 @@ class OtherQueues(StreamWriter):
 # ---- (a) -----------------------------------------------------------------------------------------
 
 
-class EarlyLane(PartitionQueue):
-    """Says what a marker was given when it was queued."""
+class EarlyPartitionQueue(PartitionQueue):
+    """Publishes a marker with the values it had when it was queued."""
 
     __slots__ = ("early",)
 
@@ -62,7 +62,8 @@ class EarlyLane(PartitionQueue):
 
 
 class CountedWhenQueued(StreamQueues):
-    """A marker's count and digest are those of all that was pushed before it, said or collapsed."""
+    """A marker's count and digest are those of all that was pushed before it, published or
+    conflated."""
 
     view: StateView
 
@@ -80,7 +81,7 @@ class CountedWhenQueued(StreamQueues):
         super().mark_partition(queue, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
         if len(queue.waiting) == waiting or kind == "claim":
             return
-        assert isinstance(queue, EarlyLane)
+        assert isinstance(queue, EarlyPartitionQueue)
         keys = self.view.keys()
         held = [
             entry
@@ -102,7 +103,9 @@ class EarlyMarkers(OtherQueues):
         super().__init__(*arguments, **named)
         assert isinstance(self._queues, CountedWhenQueued)
         self._queues.view = self._state
-        self._queues.partitions = [EarlyLane(queue.partition) for queue in self._queues.partitions]
+        self._queues.partitions = [
+            EarlyPartitionQueue(queue.partition) for queue in self._queues.partitions
+        ]
         self._queues.by_partition = {queue.partition: queue for queue in self._queues.partitions}
 
 

@@ -330,8 +330,8 @@ class Life:
             self._task.cancel()
 
     def overdue(self) -> list[bytes]:
-        """Keys that wait to be said although neither the log nor the store holds them, nor is
-        anything owed on them."""
+        """Keys that wait to be published although neither the log nor the store has them, and no
+        repair of them is pending."""
         sets = [queue.dirty for queue in self.relay._queues.partitions if queue.dirty is not None]
         return [
             key

@@ -526,7 +526,7 @@ class ReplicaWorld(World):
         self.replicas.append(replica)
         replica.start(tasks)
 
-    def living(self) -> list[Replica]:
+    def live_replicas(self) -> list[Replica]:
         return [each for each in self.replicas if not each.over]
 
     def decisions(self) -> list[str]:
@@ -534,10 +534,10 @@ class ReplicaWorld(World):
         return [""] * len(self.replicas)
 
     def _owner(self) -> Replica:
-        return next((each for each in self.living() if each.owns), self.living()[0])
+        return next((each for each in self.live_replicas() if each.owns), self.live_replicas()[0])
 
     async def _fault(self, tasks: asyncio.TaskGroup, kind: str) -> None:
-        victim = self._owner() if self.rng.random() < 0.7 else self.rng.choice(self.living())
+        victim = self._owner() if self.rng.random() < 0.7 else self.rng.choice(self.live_replicas())
         self.note(kind, victim.number)
         match kind:
             case "stop":
@@ -554,7 +554,7 @@ class ReplicaWorld(World):
             case "suspend":
                 await self._suspend([victim])
             case _:
-                await self._suspend(self.rng.sample(self.living(), 2))
+                await self._suspend(self.rng.sample(self.live_replicas(), 2))
 
     async def _suspend(self, victims: list[Replica]) -> None:
         for victim in victims:
@@ -567,7 +567,7 @@ class ReplicaWorld(World):
     async def _owned(self, within_s: float) -> None:
         """One replica owns the stream. Broken if that does not come in time."""
         began_s = now_s()
-        while sum(each.owns for each in self.living()) != 1:
+        while sum(each.owns for each in self.live_replicas()) != 1:
             began_s = now_s() if self._is_one_suspended() else began_s
             if now_s() - began_s > within_s:
                 self.broken.append(f"not owned by one replica after {within_s} s")
@@ -576,7 +576,7 @@ class ReplicaWorld(World):
 
     def _is_one_suspended(self) -> bool:
         """Time does not count then."""
-        return any(each.suspended for each in self.living())
+        return any(each.suspended for each in self.live_replicas())
 
     async def _rest(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
         self.weather.clear()
@@ -592,9 +592,9 @@ class ReplicaWorld(World):
         await self._until(caught_up)
         await asyncio.sleep(8 * HEARTBEAT_S)
         self.pull(10**6)
-        for replica in self.living():
+        for replica in self.live_replicas():
             replica.stop()
-        await self._until(lambda: not self.living())
+        await self._until(lambda: not self.live_replicas())
 
 
 def _later(seconds: float, resume: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
 """One run: a server, a broker, processes that come and go, readers that look on, all by one seed;
 and what must be true at its end.
 
-Input: a seed, and optionally parts in which a rule is broken. Output: a verdict: what was broken, and
-the trace of the run.
+Input: a seed, and optionally parts in which a rule is broken. Output: a verdict: what was broken,
+and the trace of the run.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class World:
                 self.stale > stale or (life.claimed and not life.decision and rng.random() < 0.3)
             ):
                 await asyncio.sleep(rng.random() * 2 * self.weather.delay_s * (self.stale > stale))
-                break  # the moments in which something is owed
+                break  # the moments in which something is pending
         await self._steps()
         self.server.away = False
         if rng.random() < plan.zombies and life.claimed:

@@ -175,9 +175,9 @@ class Page:
             if "id" in said:
                 self._answers.pop(said["id"]).set_result(said)
             else:
-                self._heard(said["method"], said["params"])
+                self._received(said["method"], said["params"])
 
-    def _heard(self, method: str, said: dict[str, Any]) -> None:
+    def _received(self, method: str, said: dict[str, Any]) -> None:
         match method:
             case "Runtime.exceptionThrown":
                 self.problems.append(

@@ -1,7 +1,7 @@
 """A config as a dict: the program as its users run it: `watchrelay run` and the other commands.
 
-The program is a child process like any other part; it is spoken to by signals and by its HTTP
-window, and heard by its logs.
+The program is a child process like any other part; tests control it by signals and by its
+admin server, and read its logs.
 """
 
 import http.client
@@ -208,14 +208,13 @@ class Daemon:
                 now[reason] += int(float(value))
         return +now
 
-    def story(self) -> str:
-        """Its rebuilds of the producer and its last warnings, for people who ask why a record
-        stands twice."""
+    def explained(self) -> str:
+        """Its rebuilds of the producer and its last warnings: why a record is on the log twice."""
         warnings = [line for line in self.lines() if line["level"] in {"warning", "error"}]
-        told = "\n".join(json.dumps(line, ensure_ascii=False)[:500] for line in warnings[-10:])
+        shown = "\n".join(json.dumps(line, ensure_ascii=False)[:500] for line in warnings[-10:])
         return (
             f"{self._log.stem}: watchrelay_producer_rebuilds_total by reason "
-            f"{dict(self.rebuilds())}, last warnings:\n{told or 'none'}"
+            f"{dict(self.rebuilds())}, last warnings:\n{shown or 'none'}"
         )
 
     def wait(

@@ -31,13 +31,13 @@ _OF_A_CHANGE = frozenset({"watch", "relist"})
 
 
 class Writer(Protocol):
-    """A relay that can tell why it said something twice."""
+    """A relay that can report why it published something twice."""
 
     def rebuilds(self) -> Mapping[str, float]:
-        """How often it resent what was on the way, by reason."""
+        """How often it resent batches in flight, by reason."""
 
-    def story(self) -> str:
-        """The same with its last warnings, for people."""
+    def explained(self) -> str:
+        """The same with its last warnings, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class TopicReader:
         except KafkaException as away:
             # a broker is away, or has just come back and leads nothing yet
             self._unread = str(away)
-            self._begin_anew()
+            self._begin_again()
             return 0
         self._unread = ""
         before = len(self.records)
@@ -200,7 +200,7 @@ class TopicReader:
             wait_until(f"{self.topics} are read to their ends", came)
         return len(self.records) - before
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         """Reads on with a new consumer: librdkafka keeps what a broker said that had not loaded its
         topics yet, "unknown partition", for as long as records come, and asking it about the topics
         does not change its mind.
@@ -498,10 +498,10 @@ class TopicReader:
         )
 
     def assert_right(self, *streams: str, duplicates: bool = False) -> None:
-        """No broken rule, every partition of these streams proven, and nothing said twice unless
-        `duplicates`.
+        """No broken rule, every partition of these streams proven, and nothing published twice
+        unless `duplicates`.
 
-        What a writer resent, as it counts itself, may stand twice, and is shown; without a
+        What a writer resent, by its own count, may be on the log twice, and is printed; without a
         rebuild of its producer nothing may.
         """
         assert self.problems == [], "\n".join(self.problems[:20])
@@ -511,12 +511,12 @@ class TopicReader:
         if duplicates or (self.duplicates, self.stale) == (0, 0):
             return
         twice = f"duplicates {self.duplicates}, stale {self.stale}"
-        stories = "\n".join([writer.story() for writer in self._writers])
-        assert self.stale == 0, f"{twice}\n{stories}"
+        reasons = "\n".join([writer.explained() for writer in self._writers])
+        assert self.stale == 0, f"{twice}\n{reasons}"
         assert any(writer.rebuilds() for writer in self._writers), (
-            f"{twice}, and no writer resent anything\n{stories}"
+            f"{twice}, and no writer resent anything\n{reasons}"
         )
-        print(f"{twice}: resent after a rebuild of the producer\n{stories}")
+        print(f"{twice}: resent after a rebuild of the producer\n{reasons}")
 
     def assert_one_owner_at_a_time(self, topic: str) -> None:
         """Read to the end what was written within transactions. A table that ignores headers is

@@ -1,5 +1,5 @@
-"""The payload of Secrets, and its copy in the last-applied annotation, do not leave the relay in any
-form unless the config names them.
+"""The payload of Secrets, and its copy in the last-applied annotation, do not leave the relay in
+any form unless the config names them.
 
 Secrets full of canaries pass through the real code on every path; and then again with one step of
 the redaction removed, where the same check finds the canary that the step removes: a test that

@@ -52,9 +52,9 @@ FORMS = (
 )
 
 
-class Heard(logging.Handler):
-    """All that is logged, by us and by libraries, as the program would write it and as the record
-    is."""
+class Logged(logging.Handler):
+    """All that is logged, by the relay and by libraries, as the program would write it and as the
+    record is."""
 
     def __init__(self) -> None:
         super().__init__(logging.NOTSET)
@@ -66,9 +66,9 @@ class Heard(logging.Handler):
 
 
 @pytest.fixture
-def heard() -> Any:
+def logged() -> Any:
     """Levels are put back by tests/conftest.py."""
-    handler = Heard()
+    handler = Logged()
     logging.root.addHandler(handler)
     for name in (None, "aiohttp", "aiohttp.client", "aiokafka", "asyncio", "watchrelay"):
         logging.getLogger(name).setLevel(logging.DEBUG)
@@ -156,7 +156,7 @@ async def failures(client: KubeClient) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
-    kind: Callable[[Path], dict[str, Any]], tmp_path: Path, heard: Heard
+    kind: Callable[[Path], dict[str, Any]], tmp_path: Path, logged: Logged
 ) -> None:
     metrics = Metrics()
     async with ScriptedServer(echo) as server:
@@ -177,11 +177,11 @@ async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
     assert "401" in said
     assert "403" in said
     assert shows(said, sent) == []
-    assert shows(heard.text, sent) == []
+    assert shows(logged.text, sent) == []
 
 
 async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(
-    tmp_path: Path, heard: Heard
+    tmp_path: Path, logged: Logged
 ) -> None:
     async def refuse(request: Request, reply: Reply) -> None:
         await reply.text(407, f"who is {request.raw_headers}, {CANARY}?")
@@ -206,11 +206,11 @@ async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(
                 said += str(caught.value) + repr(caught.value) + client.where
     assert "407" in said
     assert shows(said) == []
-    assert shows(heard.text) == []
+    assert shows(logged.text) == []
 
 
 async def test_the_key_of_a_client_certificate_is_shown_nowhere(
-    tmp_path: Path, heard: Heard
+    tmp_path: Path, logged: Logged
 ) -> None:
     pair = Ca().issue("client")
     key = b64(pair.key)
@@ -224,7 +224,7 @@ async def test_the_key_of_a_client_certificate_is_shown_nowhere(
             said = await failures(client) + repr(credentials) + repr(vars(credentials))
     body = pair.key.decode().splitlines()[1]
     assert shows(said, body, key[80:160]) == []
-    assert shows(heard.text, body, key[80:160]) == []
+    assert shows(logged.text, body, key[80:160]) == []
 
 
 def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["plain", "scram", "oauth file", "oauth command"])
 async def test_a_credential_for_kafka_is_shown_nowhere(
-    kind: str, tmp_path: Path, heard: Heard
+    kind: str, tmp_path: Path, logged: Logged
 ) -> None:
     connection = KafkaConnection(
         bootstrap_servers=(f"127.0.0.1:{free_port()}",),
@@ -263,7 +263,7 @@ async def test_a_credential_for_kafka_is_shown_nowhere(
             await connection.arguments()["sasl_oauth_token_provider"].token()
         said += whole(refused.value)
     assert shows(said) == []
-    assert shows(heard.text) == []
+    assert shows(logged.text) == []
 
 
 def test_what_a_plugin_answers_is_shown_nowhere() -> None:
@@ -281,7 +281,7 @@ def test_what_a_plugin_answers_is_shown_nowhere() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "scram", "oauth file"])
 async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(
-    kind: str, tmp_path: Path, heard: Heard
+    kind: str, tmp_path: Path, logged: Logged
 ) -> None:
     """Its complaint is its own words; aiokafka hands them on in an exception, and in its log."""
     connection = KafkaConnection(
@@ -297,9 +297,9 @@ async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(
         unreachable(connection, complaint)
     )
     assert "nobody comes in with <redacted>" in said
-    assert "nobody comes in with <redacted>" in heard.text
+    assert "nobody comes in with <redacted>" in logged.text
     assert shows(said) == []
-    assert shows(heard.text) == []
+    assert shows(logged.text) == []
 
 
 def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from watchrelay.contract.wire import WireRecord
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One story. `lost` by partition: offsets that the first reading does not get; `streams`
+    """One scenario. `lost` by partition: offsets that the first reading does not get; `streams`
     empty: all are wanted."""
 
     name: str

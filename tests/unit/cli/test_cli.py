@@ -335,15 +335,15 @@ def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("unheard", ["2>/dev/full", "2> >(true)"])
-def test_an_error_that_nobody_hears_keeps_its_exit_code(unheard: str) -> None:
+@pytest.mark.parametrize("redirect", ["2>/dev/full", "2> >(true)"])
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(redirect: str) -> None:
     for command, code in (
         ("validate -c /absent", 78),
         ("validat", 2),
         ("validate --set x", 2),
         ("--version", 0),
     ):
-        assert shell(f"WR {command} {unheard}").returncode == code
+        assert shell(f"WR {command} {redirect}").returncode == code
 
 
 def test_a_config_from_a_pipe_is_read_once(config: Path) -> None:

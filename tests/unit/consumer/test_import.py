@@ -1,4 +1,4 @@
-"""Whoever uses the consumer loads nothing of the daemon."""
+"""Importing the consumer library loads nothing of the daemon."""
 
 from __future__ import annotations
 

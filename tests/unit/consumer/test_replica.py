@@ -204,7 +204,7 @@ def test_a_claim_opens_an_epoch_and_proves_nothing() -> None:
     assert replica.position == Position(5, 1)
 
 
-def test_a_log_made_anew_replaces_the_state_once_proven_whatever_its_epochs() -> None:
+def test_a_recreated_log_replaces_the_state_once_proven_whatever_its_epochs() -> None:
     former, replica = Writer(epoch=7), Replica()
     for record in (
         former.mark("claim"),

@@ -1,5 +1,5 @@
-"""Whoever may write to a topic may write anything: each record that follows no rule is refused in
-one line, and nothing else happens."""
+"""A client that may write to a topic may write anything: each record that follows no rule is
+refused in one line, and nothing else happens."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_prefixed_key_leaves_no_trace_in_the_subject() -> None:
     assert dict(added(encoder, key=b"nodes//n1").headers)["ce_subject"] == b"n1"
 
 
-def test_a_claim_says_neither_frontier_nor_count_nor_when_the_server_was_heard() -> None:
+def test_a_claim_has_neither_frontier_nor_count_nor_the_time_of_the_servers_last_answer() -> None:
     record = CloudEvents(spec_of(), 17).marker(
         1, 1, AT_MS, Marker("claim", frontier="9", count=3, seen_ms=AT_MS)
     )

@@ -70,7 +70,7 @@ async def test_streams_are_added_and_removed_and_the_others_do_not_notice(stage:
         assert await relay.ended() == 0
 
 
-async def test_a_changed_stream_claims_anew_and_the_others_keep_watch_and_epoch(
+async def test_a_changed_stream_claims_again_and_the_others_keep_watch_and_epoch(
     stage: World,
 ) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:

@@ -1,5 +1,5 @@
-"""Writes over a real socket, and a shop: claims about what writes do, and that a seed tells one
-story."""
+"""Writes over a real socket, and a shop: what writes do, and that a seed makes one sequence of
+them."""
 
 import json
 import sys
@@ -78,15 +78,15 @@ def state(registry: Registry) -> dict[str, list[bytes]]:
     }
 
 
-def test_a_seed_tells_one_story_and_another_seed_another() -> None:
-    stories = []
+def test_a_seed_makes_one_sequence_of_writes_and_another_seed_another() -> None:
+    runs = []
     for seed in (1, 1, 2):
         registry = fixed_registry()
         shop = Shop(registry, seed=seed)
         shop.open()
-        stories.append(([shop.step() for _ in range(500)], state(registry)))
-    assert stories[0] == stories[1]
-    assert stories[0][0] != stories[2][0]
+        runs.append(([shop.step() for _ in range(500)], state(registry)))
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[2][0]
 
 
 def test_every_step_of_the_shop_is_one_write_and_it_never_comes_to_rest() -> None:

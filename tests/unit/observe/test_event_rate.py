@@ -31,7 +31,7 @@ def test_a_long_silence_leaves_nothing_of_before() -> None:
     assert paced((0, 9), (BINS * BIN_MS, 2)).history() == [2]
 
 
-def test_a_clock_that_is_set_back_begins_anew() -> None:
+def test_a_clock_that_is_set_back_starts_the_rate_again() -> None:
     assert paced((60_000, 9), (0, 2)).history() == [2]
 
 

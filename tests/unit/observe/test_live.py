@@ -109,7 +109,7 @@ async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
     assert picture.viewers == 0
 
 
-def test_a_stream_is_told_with_its_story_and_an_unknown_one_is_not() -> None:
+def test_a_stream_is_served_with_its_transitions_and_an_unknown_one_is_not() -> None:
     statuses = StatusRegistry()
     live(statuses, "pods").failed("watch", "refused")
     told = json.loads(pictured(statuses).transitions("pods") or b"")

@@ -25,7 +25,7 @@ def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
     assert status.transitions_count == 6, "what is no news was told"
 
 
-def test_a_story_is_bounded_and_its_newest_moment_comes_first() -> None:
+def test_a_history_is_bounded_and_its_newest_moment_comes_first() -> None:
     status = StreamStatus("pods")
     for number in range(HISTORY_MAX * 2):
         status.failed("watch", f"error {number} " + "x" * 1000)

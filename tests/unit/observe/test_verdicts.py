@@ -116,7 +116,7 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
     assert card.messages == [("", "get /api at 10.0.0.1:6443: connection refused")]
 
 
-def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
+def test_credentials_that_do_not_work_need_a_person_whichever_loop_found_out() -> None:
     statuses = StatusRegistry()
     status = live(statuses, "pods")
     status.failed(

@@ -281,7 +281,9 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
     ]
 
 
-def test_a_log_that_is_not_believed_is_told_anew_and_no_marker_within_claims_anything() -> None:
+def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_within_claims_anything() -> (
+    None
+):
     async def body() -> None:
         rig = Rig(partitions=1, queue_bytes=BOUND)
         for key in KEYS:

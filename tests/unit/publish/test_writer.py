@@ -40,7 +40,7 @@ def test_a_claim_puts_a_marker_on_every_partition_and_waits_for_the_acknowledgem
     run_virtually(body())
 
 
-def test_the_markers_of_a_claim_wait_for_the_release_of_a_living_writer() -> None:
+def test_the_markers_of_a_claim_wait_for_the_release_of_a_live_writer() -> None:
     async def body() -> None:
         rig = Rig(partitions=1)
         former = rig.control.claimed_elsewhere("pods")
@@ -111,7 +111,7 @@ def test_transactions_begin_between_the_control_claim_and_the_markers(*, ours: b
     run_virtually(body())
 
 
-def test_without_a_living_writer_nothing_is_waited_for() -> None:
+def test_without_a_live_writer_nothing_is_waited_for() -> None:
     async def body() -> None:
         rig, loop = Rig(partitions=1), asyncio.get_running_loop()
         rig.control.claimed_elsewhere("pods")
@@ -258,9 +258,7 @@ def test_of_a_flood_of_requests_the_newest_are_answered_and_the_rest_is_not_kept
     run_virtually(body())
 
 
-def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_server_was_heard() -> (
-    None
-):
+def test_heartbeats_have_count_digest_frontier_and_the_time_of_the_servers_last_answer() -> None:
     async def body() -> None:
         rig = Rig(heartbeat_interval_s=5.0)
         filled(rig.store)

@@ -31,7 +31,7 @@ class FakePublisher:
 
     store: Store
     told: list[tuple[object, ...]] = field(default_factory=list)
-    heard_ms: list[int] = field(default_factory=list)
+    seen_ms: list[int] = field(default_factory=list)
 
     async def room(self) -> None:
         self.told.append(("room", len(self.store)))
@@ -59,7 +59,7 @@ class FakePublisher:
         self.told.append(("progressed", resource_version))
 
     def server_seen(self, at_ms: int) -> None:
-        self.heard_ms.append(at_ms)
+        self.seen_ms.append(at_ms)
 
 
 class Stream:
@@ -186,13 +186,13 @@ async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it
 
 async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> None:
     await stream.relist([], "1")
-    heard = len(stream.outbox.heard_ms)
+    seen = len(stream.outbox.seen_ms)
     await stream.reflector.take(CursorMoved("44"))
     await stream.reflector.take(WatchedObjects([frame("a", 45)], 1.0))
     await stream.reflector.take(Retrying(Interrupted("cut"), None))
     assert ("progressed", "44") in stream.outbox.told
-    assert len(stream.outbox.heard_ms) == heard + 2
-    assert stream.outbox.heard_ms == sorted(stream.outbox.heard_ms)
+    assert len(stream.outbox.seen_ms) == seen + 2
+    assert stream.outbox.seen_ms == sorted(stream.outbox.seen_ms)
 
 
 async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(

@@ -153,7 +153,7 @@ def test_a_bomb_is_told_with_offsets_and_sizes_and_reading_goes_on_behind_it(cod
     )
 
 
-def test_whoever_begins_in_the_middle_of_a_bomb_is_told_too() -> None:
+def test_a_bomb_is_reported_to_a_reader_that_begins_in_its_middle() -> None:
     records: Sequence[Raw] = [(b"k", bytes(MIB), [])] * 12
     told, behind = fetched(
         batch(records, codec="zstd", base=5) + batch(LEGAL[:1], base=17),

@@ -51,7 +51,7 @@ def test_plaintext_needs_nothing_but_the_servers() -> None:
     }
 
 
-def test_secrets_are_read_anew_each_time_without_the_line_end(tmp_path: Path) -> None:
+def test_secrets_are_read_again_each_time_without_the_line_end(tmp_path: Path) -> None:
     user, password = tmp_path / "user", tmp_path / "password"
     user.write_text("relay\n")
     password.write_text("one\r\n")

@@ -1,4 +1,4 @@
-"""Stories of a stream that is split over several writers, and of one that is resized.
+"""Scenarios of a stream that is split over several writers, and of one that is resized.
 
 Output: vectors without `expect`.
 """
@@ -175,6 +175,6 @@ def _named(origin: dict[str, object], field: str) -> dict[str, object]:
     return named
 
 
-def tell() -> list[Vector]:
+def vectors() -> list[Vector]:
     """All of them."""
     return [split(), split_in_part(), former_part(), joined(), resized(), unknown_records()]
