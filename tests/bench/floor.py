@@ -1,5 +1,5 @@
-"""A relay with nothing to it: what an event costs in Python when nothing is kept in order, bounded,
-recovered, resumed or told; go-raw (`goraw/main.go`) is the same in Go.
+"""A minimal relay: what an event costs in Python when nothing is kept in order, bounded,
+recovered, resumed or reported; go-raw (`goraw/main.go`) is the same in Go.
 
 Input: a source, a broker and a topic. Output: the topic filled, as a process of its own whose CPU
 is measured beside the relay's.

@@ -27,8 +27,8 @@ from tests.support.dashboards import dashboard
 from tests.support.prometheus import Prometheus
 
 SCRAPE_S = 4
-"""What the data source would be told of its scrape interval; `$__rate_interval` is four times that.
-Source: Grafana's documentation."""
+"""The scrape interval that the data source would be configured with; `$__rate_interval` is four
+times that. Source: Grafana's documentation."""
 CHOSEN: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "fleet": {"namespace": ("All", ".*"), "cluster": ("All", ".*"), "stream": ("All", ".*")},
     "stream": {

@@ -100,11 +100,11 @@ def test_install_upgrade_and_roll_back_as_printed(
         if "helm install" in block.text:
             assert "relays cluster prod-eu-1" in done.stdout
     history = ["helm", "history", "watchrelay", "--namespace", "watchrelay", "--output", "json"]
-    told: list[dict[str, Any]] = json.loads(
+    revisions: list[dict[str, Any]] = json.loads(
         subprocess.run(history, capture_output=True, check=True, env=environment).stdout
     )
-    assert [each["status"] for each in told] == ["superseded", "superseded", "deployed"]
-    assert told[-1]["description"].lower() == "rollback to 1"
+    assert [each["status"] for each in revisions] == ["superseded", "superseded", "deployed"]
+    assert revisions[-1]["description"].lower() == "rollback to 1"
     deployment = cluster.request(
         "GET", "/apis/apps/v1/namespaces/watchrelay/deployments/watchrelay"
     )

@@ -92,13 +92,13 @@ def test_every_field_of_a_streams_row_is_explained() -> None:
         .partition("## Fields of a stream")[2]
         .partition("\n## ")[0]
     )
-    told = {
+    explained = {
         name
         for row in text.splitlines()
         if row.startswith("| `")
         for name in re.findall(r"`(\w+)`", row.split("|")[1])
     }
-    assert told == set(StreamStatus("pods").as_json())
+    assert explained == set(StreamStatus("pods").as_json())
     assert asdict(StreamStatus("pods"))["stream"] == "pods"
 
 

@@ -32,8 +32,8 @@ _EVENT = struct.Struct("iIII")
 
 
 class Reads:
-    """Counts from entering on; a context manager. An open is asked for, too, for equal
-    events in a row are told as one."""
+    """Counts from entering on; a context manager. Opens are watched as well, since inotify
+    merges equal events in a row."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -57,10 +57,10 @@ class Reads:
     def count(self) -> int:
         """How often it was opened for reading, and closed again."""
         try:
-            while told := os.read(self._descriptor, 65536):
+            while events := os.read(self._descriptor, 65536):
                 at = 0
-                while at < len(told):
-                    _, mask, _, name_bytes = _EVENT.unpack_from(told, at)
+                while at < len(events):
+                    _, mask, _, name_bytes = _EVENT.unpack_from(events, at)
                     self._count += bool(mask & _CLOSE_NOWRITE)
                     at += _EVENT.size + name_bytes
         except BlockingIOError:

@@ -99,7 +99,7 @@ def lose(testbed: Testbed, kafka_broker: KafkaBroker, before: dict[int, int]) ->
         done.result(20.0)
 
 
-def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(
+def test_foreign_records_are_reported_once_and_skipped_live_and_by_a_restart(
     testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
     topic, relay = testbed.topic("configmaps"), testbed.relay(*_PATHS)
@@ -353,7 +353,7 @@ def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_th
             assert other.stop() == 0
 
 
-def test_signals_that_do_not_parse_are_told_each_once_and_the_next_one_is_answered(
+def test_signals_that_do_not_parse_are_reported_each_once_and_the_next_one_is_answered(
     testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
     with testbed.relay(*_PATHS) as relay, testbed.reader(testbed.topic("configmaps")) as reader:

@@ -206,7 +206,7 @@ def test_a_pod_with_more_rights_is_not_admitted_there(
             (each["message"] for each in conditions if each["type"] == "ReplicaFailure"), ""
         )
 
-    assert "restricted" in cluster.wait_for("the refusal is told", refusal)
+    assert "restricted" in cluster.wait_for("the refusal is reported", refusal)
     assert _pods(cluster, namespace) == []
 
 

@@ -273,9 +273,9 @@ def test_the_java_reader_notices_a_vector_that_expects_something_else(
     real_parts: None, tmp_path: Path
 ) -> None:
     for field in ("verdicts", "state", "origins", "table"):
-        told = json.loads((DIRECTORY / "bootstrap-by-index.json").read_text())
-        told["expect"][field] = told["expect"][field][:-1]
-        (tmp_path / f"{field}.json").write_text(json.dumps(told))
+        vector = json.loads((DIRECTORY / "bootstrap-by-index.json").read_text())
+        vector["expect"][field] = vector["expect"][field][:-1]
+        (tmp_path / f"{field}.json").write_text(json.dumps(vector))
     failed = java_reader("vectors", tmp_path)
     assert failed.code == 1
     assert "0 of 4 vectors pass" in failed.stdout

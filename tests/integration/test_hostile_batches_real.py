@@ -1,4 +1,4 @@
-"""Real Kafka, and batches on every topic that no client writes: told, passed over, nothing lost.
+"""Real Kafka, and batches on every topic that no client writes: reported, skipped, nothing lost.
 
 The API server is the synthetic one: what is wrong here is on Kafka's side, and a real broker takes
 it.
@@ -56,7 +56,7 @@ def held(testbed: Testbed, cluster: EmbeddedCluster) -> str:
     return "\n".join(map(str, complaints))
 
 
-def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
+def test_batches_that_no_client_writes_are_reported_and_skipped_on_every_topic(
     testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
     path, topic = testbed.config_maps(20), testbed.topic("configmaps")
@@ -122,10 +122,10 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
         assert (verified.code, verified.stderr) == (1, "")
         assert verified.stdout.count(_NOT_UTF_8) == 3
         for offset in set(first.values()):
-            told = verified.stdout.count(
+            reported = verified.stdout.count(
                 f"(offset {offset}) of {len(zstd):,} bytes, zstd, unpacks to more than"
             )
-            assert told == list(first.values()).count(offset)
+            assert reported == list(first.values()).count(offset)
         tailed = command("tail", "-c", relay.file, "--from-beginning", "--until-end")
         assert tailed.code == 0, tailed.stderr
         assert tailed.stderr.count(_NOT_UTF_8) == 3

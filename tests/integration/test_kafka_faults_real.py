@@ -1,5 +1,5 @@
 """Real brokers behind a path that fails, and brokers that fail: topics that end right, the fault
-told.
+reported.
 
 The API server is the synthetic one: it changes objects as fast as it is asked to.
 `docs/reliability.md` lists what each test showed. All run on Kafka 4.1, and one that takes little
@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 _SOON_S = 90.0
-"""A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so
-and 60 s to rebuild."""
+"""A fault is reported, and its end noticed, well within this: the sink waits 10 s before it reports
+one and 60 s before it rebuilds."""
 
 
 @pytest.fixture(scope="module", params=versions("4.1"))
@@ -124,7 +124,7 @@ def on_scene(
 
 @pytest.fixture(scope="module")
 def path(version: "Version") -> Iterator[tuple[FaultProxy, KafkaBroker]]:
-    """A broker, and the proxy by which its clients are told to come."""
+    """A broker, and the proxy whose address it advertises."""
     with FaultProxy() as proxy, KafkaBroker(version, via=proxy.port) as broker:
         proxy.lead_to(broker.ports["VIA"])
         yield proxy, broker
@@ -194,7 +194,7 @@ def test_connections_that_went_silent_for_good_are_left_for_new_ones(
     with on_path as scene:
         assert proxy.freeze_open() > 0
         scene.relay.wait(
-            "it is told",
+            "it is reported",
             lambda: "acknowledgement" in problem(scene.relay) + said_of(scene.relay),
             deadline_s=_SOON_S,
         )
@@ -274,7 +274,7 @@ def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_
             door.refuse()
             door.heal()
             door.lead_to(broker.ports["PLAINTEXT"])
-            relay.wait("it is told", lambda: problem(relay), deadline_s=_SOON_S)
+            relay.wait("it is reported", lambda: problem(relay), deadline_s=_SOON_S)
             relay.wait(
                 "it finds them",
                 lambda: not problem(relay) and said_of(relay) == "null",

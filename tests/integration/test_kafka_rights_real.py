@@ -156,7 +156,7 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
         assert [relay.stop() for relay in relays.values()] == [0, 0, 0, 0]
 
 
-async def test_a_replica_that_may_not_join_its_group_is_told_so_by_validate(
+async def test_a_replica_that_may_not_join_its_group_is_reported_by_validate(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
     grant(broker, *RIGHTS, user="replica")
@@ -179,7 +179,7 @@ async def test_a_replica_that_may_not_join_its_group_is_told_so_by_validate(
     assert str(allowed) == "ok: group k8s.test.relays: 0 members"
 
 
-async def test_a_relay_that_may_not_use_its_transactional_ids_is_told_so_by_validate(
+async def test_a_relay_that_may_not_use_its_transactional_ids_is_reported_by_validate(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
     grant(broker, *RIGHTS, user="transactions")

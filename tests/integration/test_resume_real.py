@@ -111,14 +111,14 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
             if verb == "list" or "sendInitialEvents" in uri
         ]
     reason = "watch" if history == "that reaches back" else "resume"
-    told = [
+    expected = [
         ("added", "fresh"),
         ("added", "replaced"),
         ("deleted", "gone"),
         ("deleted", "replaced"),
         ("modified", "changed"),
     ]
-    assert said == [(*each, reason) for each in told]
+    assert said == [(*each, reason) for each in expected]
     assert bool(lists) == (reason == "resume"), lists
 
 

@@ -1,5 +1,5 @@
 """An embedded Kafka that misbehaves to order: nothing lost, nothing out of order, and the trouble
-told.
+reported.
 
 The embedded broker checks no sequences, so that a batch whose acknowledgement was lost stands there
 twice; on real brokers it does not (`test_producer_real`).
@@ -162,7 +162,7 @@ async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until
             assert "no acknowledgement" in said["message"]
             assert idle.as_json()["lastError"] is None
             assert (waits.last_error, waits.waits_for, waits.complete) == (None, "", False), (
-                "readiness is told nothing"
+                "readiness is not affected"
             )
             await until(lambda: running.errors("t")["no_acknowledgement"] >= 2)
             kafka.set_rtt(0)

@@ -114,7 +114,7 @@ async def test_each_way_in_creates_checks_writes_and_reads_with_the_rights_liste
         await asyncio.wait([tail])
 
 
-async def test_a_wrong_password_is_told_as_such_and_mended_by_the_file_alone(
+async def test_a_wrong_password_is_reported_as_such_and_corrected_by_the_file_alone(
     secured: KafkaBroker, tmp_path: Path
 ) -> None:
     connection, name = way_in(secured, "SCRAM", tmp_path), fresh_topic()
@@ -221,7 +221,7 @@ async def test_a_client_certificate_that_is_replaced_under_load_is_used_once_it_
     assert_in_order((await keys_on(secured.bootstrap, name, 1))[0], said)
 
 
-async def test_an_unknown_authority_and_a_missing_client_certificate_are_told_as_such(
+async def test_an_unknown_authority_and_a_missing_client_certificate_are_reported_as_such(
     secured: KafkaBroker,
 ) -> None:
     for listener, protocol in (("SCRAM", "SASL_SSL"), ("MTLS", "SSL")):

@@ -258,7 +258,7 @@ async def test_saved_positions_go_on_where_they_stood_and_tell_the_deletes_of_th
         assert reader.positions() == again, "no marker came since, and the place is still that"
 
 
-async def test_a_sweep_of_the_meantime_is_told_too(pod_topics: PodTopics) -> None:
+async def test_a_sweep_of_the_meantime_is_a_change_too(pod_topics: PodTopics) -> None:
     await pod_topics.begin()
     async with pod_topics.ended() as reader:
         await everything(reader)

@@ -152,8 +152,8 @@ class Server:
         self._wake()
 
     def forget(self) -> None:
-        """Compact all history: who watches from before is told so, and pages of a list from before
-        are no more."""
+        """Compact all history: a watch from before it gets 410, and pages of a list from
+        before it are gone."""
         self.horizon = self.version
         self._wake()
 

@@ -264,20 +264,20 @@ class Request:
 
 
 class Broker:
-    """All partitions. `told` hears of each batch that lands."""
+    """All partitions. `on_batch` is called for each batch that lands."""
 
     def __init__(
         self,
         rng: random.Random,
         weather: Weather,
         *,
-        told: Callable[[TopicPartition, list[Stored]], None],
+        on_batch: Callable[[TopicPartition, list[Stored]], None],
     ) -> None:
         self.rng, self.weather = rng, weather
         self.logs: dict[TopicPartition, Log] = {}
         self.control_topics: set[str] = set()
         self.group = FakeGroup()
-        self._told = told
+        self._on_batch = on_batch
         self._late: dict[int, Request] = {}
         self._number = 0
         self._producer_ids = 0
@@ -308,7 +308,7 @@ class Broker:
 
     def land(self, request: Request) -> None:
         """The batch is in the log, if the rules of sequences and transactions let it; nobody is
-        told."""
+        notified."""
         request.lands = None
         producer_id, epoch, sequence, count = batch_head(request.data)
         place, key = request.place, (request.place, producer_id)
@@ -342,7 +342,7 @@ class Broker:
         )
         known.batches.append((sequence, count, request.offset))
         self.places[place, producer_id, epoch, sequence] = request.offset
-        self._told(place, shown)
+        self._on_batch(place, shown)
 
     def _end_transaction(
         self, place: TopicPartition, producer: tuple[int, int], *, committed: bool
@@ -351,7 +351,7 @@ class Broker:
         known = self._known.setdefault((place, producer[0]), Known(producer[1]))
         if known.epoch < producer[1]:
             self._known[place, producer[0]] = Known(producer[1])
-        self._told(place, self.log(place).end_transaction(producer[0], committed=committed))
+        self._on_batch(place, self.log(place).end_transaction(producer[0], committed=committed))
 
     def unknown(self) -> int:
         """What is said to a producer whose state was lost."""

@@ -353,8 +353,8 @@ class RerenderingLife(Life):
 
 
 @dataclass
-class BelievedFold:
-    """A fold beside the real one, to know what it must be told so that it agrees."""
+class AcceptedRecovery:
+    """A recovery beside the real one, to know which marker it would agree with."""
 
     recovery: LogRecovery = field(
         default_factory=lambda: LogRecovery(STREAM, 0, pack=lambda _value, _version: b"")
@@ -384,7 +384,7 @@ class BelievingReader(Back):
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As the real one."""
-        recoveries = {span.partition: BelievedFold() for span in spans}
+        recoveries = {span.partition: AcceptedRecovery() for span in spans}
         return await super().spans(
             spans,
             lambda partition, records: take(

@@ -93,7 +93,7 @@ class StrictBroker(Broker):
     """A broker that may refuse, with what it answered of each partition."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run.rng, run.weather, told=run.landed)
+        super().__init__(run.rng, run.weather, on_batch=run.landed)
         self.run = run
         self.sent: dict[tuple[object, ...], bytes] = {}
         self._writers: dict[TopicPartition, tuple[int, int]] = {}

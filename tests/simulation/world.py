@@ -101,7 +101,7 @@ class World:
         if self.plan.night and not calm:
             self.weather.delay_s, self.weather.late, self.weather.lost = 1.0, 0.1, 0.0
         self.server = Server()
-        self.broker = Broker(self.rng, self.weather, told=self._landed)
+        self.broker = Broker(self.rng, self.weather, on_batch=self._landed)
         self.broker.control_topics.add(CONTROL)
         self.lives: list[Life] = []
         self.running: list[Life] = []
@@ -433,12 +433,12 @@ class World:
         return [life.decision for life in self.lives]
 
     def verdict(self, *, tracing: bool) -> Verdict:
-        """What came of the run."""
-        told = self.told() if tracing else []
+        """The result of the run."""
+        lines = self.trace_lines() if tracing else []
         return Verdict(
             self.seed,
             self.broken,
-            hashlib.sha256("\n".join(told).encode()).hexdigest() if tracing else "",
+            hashlib.sha256("\n".join(lines).encode()).hexdigest() if tracing else "",
             len(self.decisions()),
             sum(log.end for log in self.broker.logs.values()),
             self.ended_s,
@@ -446,10 +446,10 @@ class World:
             frozenset(self.lost),
             len(self.lossy.alarms),
             sum(history.conflated for history in self.histories),
-            told,
+            lines,
         )
 
-    def told(self) -> list[str]:
+    def trace_lines(self) -> list[str]:
         """The trace as lines."""
         lines: list[str] = []
         for each in self.trace:

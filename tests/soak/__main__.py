@@ -113,7 +113,7 @@ def _begin(stack: ExitStack, for_s: float, seed: int) -> Scene:
     namespaces = testbed.namespaces(12)
     stack.enter_context(relay)
     relay.await_ready(deadline_s=90.0)
-    # the least; it goes on until it is told that it is enough
+    # the minimum; it goes on until it is stopped
     operations = int(for_s * _PER_S / 10) + 200
     kinds = ("configmaps", "configmaps", "deployments")
     churn = stack.enter_context(

@@ -82,7 +82,7 @@ class ProduceProxy:
 
 @asynccontextmanager
 async def produce_proxy(proxy: ProduceProxy, target: int) -> AsyncIterator[ProduceProxy]:
-    """The proxy at work, before a broker that was told to send its clients to `proxy.port`."""
+    """The proxy at work, in front of a broker that advertises `proxy.port`."""
     proxy.target = target
     serving: set[asyncio.Task[None]] = set()
 

@@ -68,8 +68,8 @@ class Remove:
 
 
 class DictStore:
-    """The smallest `StateView`: what it is told, packed with zlib, and the changes that telling
-    makes."""
+    """The smallest `StateView`: values packed with zlib, and the changes that each `put` and
+    `remove` makes."""
 
     def __init__(self, partitions: int) -> None:
         self.entries: dict[bytes, Entry] = {}

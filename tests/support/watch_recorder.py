@@ -134,7 +134,7 @@ class WatchRecorder:
             lambda: seen.newest >= upto or self.failures,
             deadline_s=75.0,
         )
-        told = {
+        recorded = {
             (one.key, one.version, one.type == "deleted")
             for one in said
             if seen.since < one.version <= upto
@@ -142,7 +142,10 @@ class WatchRecorder:
         changes = {moment for moment in seen.changes if moment[1] <= upto}
         same = {moment for moment in seen.same if moment[1] <= upto}
         return Compared(
-            len(told), sorted(told - changes - same), sorted(changes - told), len(same - told)
+            len(recorded),
+            sorted(recorded - changes - same),
+            sorted(changes - recorded),
+            len(same - recorded),
         )
 
 

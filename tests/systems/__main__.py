@@ -164,9 +164,11 @@ def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
         text=True,
         check=False,
     )
-    # Maven's colours stand before it
-    told = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]
-    count = sum(partition["count"] for partition in told)
+    # after Maven's colour codes
+    partitions = [
+        json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line
+    ]
+    count = sum(partition["count"] for partition in partitions)
     return (
         ""
         if (done.returncode, count) == (0, len(rows))

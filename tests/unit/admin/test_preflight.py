@@ -148,7 +148,7 @@ CANNOT = (
 
 
 @pytest.mark.parametrize("may", [True, False])
-async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_told_the_right_that_is_missing(
+async def test_with_an_account_every_request_is_made_as_it_and_a_missing_right_to_do_so_is_reported(
     tmp_path: Path, *, may: bool
 ) -> None:
     seen: list[str] = []

@@ -263,7 +263,7 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (SinkUnavailable("no broker answers"), 69, "watchrelay: no broker answers"),
         (Unavailable("connection refused"), 69, "watchrelay: connection refused"),
@@ -291,11 +291,11 @@ def test_errors_become_exit_codes(
     command: Callable[[Callable[[], int]], int],
     error: BaseException,
     code: int,
-    told: str,
+    message: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert command(raising(error)) == code
-    assert capfd.readouterr().err.strip() == told
+    assert capfd.readouterr().err.strip() == message
 
 
 def test_an_unexpected_error_is_one_line_and_its_traceback_only_at_debug(
@@ -366,11 +366,11 @@ def test_the_demo_says_what_it_needs_where_it_can_write_nothing(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/absent")
     assert cli.main(["demo"]) == 78
-    told = (
+    message = (
         "TMPDIR: no directory for temporary files: No such file or directory (set "
         "TMPDIR to a directory that can be written)\n"
     )
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == message
 
 
 def test_a_working_directory_that_is_gone_is_no_internal_error(tmp_path: Path) -> None:

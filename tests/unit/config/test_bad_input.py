@@ -1,4 +1,4 @@
-"""Every mistake is told once, with file, line, path and cure; and all of them together."""
+"""Every mistake is reported once, with file, line, path and cure; and all of them together."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_aliases_of_aliases_are_stopped_before_they_fill_the_memory(tmp_path: Pa
     assert "expands to more than 100000 values" in problems(tmp_path, "\n".join(merges))[0]
 
 
-def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(
+def test_a_missing_file_a_directory_and_no_file_at_all_have_different_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -439,7 +439,9 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("entries", ENTRIES, ids=lambda text: text.replace("\n", " ")[:60])
-def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, entries: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_what_to_write(
+    tmp_path: Path, entries: str
+) -> None:
     assert problems(tmp_path, GOOD + entries + "\n") == [
         f"w.yaml:{line}" for line in ENTRIES[entries]
     ]

@@ -84,7 +84,7 @@ def test_what_is_wrong_about_a_password_is_said_without_it(
 
 
 @pytest.mark.parametrize("servers", [f"[u:{CANARY}@k:9092]", f"['http://u:{CANARY}@k:9092']"])
-def test_a_password_among_the_servers_is_told_by_its_place(
+def test_a_password_among_the_servers_is_reported_by_its_place(
     servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = validate(tmp_path, capsys, config("password: x", servers=servers))
@@ -104,7 +104,7 @@ def test_a_password_among_the_servers_is_told_by_its_place(
         ("WATCHRELAY_KAFKA__SECURITY__PASSWORT", CANARY),
     ],
 )
-def test_a_variable_that_is_wrong_is_told_without_its_value(
+def test_a_variable_that_is_wrong_is_reported_without_its_value(
     name: str,
     value: str,
     tmp_path: Path,
@@ -134,7 +134,7 @@ KEY = "kafka.security.password"
         (2, (f"--password={CANARY}",)),
     ],
 )
-def test_an_argument_that_is_wrong_is_told_without_the_password(
+def test_an_argument_that_is_wrong_is_reported_without_the_password(
     code: int, arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, said = validate(tmp_path, capsys, config("password: x"), *arguments)

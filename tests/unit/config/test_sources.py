@@ -1,5 +1,5 @@
-"""File, environment and `--set`: which wins, how values are written in each, what is told when they
-are wrong."""
+"""File, environment and `--set`: which wins, how values are written in each, what is reported when
+they are wrong."""
 
 from __future__ import annotations
 

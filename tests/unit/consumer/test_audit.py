@@ -256,7 +256,7 @@ def test_problems_are_bounded_and_the_rest_is_counted() -> None:
     assert found.problems[-1] == AuditProblem("unproven", None, None, "and 200 problems more")
 
 
-def test_what_was_held_at_a_version_can_be_told_while_the_log_goes_on() -> None:
+def test_the_objects_at_a_version_can_be_computed_while_the_log_goes_on() -> None:
     log, writer = begun()
     found = audit(log, finish=False)
     then = dict(found.state.held)

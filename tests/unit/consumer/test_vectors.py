@@ -1,4 +1,4 @@
-"""The test vectors: what the files say is what they were told to say, and the Python reader passes
+"""The test vectors: the files are what the generator writes, and the Python reader passes
 each."""
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def test_the_python_reader_says_what_the_vector_expects(path: Path) -> None:
 
 
 def test_the_files_are_those_that_the_generator_writes() -> None:
-    told = {f"{vector.name}.json": generate.render(vector) for vector in generate.vectors()}
-    assert sorted(told) == [path.name for path in FILES], "run: python -m tests.vectors.generate"
+    texts = {f"{vector.name}.json": generate.render(vector) for vector in generate.vectors()}
+    assert sorted(texts) == [path.name for path in FILES], "run: python -m tests.vectors.generate"
     for path in FILES:
-        assert path.read_text(encoding="utf-8") == told[path.name], (
+        assert path.read_text(encoding="utf-8") == texts[path.name], (
             f"{path.name} has drifted: run python -m tests.vectors.generate"
         )
 

@@ -227,7 +227,7 @@ async def test_an_edit_that_gives_a_running_stream_another_shape_is_objected_to(
         )
 
 
-async def test_a_relay_told_to_stop_in_the_middle_of_an_edit_drains_what_left_too(
+async def test_a_relay_stopped_in_the_middle_of_an_edit_drains_what_left_too(
     stage: World,
 ) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:

@@ -203,7 +203,7 @@ def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found
         ({"a": "x", "b": "y"}, {"a": "z", "b": "y"}, ""),
     ],
 )
-def test_what_a_stream_waits_for_at_a_start_is_told_with_what_can_be_done(
+def test_what_a_stream_waits_for_at_a_start_is_reported_with_what_can_be_done(
     before: dict[str, str], after: dict[str, str], words: str
 ) -> None:
     described = {

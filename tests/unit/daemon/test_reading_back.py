@@ -162,7 +162,7 @@ class Process:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[dict[str, StreamStatus]]:
-        """Inside the block the streams run; told to stop, they end. The rows of the statuses."""
+        """The rows of the statuses; inside the block the streams run, and then end."""
         async with asyncio.TaskGroup() as tasks:
             lives = [
                 tasks.create_task(runner.run(), name=runner.spec.id) for runner in self.runners

@@ -223,7 +223,7 @@ def test_of_replicas_none_owns_a_stream_that_cannot_exist(tmp_path: Path, *, ena
     virtually(body)
 
 
-def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_told(
+def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:

@@ -122,7 +122,7 @@ def test_a_topic_lost_again_before_it_was_restored_is_restored_from_the_first() 
     run(body())
 
 
-def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
+def test_a_claim_that_a_loss_overtakes_fails_with_the_reason() -> None:
     async def body() -> None:
         topic = MemoryControl()
         await topic.claim()
@@ -140,7 +140,9 @@ def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
     run(body())
 
 
-def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_is_told_so() -> None:
+def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_fails_with_the_reason() -> (
+    None
+):
     async def body() -> None:
         topic = MemoryControl()
         await topic.claim()

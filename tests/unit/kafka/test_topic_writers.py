@@ -13,7 +13,7 @@ class Losses(list[str]):
         return own
 
 
-def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothing_counts_until_it_opens_again() -> (
+def test_each_stream_that_had_opened_a_lost_topic_is_notified_once_and_nothing_counts_until_it_opens_again() -> (
     None
 ):
     writers, pods, nodes = TopicWriters(), Losses(), Losses()

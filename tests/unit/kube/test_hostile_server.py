@@ -262,7 +262,7 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
         ),
     ],
 )
-async def test_what_answers_in_place_of_an_api_server_is_told_with_the_cure(
+async def test_what_answers_in_place_of_an_api_server_is_reported_with_the_cure(
     code: int, body: bytes, kind: str, said: str
 ) -> None:
     async def handler(_request: Request, reply: Reply) -> None:

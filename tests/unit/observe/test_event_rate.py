@@ -11,7 +11,7 @@ def paced(*counted: tuple[int, int]) -> EventRate:
     return pace
 
 
-def test_nothing_counted_is_nothing_told() -> None:
+def test_nothing_counted_is_nothing_reported() -> None:
     pace = EventRate()
     assert (pace.latest(), pace.history(), pace.per_s(START)) == ((0, 0, 0), [], 0.0)
 

@@ -20,7 +20,7 @@ def event(said: bytes) -> tuple[str, Any]:
     return kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
-async def test_a_viewer_is_told_all_then_what_changed_then_what_left() -> None:
+async def test_a_viewer_is_sent_all_then_what_changed_then_what_left() -> None:
     statuses = StatusRegistry()
     for stream in ("pods", "nodes", "events"):
         live(statuses, stream)
@@ -112,7 +112,7 @@ async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
 def test_a_stream_is_served_with_its_transitions_and_an_unknown_one_is_not() -> None:
     statuses = StatusRegistry()
     live(statuses, "pods").failed("watch", "refused")
-    told = json.loads(pictured(statuses).transitions("pods") or b"")
-    assert [each["message"] for each in told["transitions"]] == ["refused"]
-    assert told["stream"] == "pods"
+    answer = json.loads(pictured(statuses).transitions("pods") or b"")
+    assert [each["message"] for each in answer["transitions"]] == ["refused"]
+    assert answer["stream"] == "pods"
     assert pictured(statuses).transitions("nodes") is None

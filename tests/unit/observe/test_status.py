@@ -5,7 +5,7 @@ def history(status: StreamStatus) -> list[tuple[str, str]]:
     return [(each.state, each.message) for each in status.history]
 
 
-def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
+def test_a_change_of_state_is_kept_with_the_message_right_after_it() -> None:
     status = StreamStatus("pods")
     status.state = "listing"
     status.state = "listing"
@@ -22,7 +22,7 @@ def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
         ("watching", RECOVERED),
     ]
     status.recovered("watch")
-    assert status.transitions_count == 6, "what is no news was told"
+    assert status.transitions_count == 6, "a repeated recovery was counted"
 
 
 def test_a_history_is_bounded_and_its_newest_moment_comes_first() -> None:
@@ -46,7 +46,7 @@ def test_trouble_began_with_the_first_failure_since_the_last_progress() -> None:
     assert status.trouble is None
 
 
-def test_a_silence_of_kafka_is_told_once_and_its_end_too() -> None:
+def test_a_silence_of_kafka_is_reported_once_and_its_end_too() -> None:
     status = StreamStatus("pods")
     for seconds in (10, 11, 12):
         status.failed("records", f"no acknowledgement for {seconds} s")

@@ -139,16 +139,16 @@ def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_no
             assert rig.relay._queues.dirty_keys == before
             rig.sink.up.set()
             await until(lambda: rig.rebuilt() == rig.store.values())
-        told = {
+        published = {
             key: [(each.verb, each.uid, each.value) for each in conflated(rig) if each.key == key]
             for key in (b"a/dead", b"a/replaced", b"a/changed")
         }
-        assert told[b"a/dead"] == [("deleted", "u1", None)]
+        assert published[b"a/dead"] == [("deleted", "u1", None)]
         assert [each.version for each in conflated(rig) if each.key == b"a/dead"] == [died], (
             "or a replay would show it alive again"
         )
-        assert told[b"a/replaced"] == [("deleted", "u1", None), ("added", "u3", b"2")]
-        assert told[b"a/changed"] == [("modified", "u1", b"2")]
+        assert published[b"a/replaced"] == [("deleted", "u1", None), ("added", "u3", b"2")]
+        assert published[b"a/changed"] == [("modified", "u1", b"2")]
         assert not [record for record in rig.objects() if record.key.startswith(b"a/ghost")]
 
     run_virtually(body())
@@ -232,7 +232,7 @@ def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_t
             await asyncio.sleep(0.5)
             assert rig.status.frontier == str(rig.store.version)
         log = rig.records(0)
-        told = [
+        conflated_at = [
             at
             for at, record in enumerate(log)
             if isinstance(record, ObjectRecord) and record.reason == "conflated"
@@ -242,8 +242,8 @@ def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_t
             for at, each in enumerate(log)
             if isinstance(each, MarkerRecord) and each.kind == "heartbeat"
         }
-        assert {frontier for at, frontier in beats.items() if at < told[-1]} <= {first, "0"}
-        assert beats[told[-1] + 1] == str(rig.store.version)
+        assert {frontier for at, frontier in beats.items() if at < conflated_at[-1]} <= {first, "0"}
+        assert beats[conflated_at[-1] + 1] == str(rig.store.version)
 
     run_virtually(body())
 

@@ -1,5 +1,5 @@
-"""Objects too large for the topic: trimmed, told apart, and with the hash of what stands there. In
-virtual time."""
+"""Objects too large for the topic: trimmed, distinguished, and with the hash of what is on the
+log. In virtual time."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
     run_virtually(body())
 
 
-def test_a_topic_of_two_clusters_is_told_as_such_and_not_as_a_newer_writer() -> None:
+def test_a_topic_of_two_clusters_is_reported_as_such_and_not_as_a_newer_writer() -> None:
     shared = ExceptionGroup(
         "", [ExceptionGroup("", [Shared("two clusters")]), Fenced("a newer claim")]
     )

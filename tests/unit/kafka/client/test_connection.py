@@ -77,12 +77,12 @@ def test_a_secret_that_cannot_be_read_is_named_by_its_setting(tmp_path: Path) ->
         scram(username="u", password_file=str(tmp_path / "absent")).arguments()
 
 
-def test_sasl_without_user_or_password_is_told() -> None:
+def test_sasl_without_user_or_password_is_reported() -> None:
     with pytest.raises(SinkUnavailable, match="needs a mechanism, a user and a password"):
         scram(username="u").arguments()
 
 
-def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_told_otherwise(
+def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_configured_otherwise(
     tmp_path: Path,
 ) -> None:
     ca = str(Authority(tmp_path).certificate)
@@ -217,7 +217,7 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
         ("something new", "something new"),
     ],
 )
-def test_why_the_newest_connection_failed_is_told_with_a_cure(said: str, cure: str) -> None:
+def test_why_the_newest_connection_failed_is_reported_with_a_cure(said: str, cure: str) -> None:
     error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
@@ -229,7 +229,7 @@ def test_why_the_newest_connection_failed_is_told_with_a_cure(said: str, cure: s
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_a_silent_broker_is_told_with_its_likely_causes_first(
+def test_a_silent_broker_is_reported_with_its_likely_causes_first(
     protocol: Literal["PLAINTEXT", "SSL"],
 ) -> None:
     error = unreachable(
@@ -252,7 +252,7 @@ def test_a_silent_broker_is_told_with_its_likely_causes_first(
     assert not isinstance(error, SinkMisconfigured)
 
 
-def test_what_is_not_the_end_of_a_connection_is_told_itself() -> None:
+def test_an_error_that_does_not_end_a_connection_is_reported_itself() -> None:
     connection = KafkaConnection(bootstrap_servers=SERVERS)
     assert "no answer in time" in str(unreachable(connection, TimeoutError()))
     assert "Unable to bootstrap" in str(
@@ -271,15 +271,15 @@ def test_what_is_not_the_end_of_a_connection_is_told_itself() -> None:
         ("[Errno -2] Name or service not known", False),
     ],
 )
-def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(
+def test_what_requires_operator_action_is_distinguished_from_an_unreachable_broker(
     said: str, person: bool
 ) -> None:
-    told = unreachable(
+    error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
         OSError(said),
     )
-    assert isinstance(told, SinkMisconfigured) is person
+    assert isinstance(error, SinkMisconfigured) is person
 
 
 @pytest.mark.parametrize(
@@ -291,15 +291,13 @@ def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(
         ("[Error 58] SaslAuthenticationFailed", False),
     ],
 )
-def test_a_right_that_is_missing_is_told_from_credentials_that_are_wrong(
-    said: str, right: bool
-) -> None:
-    told = unreachable(
+def test_a_missing_right_is_distinguished_from_wrong_credentials(said: str, right: bool) -> None:
+    error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
         OSError(said),
     )
-    assert isinstance(told, SinkForbidden) is right
+    assert isinstance(error, SinkForbidden) is right
 
 
 def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:
@@ -309,8 +307,8 @@ def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:
 
 def test_a_silence_is_not_explained_by_an_earlier_failure_of_a_connection() -> None:
     silence = TimeoutError("no records of t for 60 s, and its end is not reached")
-    told = str(unreachable(scram(), silence, SaslAuthenticationFailed("of another time")))
-    assert f" stopped answering: {silence} (most likely the broker is frozen" in told
+    error = str(unreachable(scram(), silence, SaslAuthenticationFailed("of another time")))
+    assert f" stopped answering: {silence} (most likely the broker is frozen" in error
 
 
 @pytest.mark.parametrize(

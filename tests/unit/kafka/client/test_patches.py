@@ -271,7 +271,7 @@ class Line:
 async def client_with_a_broker(
     *, patched: bool = True
 ) -> AsyncIterator[tuple[Any, asyncio.Event, asyncio.Event]]:
-    """A client that was told of one broker, node 1, which takes connections and answers when
+    """A client whose metadata has one broker, node 1, which takes connections and answers when
     allowed; the events: asked, allowed."""
     asked, allowed = asyncio.Event(), asyncio.Event()
 
@@ -366,7 +366,7 @@ async def test_every_connection_is_closed_even_if_the_metadata_task_has_failed()
         (ValueError("two\nlines"), "two lines"),
     ],
 )
-def test_an_error_is_told_without_class_names_or_values_of_the_language(
+def test_an_error_is_reported_without_class_names_or_values_of_the_language(
     error: Exception, words: str
 ) -> None:
     assert plain_words(error) == words
