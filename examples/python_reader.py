@@ -53,11 +53,11 @@ def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
 
 
 def make_reader(arguments: argparse.Namespace) -> TopicReader:
-    said: set[str] = set()
+    reported: set[str] = set()
 
     def waiting(problem: str) -> None:
-        if problem not in said:
-            said.add(problem)
+        if problem not in reported:
+            reported.add(problem)
             print(f"waiting: {problem}", file=sys.stderr)
 
     resume = load(arguments.positions)

@@ -69,11 +69,11 @@ def restart(rig: Rig) -> list[Row]:
 def _once(relay: Relay, source: SourceProcess, topic: _Topic) -> Restarted:
     relay.stop()
     topic.objects()
-    said, lists = relay.daemon.log_bytes, source.lists
+    log_bytes, lists = relay.daemon.log_bytes, source.lists
     relay.start()
 
     def live() -> bool:
-        lines = relay.daemon.lines(since=said)
+        lines = relay.daemon.lines(since=log_bytes)
         return any(
             line["message"] == "stream changed state" and line["state"] == "watching"
             for line in lines

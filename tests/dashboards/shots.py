@@ -150,8 +150,8 @@ def draw(shots: Mapping[str, dict[str, Any]], directory: Path) -> list[Path]:
 
 def _installed() -> Path:
     """Where npm put what the lock file names, after it did; beside it our own two files."""
-    said = _run(ROOT / "tools" / "dashboardtools.sh").splitlines()[-1]
-    npm = Path(said.rpartition(" in ")[2])
+    printed = _run(ROOT / "tools" / "dashboardtools.sh").splitlines()[-1]
+    npm = Path(printed.rpartition(" in ")[2])
     for file in ("main.jsx", "palette.mjs"):
         shutil.copyfile(_RENDER / file, npm / file)
     return npm

@@ -116,7 +116,7 @@ def test_install_upgrade_and_roll_back_as_printed(
         assert len(cluster.request("GET", path)["items"]) == 1
     answers = {line: _answer(line, environment) for line in _runbook_commands()}
     assert {
-        line for line, said in answers.items() if RUNBOOKS_SAY[line.split(" -")[0]] not in said
+        line for line, answer in answers.items() if RUNBOOKS_SAY[line.split(" -")[0]] not in answer
     } == set(), answers
 
 

@@ -45,7 +45,7 @@ def shrunken(seed: int) -> tuple[Verdict, list[Part]]:
 
 
 def line(verdict: Verdict, took_s: float) -> str:
-    """What is said of a seed."""
+    """The report of a seed."""
     counts = ", ".join(f"{count} {what}" for what, count in sorted(verdict.counts.items()) if count)
     return (
         f"seed {verdict.seed}: {'BROKEN' if verdict.broken else 'right'} in {took_s:.1f} s; "
@@ -54,7 +54,7 @@ def line(verdict: Verdict, took_s: float) -> str:
 
 
 def failure(verdict: Verdict, without: Sequence[Part]) -> str:
-    """What is said of a seed that broke a promise: how to play it again, what came last, and the
+    """The report of a seed that broke a promise: how to play it again, what came last, and the
     first of its promises."""
     left_out = (
         f' ARGS="--without {",".join(each.replace(" ", "-") for each in without)}"'

@@ -161,8 +161,10 @@ async def _until(event: asyncio.Event, seconds: float) -> None:
 
 def shown(body: Any) -> str:
     """As much as a log can bear."""
-    said = body if isinstance(body, str) else repr(body)
-    return ascii(said if len(said) <= 300 else f"{said[:150]}...{said[-100:]}")
+    shown_text = body if isinstance(body, str) else repr(body)
+    return ascii(
+        shown_text if len(shown_text) <= 300 else f"{shown_text[:150]}...{shown_text[-100:]}"
+    )
 
 
 def _body(body: str, content_type: str = "application/json") -> web.Response:

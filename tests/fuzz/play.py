@@ -334,8 +334,8 @@ class Game:
         )
 
     def _turn_sane(self) -> None:
-        """The source holds what can be published, and says so; what it said before that was no
-        truth is history that is gone."""
+        """The source holds what can be published, and serves that; what it served before is history
+        that is gone."""
         self._note("sane again")
         self._server.discovery = self._server.troubled = False
         storage = self._cluster.registry.storage
@@ -393,7 +393,9 @@ class Game:
             ) as reader:
                 await reader.ready()
                 wrong = [
-                    said for stream in ids if (said := self.wrong(stream, reader.objects(stream)))
+                    difference
+                    for stream in ids
+                    if (difference := self.wrong(stream, reader.objects(stream)))
                 ]
         except Exception as error:
             raise Broken(f"a new reader: {why(error)}") from error

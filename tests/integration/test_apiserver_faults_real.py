@@ -91,7 +91,7 @@ def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothin
         assert relay.stop() == 0
         reader.read()
     reader.assert_right("configmaps")
-    assert [said.type for said in reader.about("configmaps", f"{namespace}/gone")] == [
+    assert [record.type for record in reader.about("configmaps", f"{namespace}/gone")] == [
         "added",
         "deleted",
     ]

@@ -1,5 +1,5 @@
 """A real API server behind a proxy that knows what it carries: what a server cannot be made to do
-by itself: watches that end at once, a token refused to all at once, an event that is never said,
+by itself: watches that end at once, a token refused to all at once, an event that is never sent,
 lists that all come together."""
 
 import ctypes
@@ -211,7 +211,7 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
     reader.assert_right(*streams)
 
 
-def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
+def test_what_a_watch_never_delivered_is_found_by_relistinterval_and_counted(
     testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy
 ) -> None:
     (namespace,) = testbed.namespaces(1)
@@ -227,7 +227,7 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
         relay.await_ready()
         await_equal(real_cluster, reader, {stream: path})
 
-        def unsaid(line: dict[str, Any]) -> bool:
+        def withheld(line: dict[str, Any]) -> bool:
             return line["object"]["metadata"].get("name") in {"gone", "changed", "fresh"}
 
         def equal() -> bool:
@@ -236,7 +236,7 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
                 expected_table(list_text(real_cluster, path)), reader.table(stream)
             ) and reader.proven(stream)
 
-        proxy.swallow(unsaid)
+        proxy.swallow(withheld)
         real_cluster.request("DELETE", f"{path}/gone")
         real_cluster.request("PATCH", f"{path}/changed", {"data": {"v": "1"}})
         make(real_cluster, path, "fresh")
@@ -246,7 +246,7 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
         make(real_cluster, path, "later")
         relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 3)
         assert [
-            said["missed"] for said in relay.said("list found changes missed by the watch")
+            found["missed"] for found in relay.logged("list found changes missed by the watch")
         ] == [3]
         proxy.swallow(None)
         lists = lists_made(relay)

@@ -72,7 +72,7 @@ def again(relay: Daemon) -> int:
     since = relay.log_bytes
     relay.start().await_ready()
     relay.wait(
-        "it watches, and all is said",
+        "it watches, and all is published",
         lambda: (row := relay.stream("configmaps")).get("state") == "watching" and row["complete"],
     )
     return since
@@ -83,8 +83,10 @@ def assert_held(testbed: Testbed, cluster: EmbeddedCluster, *, complains: bool =
     wanted = {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
 
     def equal() -> bool:
-        tables, said = asyncio.run(fresh_tables(testbed.broker.bootstrap, testbed.control_topic))
-        return tables == wanted and bool(said) == complains
+        tables, problems = asyncio.run(
+            fresh_tables(testbed.broker.bootstrap, testbed.control_topic)
+        )
+        return tables == wanted and bool(problems) == complains
 
     wait_until("a fresh reader holds what the server lists", equal, deadline_s=30.0)
 
@@ -147,9 +149,13 @@ def test_what_retention_deleted_is_published_again_and_deletes_of_the_meantime_t
     relay = testbed.relay(*_PATHS)
     with testbed.reader(testbed.topic("configmaps")) as reader, relay:
         published(testbed, cluster, reader, relay)
-        ends = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "end")}
-        begins = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "begin")}
-        last = {said.raw.partition: said.raw.offset for said in reader.records}
+        ends = {
+            record.raw.partition: record.raw.offset for record in reader.of("configmaps", "end")
+        }
+        begins = {
+            record.raw.partition: record.raw.offset for record in reader.of("configmaps", "begin")
+        }
+        last = {record.raw.partition: record.raw.offset for record in reader.records}
         before = {
             "the newest records": {partition: offset - 1 for partition, offset in last.items()},
             "half of the last snapshot": {0: (begins[0] + ends[0]) // 2},
@@ -157,22 +163,22 @@ def test_what_retention_deleted_is_published_again_and_deletes_of_the_meantime_t
         }[left]
         lose(testbed, kafka_broker, before)
         gone = next(
-            said.key
-            for said in reversed(reader.of("configmaps", "added"))
-            if said.raw.partition == 0
+            record.key
+            for record in reversed(reader.of("configmaps", "added"))
+            if record.raw.partition == 0
         )
         cluster.request("DELETE", f"{path}/{gone.decode().partition('/')[2]}")
         since = again(relay)
-        said = warnings(relay, since)
+        logged = warnings(relay, since)
         if left == "nothing":
-            assert said == []
+            assert logged == []
             assert [
                 line["reason"]
                 for line in relay.lines(since=since)
                 if line["message"] == "log read back"
             ] == ["nothing was published before"]
         else:
-            assert said == ["verification failed; relisting and publishing a snapshot"]
+            assert logged == ["verification failed; relisting and publishing a snapshot"]
         reader.read()
         assert (
             reader.table("configmaps").keys()
@@ -233,13 +239,13 @@ def test_a_deleted_control_topic_is_created_again_and_epochs_go_on(
         ]
         await_equal(cluster, reader, _PATHS)
         assert reader.epoch("configmaps") > epoch
-        said = [
+        types = [
             one.type
             for one in reader.records[before:]
             if one.is_object and one.headers["ce_wrreason"] != "snapshot"
         ]
-        assert said == ["deleted"], (
-            "more was said than what changed, and a snapshot for the new index"
+        assert types == ["deleted"], (
+            "more was published than what changed, and a snapshot for the new index"
         )
         wait_until("a snapshot is in the new index", lambda: index_of(testbed, "configmaps"))
         assert_held(testbed, cluster)

@@ -108,7 +108,7 @@ class _Cleaning:
             for topic in (*self._trial.topics(*PATHS), self._trial.control_topic)
         }
         self.missing = {topic: missing for topic, (missing, _) in standing.items()}
-        deleted = {said.key for said in self._reader.of("pods", "deleted")}
+        deleted = {record.key for record in self._reader.of("pods", "deleted")}
         self.forgotten = len(deleted - standing[self._trial.topic("pods")][1])
         return all(self.missing.values()) and self.forgotten > 0
 

@@ -119,13 +119,13 @@ def test_T53_no_two_streams_that_fail_together_keep_the_same_delays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "least_s", "most_s"),
+    ("retry_after", "least_s", "most_s"),
     [("3", 3, 5), ("0", 0.8, 1.8), ("-5", 0.8, 1.8), ("soon", 0.8, 1.8), ("99999", 300, 310)],
 )
-def test_T54_retry_after_is_clamped(said: str, least_s: float, most_s: float) -> None:
+def test_T54_retry_after_is_clamped(retry_after: str, least_s: float, most_s: float) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.lists.append(text(503, "service unavailable", {"Retry-After": said}))
+        api.lists.append(text(503, "service unavailable", {"Retry-After": retry_after}))
         async with following(api) as s:
             await s.until(lambda: s.mirror.synced, 400)
             assert least_s <= gaps(api.times("list"))[0] <= most_s

@@ -478,7 +478,7 @@ def test_T30_timeouts_vary_within_300_and_599_and_ours_is_longer_than_the_server
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         json.dumps(failure(410, "Expired")).encode() + b"\n",
         b'{"kind":"Status","status":"Failure","reason":"Expired","metadata":{}}\n',
@@ -486,10 +486,10 @@ def test_T30_timeouts_vary_within_300_and_599_and_ours_is_longer_than_the_server
     ],
     ids=["bare status", "no code", "null details"],
 )
-def test_T31_every_form_of_an_error_line_is_an_error(said: bytes) -> None:
+def test_T31_every_form_of_an_error_line_is_an_error(sent: bytes) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.watches.append(stream(said))
+        api.watches.append(stream(sent))
         async with following(api) as s:
             await s.until(lambda: s.mirror.synced == 2)
             assert s.mirror.names == ["a"]

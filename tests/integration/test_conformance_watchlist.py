@@ -33,8 +33,8 @@ def streamed(api: Api) -> list[bool]:
     return [r.query.get("sendInitialEvents") == "true" for r in api.asked]
 
 
-def error(said: object) -> bytes:
-    return b'{"type":"ERROR","object":' + json.dumps(said).encode() + b"}\n"
+def error(obj: object) -> bytes:
+    return b'{"type":"ERROR","object":' + json.dumps(obj).encode() + b"}\n"
 
 
 def test_a_streaming_list_is_one_request_that_goes_on_as_the_watch() -> None:

@@ -108,7 +108,7 @@ def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_
 
             frozen_with_a_change("in-the-first-drain")
             relay.send(signal.SIGTERM)
-            relay.wait("it drains", lambda: relay.said("draining"))
+            relay.wait("it drains", lambda: relay.logged("draining"))
             assert relay.alive, "it waits for Kafka"
             signalled_s = time.monotonic()
             relay.send(signal.SIGTERM)
@@ -126,7 +126,7 @@ def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_
             signalled_s = time.monotonic()
             assert relay.stop() == 1
             assert _DRAIN_S <= time.monotonic() - signalled_s < 2 * _DRAIN_S
-            assert relay.said("drain deadline passed")
+            assert relay.logged("drain deadline passed")
             kafka_broker.resume()
 
             real_cluster.request("DELETE", f"{path}/c1")

@@ -242,7 +242,7 @@ async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_rec
     ) in absent.stderr
     assert "Exception" not in absent.stderr
     few = await asyncio.to_thread(closed, *java_command("live", kafka_broker.bootstrap, topic))
-    said = [
+    printed = [
         line
         for line in few.stderr.splitlines()
         if "SLF4J" not in line and "log4j" not in line.lower()
@@ -252,7 +252,7 @@ async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_rec
         f"topic {topic} has 1 partition, the markers of stream pods say 2: add them ({add})"
     )
     assert few.code == 1
-    assert said == [
+    assert printed == [
         few_partitions,
         "2 records are not of this contract version",
         "nobody reads the output any more",

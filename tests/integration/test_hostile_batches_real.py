@@ -75,13 +75,15 @@ def test_batches_that_no_client_writes_are_reported_and_skipped_on_every_topic(
         send(bootstrap, testbed.signal_topic, zstd, _BAD_NAME, _ASTRAY)
         testbed.ask_snapshot("configmaps")
         relay.wait(
-            "the request behind them is answered", lambda: len(relay.said("snapshot complete")) == 2
+            "the request behind them is answered",
+            lambda: len(relay.logged("snapshot complete")) == 2,
         )
         relay.wait(
-            "the control topic is read too", lambda: len(relay.said("control record ignored")) == 1
+            "the control topic is read too",
+            lambda: len(relay.logged("control record ignored")) == 1,
         )
-        assert f"a batch (offset {place}) of " in relay.said("control record ignored")[0]["error"]
-        ignored = [line["error"] for line in relay.said("signal ignored")]
+        assert f"a batch (offset {place}) of " in relay.logged("control record ignored")[0]["error"]
+        ignored = [line["error"] for line in relay.logged("signal ignored")]
         assert len(zstd) < 100_000
         assert f"unpacks to more than {UNPACKED_BYTES_MAX:,} bytes" in ignored[0]
         assert ignored[1] == _NOT_UTF_8

@@ -51,7 +51,7 @@ def problem(relay: Daemon) -> str:
     return str(relay.readyz()[1].get("problems", {}).get("kafka", ""))
 
 
-def said_of(relay: Daemon) -> str:
+def last_error(relay: Daemon) -> str:
     """The last error on the row of the stream."""
     return json.dumps(relay.stream("configmaps").get("lastError"))
 
@@ -71,8 +71,8 @@ class Scene:
         return self.relay.metric("watchrelay_produce_duration_seconds_sum")
 
     def await_slowness(self, since_s: float, *, more_s: float) -> None:
-        """Returns once acknowledgements took so much longer than when `spent_s` said `since_s`; it
-        lives on meanwhile."""
+        """Returns once acknowledgements took so much longer than when `spent_s` was `since_s`; the
+        relay is live meanwhile."""
         self.relay.wait(
             "acknowledgements take seconds, by the metric",
             lambda: self.spent_s() - since_s > more_s,
@@ -81,11 +81,11 @@ class Scene:
         assert self.relay.livez() == 200
 
     def healed(self) -> None:
-        """All that was said is over: the churn goes on past the fault, ends, and the topic is what
-        the API server lists."""
+        """Every reported problem is over: the churn goes on past the fault, ends, and the topic is
+        what the API server lists."""
         self.relay.wait(
             "the trouble is over",
-            lambda: not problem(self.relay) and said_of(self.relay) == "null",
+            lambda: not problem(self.relay) and last_error(self.relay) == "null",
             deadline_s=_SOON_S,
         )
         self.churn.reach(self.churn.operations() + 40)
@@ -162,7 +162,9 @@ def test_a_path_that_refuses_is_named_and_waited_for(
         assert "Connect call failed" in problem(scene.relay)
         assert str(proxy.port) in problem(scene.relay)
         scene.relay.wait(
-            "the row says so", lambda: "acknowledgement" in said_of(scene.relay), deadline_s=_SOON_S
+            "the row says so",
+            lambda: "acknowledgement" in last_error(scene.relay),
+            deadline_s=_SOON_S,
         )
         assert scene.relay.livez() == 200
 
@@ -195,7 +197,7 @@ def test_connections_that_went_silent_for_good_are_left_for_new_ones(
         assert proxy.freeze_open() > 0
         scene.relay.wait(
             "it is reported",
-            lambda: "acknowledgement" in problem(scene.relay) + said_of(scene.relay),
+            lambda: "acknowledgement" in problem(scene.relay) + last_error(scene.relay),
             deadline_s=_SOON_S,
         )
 
@@ -277,7 +279,7 @@ def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_
             relay.wait("it is reported", lambda: problem(relay), deadline_s=_SOON_S)
             relay.wait(
                 "it finds them",
-                lambda: not problem(relay) and said_of(relay) == "null",
+                lambda: not problem(relay) and last_error(relay) == "null",
                 deadline_s=_SOON_S,
             )
             assert relay.metric("watchrelay_producer_rebuilds_total", reason="watchdog") >= 1
@@ -335,21 +337,21 @@ def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
         try:
             scene.relay.wait(
                 "the topic is named",
-                lambda: topic in problem(scene.relay) + said_of(scene.relay),
+                lambda: topic in problem(scene.relay) + last_error(scene.relay),
                 deadline_s=_SOON_S,
             )
-            said = "watchrelay_produce_duration_seconds_count"
-            count = scene.relay.metric(said, topic=topic)
+            metric = "watchrelay_produce_duration_seconds_count"
+            count = scene.relay.metric(metric, topic=topic)
             scene.relay.wait(
                 "the others go on",
-                lambda: scene.relay.metric(said, topic=topic) > count + 10,
+                lambda: scene.relay.metric(metric, topic=topic) > count + 10,
                 deadline_s=_SOON_S,
             )
         finally:
             node.restart()
 
 
-def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_said(
+def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_published(
     version: "Version", cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with KafkaBroker(version, secured=True) as broker:

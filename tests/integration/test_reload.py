@@ -180,10 +180,10 @@ def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_th
         epochs = edited.await_live("first", "second")
         edited.edit(entry("first", pay), entry("second", shop))
         relay.wait("the edit is refused", lambda: "reload" in relay.readyz()[1].get("problems", {}))
-        said = relay.readyz()[1]["problems"]["reload"]
-        assert "stream first takes objects that stream second on the same topic" in said
-        assert "neither can let go before the other does" in said
-        assert "`watchrelay retire first`" in said
+        problem = relay.readyz()[1]["problems"]["reload"]
+        assert "stream first takes objects that stream second on the same topic" in problem
+        assert "neither can let go before the other does" in problem
+        assert "`watchrelay retire first`" in problem
         assert edited.await_live("first", "second") == epochs
         edited.edit(entry("first", shop), entry("second", pay), "namespaces")
         edited.await_live("first", "second", "namespaces")

@@ -161,11 +161,11 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             assert relay.metric("watchrelay_missed_changes_total") == 0
             verified = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
             assert verified.code == 0, verified.stdout + verified.stderr
-            said = json.dumps(relay.lines())
+            log = json.dumps(relay.lines())
             assert not [
                 secret
                 for secret in (former, token.read_text(), secured.password, "the next one")
-                if secret in said
+                if secret in log
             ]
             assert relay.stop() == 0
             reader.read()

@@ -114,15 +114,15 @@ async def test_an_error_that_stays_is_shown_with_its_cure_and_retried_until_it_i
             await until(lambda: running.errors("t").get("TopicAuthorizationFailedError", 0) >= 2)
             kafka.clear_request_errors(PRODUCE)
         assert not running.problem
-    said = [
+    logged = [
         record.getMessage()
         for record in caplog.records
         if record.name == "watchrelay.kafka.troubles"
     ]
-    assert said == ["kafka does not accept records", "kafka accepts records again"]
+    assert logged == ["kafka does not accept records", "kafka accepts records again"]
 
 
-async def test_kafka_takes_records_again_is_said_when_all_topics_do(
+async def test_kafka_accepts_records_again_is_logged_when_all_topics_do(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="watchrelay")
@@ -157,9 +157,9 @@ async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until
                 running.sink.deliver(batch("t", 0, "a")._replace(stream="pods")), name="delivery"
             )
             await until(lambda: "records" in waits.troubles)
-            said = waits.as_json()["lastError"]
-            assert isinstance(said, dict)
-            assert "no acknowledgement" in said["message"]
+            error = waits.as_json()["lastError"]
+            assert isinstance(error, dict)
+            assert "no acknowledgement" in error["message"]
             assert idle.as_json()["lastError"] is None
             assert (waits.last_error, waits.waits_for, waits.complete) == (None, "", False), (
                 "readiness is not affected"

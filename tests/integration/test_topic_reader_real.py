@@ -47,7 +47,7 @@ async def test_topics_recreated_while_they_are_read_are_read_again(
 ) -> None:
     """The new log is shorter than the former one, and its epochs are lower: what was held of the
     former one must not stay."""
-    topic, control, said = "k8s.recreated.core.pods", "k8s.recreated.control", list[str]()
+    topic, control, problems = "k8s.recreated.core.pods", "k8s.recreated.control", list[str]()
     await written(kafka_broker, "recreated", *(f"shop/{number}" for number in range(20)), epoch=7)
     changes = deque[Change]()
 
@@ -57,16 +57,19 @@ async def test_topics_recreated_while_they_are_read_are_read_again(
 
     async with (
         asyncio.timeout(60.0),
-        TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader,
+        TopicReader(
+            kafka_broker.bootstrap, control_topic=control, waiting=problems.append
+        ) as reader,
     ):
         await reader.ready()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(follow(reader), name="follow")
             await until(lambda: len(changes) == 20)
             delete(kafka_broker, topic, control)
-            await until(lambda: bool(said))
+            await until(lambda: bool(problems))
             assert (
-                f"topic {topic} of stream pods is described on {control} and not there" in said[0]
+                f"topic {topic} of stream pods is described on {control} and not there"
+                in problems[0]
             )
             assert not reader.proven
             new = await written(kafka_broker, "recreated", "shop/3", "shop/z", epoch=2)
@@ -115,7 +118,7 @@ async def test_a_recreated_log_is_not_proven_before_its_end_is_reached(
             delete(kafka_broker, topic)
             await until(lambda: topic not in kafka_broker.admin.list_topics(timeout=10.0).topics)
             new = await publish(second, 3, 3000)
-            held = {key.decode(): said.value for each in new.held for key, said in each.items()}
+            held = {key.decode(): record.value for each in new.held for key, record in each.items()}
             while state(reader) != held:
                 await reader._step()
                 assert not (reader.proven and reader.problems) or state(reader) == held
@@ -186,21 +189,23 @@ async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_wait
 
 
 async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker) -> None:
-    topic, control, said = "k8s.added.core.pods", "k8s.added.control", list[str]()
+    topic, control, problems = "k8s.added.core.pods", "k8s.added.control", list[str]()
     writer = await written(kafka_broker, "added", "shop/a", "shop/b", "shop/c", epoch=2)
     async with LogAppender(kafka_broker.bootstrap) as appender:
         await appender.send(control, "stream/pods", description(3, topic=topic))
     async with (
         asyncio.timeout(60.0),
-        TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader,
+        TopicReader(
+            kafka_broker.bootstrap, control_topic=control, waiting=problems.append
+        ) as reader,
         asyncio.TaskGroup() as tasks,
     ):
         ready = tasks.create_task(reader.ready(), name="ready")
-        await until(lambda: bool(said))
+        await until(lambda: bool(problems))
         assert (
             f"topic {topic} of stream pods has 2 partitions, the description on {control} "
             "says 3: kafka-topics.sh"
-        ) in said[0]
+        ) in problems[0]
         for added in kafka_broker.admin.create_partitions([NewPartitions(topic, 3)]).values():
             added.result(10)
         await until(lambda: len(reader.partitions()) == 3)

@@ -97,20 +97,24 @@ def _published_again(
     if stale:
         _forgive_what_stands_before_the_claims(reader, epoch)
     await_equal(testbed.cluster, reader, _PATHS)
-    claims = [said for said in reader.of("configmaps", "claim") if said.epoch > epoch]
-    assert {said.raw.partition for said in claims} == {0, 1, 2}
-    assert {said.epoch for said in claims} == {relay.stream("configmaps")["epoch"]}
+    claims = [record for record in reader.of("configmaps", "claim") if record.epoch > epoch]
+    assert {record.raw.partition for record in claims} == {0, 1, 2}
+    assert {record.epoch for record in claims} == {relay.stream("configmaps")["epoch"]}
     if not stale:
-        assert {said.epoch for said in reader.records} == {claims[0].epoch}
-        assert {said.raw.offset for said in claims} == {0}
+        assert {record.epoch for record in reader.records} == {claims[0].epoch}
+        assert {record.raw.offset for record in claims} == {0}
     mine = [
-        said
-        for said in reader.of("configmaps")
-        if said.epoch == claims[0].epoch and said.raw.partition == 0 and said.type != "heartbeat"
+        record
+        for record in reader.of("configmaps")
+        if record.epoch == claims[0].epoch
+        and record.raw.partition == 0
+        and record.type != "heartbeat"
     ]
-    assert [said.type for said in mine[:2]] == ["claim", "begin"]
+    assert [record.type for record in mine[:2]] == ["claim", "begin"]
     assert {
-        said.headers["ce_wrrv"] for said in reader.of("configmaps", "begin") if said.epoch > epoch
+        record.headers["ce_wrrv"]
+        for record in reader.of("configmaps", "begin")
+        if record.epoch > epoch
     } == {"0"}
     assert reader.proven("configmaps"), reader.describe()
     assert reader.plain[testbed.topic("configmaps")] == reader.table("configmaps")
@@ -127,12 +131,14 @@ def _forgive_what_stands_before_the_claims(reader: TopicReader, epoch: int) -> N
     """What the former writer still sent stands there without what went before it."""
     reader.read_until(
         "the claims stand there",
-        lambda: len([1 for said in reader.of("configmaps", "claim") if said.epoch > epoch]) == 3,
+        lambda: (
+            len([1 for record in reader.of("configmaps", "claim") if record.epoch > epoch]) == 3
+        ),
     )
     claims = {
-        f"{said.raw.topic}/{said.raw.partition}": said.raw.offset
-        for said in reader.of("configmaps", "claim")
-        if said.epoch > epoch
+        f"{record.raw.topic}/{record.raw.partition}": record.raw.offset
+        for record in reader.of("configmaps", "claim")
+        if record.epoch > epoch
     }
 
     def before(problem: str) -> bool:
@@ -166,8 +172,8 @@ def test_a_state_topic_deleted_under_the_relay_is_recreated_and_begins_with_a_cl
             testbed.cluster.request("DELETE", f"{path}/c2")
             await_equal(testbed.cluster, reader, _PATHS)
             reader.assert_right("configmaps")
-        assert relay.said("topic was deleted or recreated")[0]["topic"] == topic
-        assert [line["stream"] for line in relay.said("restarting stream")] == ["configmaps"]
+        assert relay.logged("topic was deleted or recreated")[0]["topic"] == topic
+        assert [line["stream"] for line in relay.logged("restarting stream")] == ["configmaps"]
         assert relay.stop() == 0
 
 
@@ -186,12 +192,12 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
             lambda: relay.stream("configmaps").get("waitsFor"),
             deadline_s=_LATE_S,
         )
-        said = relay.stream("configmaps")["waitsFor"]
-        assert f"topic {topic} does not exist and kafka.createTopics is false" in said
+        reason = relay.stream("configmaps")["waitsFor"]
+        assert f"topic {topic} does not exist and kafka.createTopics is false" in reason
         assert (
             f"kafka-topics.sh --bootstrap-server {kafka_broker.bootstrap} --create --topic "
             f"{topic} --partitions 3"
-        ) in said
+        ) in reason
         assert relay.alive
         _make(kafka_broker, topic, partitions=3)
         with testbed.reader(topic) as reader:
@@ -213,16 +219,16 @@ def test_a_state_topic_deleted_and_recreated_by_hand_at_once_is_noticed_and_publ
         _make(kafka_broker, topic, partitions=3)
         wait_until(
             "it is noticed",
-            lambda: relay.said("topic was deleted or recreated"),
+            lambda: relay.logged("topic was deleted or recreated"),
             deadline_s=_LATE_S,
         )
         with testbed.reader(topic) as reader:
             _published_again(testbed, relay, reader, epoch, stale=True)
-        assert "recreated" in relay.said("topic was deleted or recreated")[0]["error"]
+        assert "recreated" in relay.logged("topic was deleted or recreated")[0]["error"]
         assert relay.stop() == 0
 
 
-def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_above_its_epoch(
+def test_the_records_of_a_lost_control_topic_are_written_again_and_every_stream_claims_above_its_epoch(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     with testbed.relay(*_PATHS) as relay, testbed.reader(testbed.topic("configmaps")) as reader:
@@ -231,7 +237,7 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
         _delete(kafka_broker, testbed.control_topic)
         _changes(testbed, path)
         wait_until(
-            "it is restored", lambda: relay.said("control topic restored"), deadline_s=_LATE_S
+            "it is restored", lambda: relay.logged("control topic restored"), deadline_s=_LATE_S
         )
         wait_until(
             "the stream is claimed",
@@ -255,7 +261,7 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
         testbed.cluster.request("DELETE", f"{path}/c2")
         await_equal(testbed.cluster, reader, _PATHS)
         assert relay.stop() == 0
-        lives = [line["then"] for line in relay.said("log read back")]
+        lives = [line["then"] for line in relay.logged("log read back")]
         assert lives == ["FirstSnapshot", "WatchFrom", "WatchFrom"], "the log is believed as before"
         reader.assert_right("configmaps")
 
@@ -336,10 +342,10 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
             _delete(broker, topic)
             with testbed.reader(topic) as reader:
                 wait_until(
-                    "it starts again", lambda: relay.said("restarting stream"), deadline_s=_LATE_S
+                    "it starts again", lambda: relay.logged("restarting stream"), deadline_s=_LATE_S
                 )
                 _published_again(testbed, relay, reader, epoch)
-            assert [line["topic"] for line in relay.said("topic created")].count(topic) == 2, (
+            assert [line["topic"] for line in relay.logged("topic created")].count(topic) == 2, (
                 "not by the relay itself"
             )
             assert relay.stop() == 0

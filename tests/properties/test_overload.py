@@ -185,8 +185,8 @@ class Scenario:
             self.queues.acked(queue, batch, list(range(at, len(log))))
 
     def refuse(self, queue: PartitionQueue) -> None:
-        """Where the same is said twice, a sink would refuse it twice; here such a batch is
-        let through."""
+        """If the same is published twice, a sink would refuse it twice; here such a batch is
+        accepted."""
         items = queue.outstanding.items if queue.outstanding is not None else []
         at = next(
             (at for at, item in enumerate(items) if getattr(item, "verb", "deleted") != "deleted"),
@@ -220,15 +220,19 @@ class Scenario:
     def check(self) -> None:
         for log in self.logs:
             self._check_log(log)
-        said = [record for log in self.logs for record in log if isinstance(record, ObjectRecord)]
-        counted = sum(record.reason != "healed" and not self._follows(record) for record in said)
+        published = [
+            record for log in self.logs for record in log if isinstance(record, ObjectRecord)
+        ]
+        counted = sum(
+            record.reason != "healed" and not self._follows(record) for record in published
+        )
         assert self.pushed == counted + self.skipped
         assert (self.queues.queued_bytes, self.queues.queued_records, self.queues.dirty_keys) == (
             0,
             0,
             0,
         )
-        assert self.queues.object_records == len(said)
+        assert self.queues.object_records == len(published)
 
     def _check_log(self, log: list[ObjectRecord | MarkerRecord]) -> None:
         """Positions have no gap, markers are true, and each key goes its way forwards, its
@@ -284,7 +288,7 @@ class Scenario:
                 and record.verb != "read"
             ):
                 assert int(record.version) > frontier or self._follows(record), (
-                    "a marker claimed what was not said yet"
+                    "a marker claimed what was not published yet"
                 )
 
 

@@ -195,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.reader == self.held()
 
     @invariant()
-    def the_store_holds_what_the_server_said(self) -> None:
+    def the_store_holds_what_the_server_sent(self) -> None:
         if not self.store.listed:
             return
         state: dict[str, tuple[str, Any]] = {}

@@ -50,7 +50,7 @@ def slices(first: int, count: int) -> Iterator[range]:
 
 
 def failure(verdict: Verdict, *, replicas: bool = False) -> str:
-    """What is said of a run that broke a promise: how to play it again, and the first of its
+    """The report of a run that broke a promise: how to play it again, and the first of its
     promises."""
     again = (
         f"seed {verdict.seed}: {len(verdict.broken)} promises broken; play it again: make "

@@ -55,7 +55,7 @@ def watch_over(world: World) -> None:
             world.grown.add(life.number)
             world.broken.append(
                 f"life {life.number}: of {overdue} nothing is held or published, and it waits to "
-                "be said"
+                "be published"
             )
 
 

@@ -157,9 +157,9 @@ class OneEpochReader(Reader):
 
     def passes(self, stored: Stored) -> bool:
         """Whatever is below the highest epoch met anywhere is stale."""
-        assert stored.said is not None
-        self._epoch = max(self._epoch, stored.said.epoch)
-        return stored.said.epoch == self._epoch
+        assert stored.decoded is not None
+        self._epoch = max(self._epoch, stored.decoded.epoch)
+        return stored.decoded.epoch == self._epoch
 
 
 # ---- F3 ------------------------------------------------------------------------------------------
@@ -198,9 +198,9 @@ class DeafWitness(GapReader):
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one, but for newer writers."""
         return [
-            (offset, said)
-            for offset, said in await self._gap_reader.read(partition, start, stop)
-            if said.epoch <= self._life.epoch
+            (offset, decoded)
+            for offset, decoded in await self._gap_reader.read(partition, start, stop)
+            if decoded.epoch <= self._life.epoch
         ]
 
 
@@ -294,9 +294,10 @@ class TableByVersion(Table):
 
     def event_id(self, stored: Stored) -> bytes:
         """Of an object: what of it, and whether it is gone."""
-        said = stored.said
-        if isinstance(said, ObjectRecord) and said.uid:
-            return f"{said.uid}.{said.version}.{said.verb == 'deleted'}.{said.enveloped}".encode()
+        record = stored.decoded
+        if isinstance(record, ObjectRecord) and record.uid:
+            deleted = record.verb == "deleted"
+            return f"{record.uid}.{record.version}.{deleted}.{record.enveloped}".encode()
         return super().event_id(stored)
 
 
@@ -323,7 +324,7 @@ class RerenderingWire(Wire):
             if value is None or entry is None or self.life.spec.format != "cloudevents":
                 records.append(WireRecord(key, value, headers))
                 continue
-            said = {
+            changed = {
                 "ce_wrhash": b"%016x" % entry.hash,
                 "ce_wrrv": entry.resource_version.encode(),
                 "ce_wruid": entry.uid.encode(),
@@ -332,7 +333,7 @@ class RerenderingWire(Wire):
                 WireRecord(
                     key,
                     store.unpack(entry),
-                    tuple((name, said.get(name, held)) for name, held in headers),
+                    tuple((name, changed.get(name, held)) for name, held in headers),
                 )
             )
         (packed,), _ = Packer().pack(
@@ -497,7 +498,9 @@ PLANTS: dict[str, Plant] = {
         "a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)
     ),
     "F6g": Plant(
-        "what came and went stays in the set", _overloaded(GrowingSet), ("it waits to be said",)
+        "what came and went stays in the set",
+        _overloaded(GrowingSet),
+        ("it waits to be published",),
     ),
     "F7": Plant(
         "stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")

@@ -263,7 +263,7 @@ class KeptKeys(DirtyKeys):
 
 
 class KeepsWhatNobodyHolds(StreamQueues):
-    """Sets that only grow until they are said."""
+    """Sets that only grow until they are published."""
 
     def _collapse(self, queue: PartitionQueue) -> None:
         super()._collapse(queue)

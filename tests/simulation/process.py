@@ -100,7 +100,7 @@ class World(Protocol):
     shape: Shape
     lost: set[Loss]
 
-    def note(self, *said: object) -> None:
+    def note(self, *event: object) -> None:
         """Put into the trace."""
         ...
 
@@ -192,7 +192,7 @@ class Reader(LogReader):
         world = self._world
         if (
             not world.weather.misread
-            or isinstance(stored.said, MarkerRecord)
+            or isinstance(stored.decoded, MarkerRecord)
             or world.rng.random() >= world.weather.misread
         ):
             return False
@@ -438,6 +438,11 @@ class Life:
             for partition in range(self.spec.partitions)
         ]
         return max(
-            (each.said.epoch for log in logs for each in log.records if each.said is not None),
+            (
+                each.decoded.epoch
+                for log in logs
+                for each in log.records
+                if each.decoded is not None
+            ),
             default=0,
         )

@@ -278,7 +278,7 @@ class Run:
                 each.key for each in self.broker.log(place).read(offset, offset + len(batch.keys))
             ]
             if keys != batch.keys:
-                self.broken.append(f"{name} is said to be at {offset}, where {keys} are")
+                self.broken.append(f"{name} is reported at {offset}, where {keys} are")
         if any(each.code is None and not each.over for each in self.batches[place][: batch.number]):
             self.broken.append(f"{name} is answered before an older one")
 

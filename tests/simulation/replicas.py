@@ -413,7 +413,7 @@ class ReadsNoRest(Runner):
 PLANTS = {
     "stale assignment": Plant(SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
     "no doubt": Plant(SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
-    "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "said again"),
+    "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "published again"),
     "no release": Plant(MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
 }
 
@@ -486,23 +486,23 @@ class ReplicaWorld(World):
 
     def _once(self, record: Stored) -> None:
         """A commit of unknown outcome may put the same records into the log twice."""
-        if record.said is None or self.rules.delivery == "idempotent":
+        if record.decoded is None or self.rules.delivery == "idempotent":
             super()._once(record)
             return
-        position = (record.partition, record.said.epoch, record.said.sequence)
+        position = (record.partition, record.decoded.epoch, record.decoded.sequence)
         content = (record.key, record.value, record.headers)
         if self._contents.setdefault(position, content) != content:
             self.broken.append(f"p{record.partition}@{record.offset} is another {position}")
 
     def _owner_after_owner(self, record: Stored) -> None:
         """What docs/guarantees.md says of transactions."""
-        said, newest = record.said, self._newest[record.partition]
-        if said is not None and said.epoch < newest:
+        decoded, newest = record.decoded, self._newest[record.partition]
+        if decoded is not None and decoded.epoch < newest:
             self.broken.append(
-                f"p{record.partition}@{record.offset} is of epoch {said.epoch}, behind {newest}"
+                f"p{record.partition}@{record.offset} is of epoch {decoded.epoch}, behind {newest}"
             )
-        elif said is not None:
-            self._newest[record.partition] = said.epoch
+        elif decoded is not None:
+            self._newest[record.partition] = decoded.epoch
 
     async def play(self) -> None:
         for name in self.plan.names:

@@ -128,9 +128,9 @@ class World:
 
     # ---- the trace -------------------------------------------------------------------------------
 
-    def note(self, *said: object) -> None:
+    def note(self, *event: object) -> None:
         """Put into the trace."""
-        self.trace.append((round(asyncio.get_running_loop().time(), 6), *said))
+        self.trace.append((round(asyncio.get_running_loop().time(), 6), *event))
 
     def _landed(self, place: TopicPartition, records: list[Stored]) -> None:
         self.trace.append(records)
@@ -138,13 +138,13 @@ class World:
             for each in records:
                 self._once(each)
                 self.histories[place.partition].take(each)
-                if not each.heeded and isinstance(each.said, ObjectRecord):
+                if not each.heeded and isinstance(each.decoded, ObjectRecord):
                     self.stale += 1
 
     def _once(self, record: Stored) -> None:
         """Within one life no record is in the log twice."""
-        if record.said is not None:
-            position = (record.partition, record.said.epoch, record.said.sequence)
+        if record.decoded is not None:
+            position = (record.partition, record.decoded.epoch, record.decoded.sequence)
             if position in self._positions:
                 self.broken.append(
                     f"p{record.partition}@{record.offset} is there twice: {position}"
@@ -247,11 +247,11 @@ class World:
             if lost:
                 self.note("lost", place.partition, *sorted(lost))
                 self.lost |= lost
-            for said in buried:
+            for record in buried:
                 # no writer can know of it any more, and a watch from the frontier shows what was
                 # before
-                if int(said.version) > frontier:
-                    self.histories[place.partition].forget(said.key)
+                if int(record.version) > frontier:
+                    self.histories[place.partition].forget(record.key)
 
     def doubted(self) -> None:
         """A writer does not believe the log."""
@@ -275,7 +275,7 @@ class World:
             return "doubted before"
         for partition in range(self.shape.partitions):
             records = self.broker.log(TopicPartition(TOPIC, partition)).records
-            if any(isinstance(each.said, ObjectRecord) for each in records) and not any(
+            if any(isinstance(each.decoded, ObjectRecord) for each in records) and not any(
                 map(proves, records)
             ):
                 return "no marker"

@@ -417,8 +417,8 @@ async def _snapshot(outputs: Outputs, process: _Process) -> None:
 
 
 def _errors(outputs: Outputs, selection: Selection) -> None:
-    """What is said of answers that hold Secrets and are not what was asked for: of any type and
-    code, whole, cut or out of place."""
+    """The errors for answers that hold Secrets and are not what was requested: of any type and
+    code, whole, truncated or out of place."""
     body = b'{"kind":"SecretList","items":[%b]}' % b",".join(secrets(1))
     unlike_json = (
         *(
@@ -437,16 +437,20 @@ def _errors(outputs: Outputs, selection: Selection) -> None:
         ),
     )
     for message in _QUOTING:
-        said = json.dumps({"kind": "Status", "code": 500, "message": message}).encode()
+        answer = json.dumps({"kind": "Status", "code": 500, "message": message}).encode()
         outputs.add(
             "errors",
             repr(
                 from_response(
-                    500, {"Content-Type": "application/json"}, said, what="list secrets", wall_ms=0
+                    500,
+                    {"Content-Type": "application/json"},
+                    answer,
+                    what="list secrets",
+                    wall_ms=0,
                 )
             ),
         )
-        outputs.add("errors", repr(from_stream(said)))
+        outputs.add("errors", repr(from_stream(answer)))
     for data in (
         body,
         b" \n" + body,
@@ -528,15 +532,15 @@ def _add_statuses(outputs: Outputs, process: _Process) -> None:
         for each in range(PARTITIONS)
     ]
     for partition, offset, record in process.written():
-        said = decode(record.key, record.value, record.headers)
-        seen = TailRecord(process.spec.topic, partition, offset, said)
+        decoded = decode(record.key, record.value, record.headers)
+        seen = TailRecord(process.spec.topic, partition, offset, decoded)
         outputs.add(
             "tail",
             as_text(seen, coloured=False) + as_json(seen) + yaml_printer()(seen) + as_name(seen),
         )
-        audits[partition].take(offset, offset - 1, said, record.headers)
+        audits[partition].take(offset, offset - 1, decoded, record.headers)
         audits[partition].add(
-            AuditProblem("hash", offset, str(record.key), "said to see how it is shown")
+            AuditProblem("hash", offset, str(record.key), "added to see how it is shown")
         )
     outputs.add("verify", _rows(audits, "text") + _rows(audits, "json"))
 

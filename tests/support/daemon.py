@@ -65,7 +65,7 @@ def relay_config(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command that ended said."""
+    """The output of a command that ended."""
 
     code: int
     stdout: str
@@ -244,11 +244,11 @@ class Daemon:
 
     @property
     def log_bytes(self) -> int:
-        """How much it has said so far, over all its lives: for `lines`."""
+        """The size of its log so far, over all its lives: for `lines`."""
         return self._log.stat().st_size if self._log.exists() else 0
 
     def lines(self, *, since: int = 0) -> list[dict[str, Any]]:
-        """All it said (behind the first `since` bytes), decoded; a line that is not one JSON object
+        """Its log (behind the first `since` bytes), decoded; a line that is not one JSON object
         (a traceback, a stray print) is an AssertionError.
         """
         text = ""
@@ -263,7 +263,7 @@ class Daemon:
             lines.append(json.loads(line))
         return lines
 
-    def said(self, *words: str) -> list[dict[str, Any]]:
+    def logged(self, *words: str) -> list[dict[str, Any]]:
         """The log lines that hold all these words, anywhere."""
         return [
             line
@@ -311,5 +311,5 @@ class Daemon:
 
 def assert_verified(relay: Daemon) -> None:
     """The program itself finds the relay's topics whole, and equal to what the API server lists."""
-    said = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
-    assert said.code == 0, said.stdout + said.stderr
+    verified = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
+    assert verified.code == 0, verified.stdout + verified.stderr

@@ -23,7 +23,7 @@ _PRODUCE = 0
 
 
 class ProduceProxy:
-    """`fate` is asked for each produce request; `seen` counts what it said."""
+    """`fate` is called for each produce request; `seen` counts its answers."""
 
     def __init__(self) -> None:
         self.port = free_port()

@@ -141,9 +141,9 @@ def _java(jars: Path, source: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def _compared(said: str, rows: Rows) -> str:
+def _compared(printed: str, rows: Rows) -> str:
     """What differs, in words; "" when nothing does."""
-    found: Rows = json.loads(said.splitlines()[-1])
+    found: Rows = json.loads(printed.splitlines()[-1])
     differ = sorted(key for key in found.keys() | rows.keys() if found.get(key) != rows.get(key))
     return (
         (

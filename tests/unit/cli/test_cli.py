@@ -1,4 +1,4 @@
-"""The command line: what is said where, and every exit code."""
+"""The command line: what is printed where, and every exit code."""
 
 from __future__ import annotations
 
@@ -506,6 +506,6 @@ def test_another_version_of_a_built_in_resource_is_no_unknown_name(
 
 def test_the_manifests_say_which_namespaces_they_need(config: Path, capsys: Captured) -> None:
     assert cli.main(["rbac", "-c", "w.yaml"]) == 0
-    said = capsys.readouterr().out
-    assert "# These namespaces must exist before: watchrelay, shop" in said
-    assert "kubectl create namespace shop" in said
+    printed = capsys.readouterr().out
+    assert "# These namespaces must exist before: watchrelay, shop" in printed
+    assert "kubectl create namespace shop" in printed

@@ -101,7 +101,7 @@ def test_a_missing_file_a_directory_and_no_file_at_all_have_different_messages(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to("..data/gone")
-    for config, environ, said in (
+    for config, environ, problem in (
         ("nope.yaml", {}, "nope.yaml: there is no such file (named by -c)"),
         (
             None,
@@ -122,7 +122,7 @@ def test_a_missing_file_a_directory_and_no_file_at_all_have_different_messages(
     ):
         with pytest.raises(ConfigError) as caught:
             load_settings(config, environ=environ)
-        assert str(caught.value) == said
+        assert str(caught.value) == problem
 
 
 def test_a_pipe_that_nobody_writes_to_is_no_reason_to_hang(tmp_path: Path) -> None:

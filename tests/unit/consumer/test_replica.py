@@ -19,7 +19,7 @@ from watchrelay.contract.wire import MarkerKind, Position, Verb
 
 
 class Writer:
-    """Says records of one epoch, with the count and digest of what it said."""
+    """Writes records of one epoch, with the count and digest of what it wrote."""
 
     def __init__(self, epoch: int = 1, held: dict[bytes, bytes] | None = None) -> None:
         self.epoch, self.sequence, self.held = epoch, 0, dict(held or {})
@@ -49,10 +49,12 @@ class Writer:
     def mark(self, kind: MarkerKind, **more: Any) -> MarkerRecord:
         self.sequence += 1
         digest = sum(content_hash(key, value) for key, value in self.held.items()) % 2**64
-        said: dict[str, Any] = (
+        fields: dict[str, Any] = (
             {"frontier": "9", "count": len(self.held), "digest": digest} if kind != "claim" else {}
         )
-        return MarkerRecord("pods", self.epoch, self.sequence, kind, 0, "", "c", 1, **(said | more))
+        return MarkerRecord(
+            "pods", self.epoch, self.sequence, kind, 0, "", "c", 1, **(fields | more)
+        )
 
 
 def shown(replica: Replica) -> dict[bytes, bytes]:

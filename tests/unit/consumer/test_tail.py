@@ -43,8 +43,8 @@ def holding(value: bytes) -> TailRecord:
     return replace(seen, record=msgspec.structs.replace(seen.record, value=value))
 
 
-def marker_seen(said: Marker) -> TailRecord:
-    return TailRecord("k8s.test.core.pods", 1, 100, decode(*ENCODER.marker(1, 8, AT_MS, said)))
+def marker_seen(marker: Marker) -> TailRecord:
+    return TailRecord("k8s.test.core.pods", 1, 100, decode(*ENCODER.marker(1, 8, AT_MS, marker)))
 
 
 def test_json_of_an_object_has_exactly_the_keys_of_the_contract() -> None:

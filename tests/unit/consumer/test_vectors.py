@@ -38,16 +38,16 @@ def test_every_reader_that_lost_nothing_ends_proven_and_every_loss_is_noticed() 
             or vector["name"] == "bootstrap-without-heartbeat"
         ), path.stem
         lost = any(partition["lost"] for partition in vector["partitions"])
-        said = {
+        verdicts_seen = {
             verdict.split()[0]
             for verdicts in vector["expect"]["verdicts"]
             for _, _, verdict, _ in verdicts
         }
-        assert not lost or "read" in said, path.stem
+        assert not lost or "read" in verdicts_seen, path.stem
 
 
 def test_the_vectors_between_them_give_every_verdict() -> None:
-    said = {
+    verdicts_seen = {
         " ".join(word for word in verdict.split() if not word.isdigit())
         for path in FILES
         for verdicts in json.loads(path.read_text(encoding="utf-8"))["expect"]["verdicts"]
@@ -64,4 +64,4 @@ def test_the_vectors_between_them_give_every_verdict() -> None:
         "unproven",
         "replaced, changes",
     }
-    assert said == words | {"read again from", "read again from the start"}
+    assert verdicts_seen == words | {"read again from", "read again from the start"}

@@ -23,26 +23,26 @@ from watchrelay.daemon.reload import describe
 from watchrelay.observe.metrics import Metrics
 
 
-async def assert_waits(relay: Any, stream: str, *, problem: str, said: str) -> None:
+async def assert_waits(relay: Any, stream: str, *, problem: str, error: str) -> None:
     """The stream's row is there and waiting; the probes say so."""
     await until(
         "the trouble is known",
         lambda: (
             problem in relay.daemon.statuses.problems
-            and said in (relay.row(stream).last_error or "")
+            and error in (relay.row(stream).last_error or "")
         ),
     )
     await until("the next attempt is known", lambda: relay.row(stream).next_attempt_ms)
     assert relay.row(stream).state == "waiting"
     status, body = await relay.get("/readyz")
     assert (status, body["ready"]) == (503, False)
-    assert said in body["problems"][problem]
-    assert said in body["streams"][stream]["reason"]
+    assert error in body["problems"][problem]
+    assert error in body["streams"][stream]["reason"]
     assert (await relay.get("/livez"))[0] == 200
     # null while an attempt is out
     rows = await relay.get_until("/api/streams", lambda rows: rows[0]["nextAttempt"] is not None)
     assert [(row["stream"], row["state"]) for row in rows] == [(stream, "waiting")]
-    assert said in rows[0]["lastError"]["message"]
+    assert error in rows[0]["lastError"]["message"]
 
 
 # ---- what is missing at start --------------------------------------------------------------------
@@ -54,7 +54,7 @@ async def test_with_kafka_away_at_start_the_stream_waits_and_begins_when_it_come
     world.make_topic("core.pods")
     world.kafka.broker_down()
     async with running(world.settings("pods")) as relay:
-        await assert_waits(relay, "pods", problem="kafka", said=world.kafka.bootstrap)
+        await assert_waits(relay, "pods", problem="kafka", error=world.kafka.bootstrap)
         world.kafka.broker_up()
         await relay.ready()
         assert relay.daemon.statuses.problems == {}
@@ -68,7 +68,7 @@ async def test_with_the_api_server_away_at_start_the_stream_waits_and_begins_whe
     world.make_topic("core.pods")
     await world.cluster.stop()
     async with running(world.settings("pods")) as relay:
-        await assert_waits(relay, "pods", problem="kubernetes", said=f"127.0.0.1:{world.port}")
+        await assert_waits(relay, "pods", problem="kubernetes", error=f"127.0.0.1:{world.port}")
         await world.cluster.start(port=world.port)
         await relay.ready()
         assert relay.daemon.statuses.problems == {}

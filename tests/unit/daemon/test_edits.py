@@ -201,22 +201,22 @@ async def test_an_edit_that_gives_a_running_stream_another_shape_is_objected_to(
 ) -> None:
     async with running(stage.settings("pods")) as relay:
         await live(relay, "pods")
-        ((index, said, _),) = relay.daemon.objections(
+        ((index, message, _),) = relay.daemon.objections(
             stage.settings("configmaps", {"resource": "pods", "partitions": 3})
         )
         assert index == 1
         assert (
             "has partitions 1, the config asks for 3: keep `partitions: 1`, or give the "
             "stream another topic"
-        ) in said
+        ) in message
         shared = stage.settings("pods", {"resource": "configmaps", "topic": "k8s.test.core.pods"})
-        ((index, said, _),) = relay.daemon.objections(shared)
-        assert (index, "key format 'plain'" in said) == (0, True)
+        ((index, message, _),) = relay.daemon.objections(shared)
+        assert (index, "key format 'plain'" in message) == (0, True)
         unserved = stage.settings(
             "pods", {"resource": f"widgets.{GROUP}", "topic": "k8s.test.core.pods"}
         )
-        ((index, said, _),) = relay.daemon.objections(unserved)
-        assert (index, "key format 'plain'" in said) == (0, True), (
+        ((index, message, _),) = relay.daemon.objections(unserved)
+        assert (index, "key format 'plain'" in message) == (0, True), (
             "though it would make a difference only later"
         )
         assert (

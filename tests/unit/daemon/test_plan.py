@@ -210,9 +210,9 @@ def test_what_a_stream_waits_for_at_a_start_is_reported_with_what_can_be_done(
         spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())
     }
     plans = [at(name, *wanted) for name, wanted in after.items()]
-    said = topic_conflict(plans[0], plans, described)
-    assert words in said
-    assert bool(said) == bool(words)
+    conflict = topic_conflict(plans[0], plans, described)
+    assert words in conflict
+    assert bool(conflict) == bool(words)
 
 
 def test_streams_of_one_topic_have_one_form_of_keys() -> None:

@@ -284,7 +284,7 @@ async def test_a_stream_whose_right_to_read_is_granted_goes_on_and_waits_for_it_
         )
 
 
-async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(
+async def test_what_a_repair_could_not_read_is_reported_until_it_has_read_it(
     kafka: EmbeddedKafka,
 ) -> None:
     topic, status = spec_of().topic, StreamStatus("pods")

@@ -203,9 +203,9 @@ def test_what_cannot_exist_waits_for_a_person_and_keeps_nothing_from_being_ready
             tmp_path, *impossible, {"resource": "nodes", "namespaces": ["shop"]}
         ) as rig:
             await until("discovery answered", lambda: rig.daemon.readiness.started)
-            for entry, said in {**impossible, "nodes@shop": "cluster-scoped"}.items():
+            for entry, reason in {**impossible, "nodes@shop": "cluster-scoped"}.items():
                 assert rig.rows[entry].state == "waiting"
-                assert said in rig.rows[entry].waits_for
+                assert reason in rig.rows[entry].waits_for
                 assert rig.rows[entry].as_json()["nextAttempt"], "when discovery is asked next"
             assert rig.daemon.readiness.check()[0]
 

@@ -61,14 +61,14 @@ def test_a_period_under_twice_the_interval_is_refused_with_setting_value_and_com
 ) -> None:
     with pytest.raises(TopicRefused) as caught:
         verdict(other=(setting, "7199999"))
-    said = str(caught.value)
-    assert f"{setting} is 7199999" in said
-    assert "at least 7200000, twice the snapshot interval of 3600 s" in said
+    message = str(caught.value)
+    assert f"{setting} is 7199999" in message
+    assert "at least 7200000, twice the snapshot interval of 3600 s" in message
     mend = (
         f"--alter --entity-type topics --entity-name {HOUR.name} --add-config "
         f"{setting}={HOUR.configs()[setting]}"
     )
-    assert said.endswith(f"kafka-configs.sh --bootstrap-server kafka-0:9092 {mend}")
+    assert message.endswith(f"kafka-configs.sh --bootstrap-server kafka-0:9092 {mend}")
 
 
 def test_a_period_counts_only_where_its_cleanup_is_on() -> None:

@@ -556,7 +556,7 @@ async def test_a_certificate_that_verifies_once_the_ca_is_read_again_costs_no_er
             assert len((await client.list_page(PODS, ListQuery(), stream=STREAM)).objects) == 1
 
 
-async def test_plain_http_behind_an_https_url_is_said_in_words() -> None:
+async def test_plain_http_behind_an_https_url_is_reported_in_words() -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")

@@ -15,8 +15,8 @@ def pictured(statuses: StatusRegistry) -> LiveStatus:
     )
 
 
-def event(said: bytes) -> tuple[str, Any]:
-    kind, data = said.decode().strip().split("\n")
+def event(raw: bytes) -> tuple[str, Any]:
+    kind, data = raw.decode().strip().split("\n")
     return kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
@@ -103,7 +103,7 @@ async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
     assert picture.full
     await anext(viewers[0])
     picture.end()
-    assert [said async for said in viewers[0]] == []
+    assert [sent async for sent in viewers[0]] == []
     for viewer in viewers:
         await viewer.aclose()
     assert picture.viewers == 0

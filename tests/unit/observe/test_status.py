@@ -69,7 +69,7 @@ def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged(
     )
 
 
-def test_what_is_said_of_a_log_that_cannot_be_read_is_over_once_it_was() -> None:
+def test_the_problem_of_an_unreadable_log_is_over_once_it_was_read() -> None:
     status = StreamStatus("pods")
     status.failed("log", "grant READ", next_attempt_ms=1, operator=True)
     assert (status.waits_for, status.last_error, status.next_attempt_ms) == (
@@ -113,7 +113,7 @@ def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgem
     assert (status.waiting_since_ms(), status.queued_records, status.lag_ms) == (0, 0, 4.0)
 
 
-def test_a_problem_keeps_the_moment_at_which_it_was_first_said() -> None:
+def test_a_problem_keeps_the_moment_at_which_it_was_first_reported() -> None:
     statuses = StatusRegistry()
     statuses.problems["kafka"] = "away for 1 s"
     statuses.problems.since_ms["kafka"] -= 5_000

@@ -226,7 +226,7 @@ def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
     (recovery,) = folded(log)
     assert decide([recovery], config=OURS, from_start=()) == WatchFrom("2")
     assert recovery.entries[b"k"].resource_version == "2", (
-        "the change at 3 is newer, and will be said"
+        "the change at 3 is newer, and will be published"
     )
 
 
@@ -343,7 +343,7 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
             *Log(1).say("x", 1, sequence=4).say("a", 5, sequence=5).records,
         ]
     )
-    assert not recovery.stale, "said again behind it already"
+    assert not recovery.stale, "published again behind it already"
 
 
 def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
@@ -390,7 +390,7 @@ def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_our
     assert folded(log)[0].highest_epoch == 1
 
 
-def test_objects_said_since_the_last_snapshot_are_counted() -> None:
+def test_objects_published_since_the_last_snapshot_are_counted() -> None:
     log = (
         Log()
         .claim(1)

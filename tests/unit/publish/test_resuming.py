@@ -46,7 +46,9 @@ def log(world: World, partition: int) -> Log:
 
 def records(world: World, partition: int, since: int = 0) -> list[Decoded]:
     return [
-        each.said for each in log(world, partition).read(since, 1 << 60) if each.said is not None
+        each.decoded
+        for each in log(world, partition).read(since, 1 << 60)
+        if each.decoded is not None
     ]
 
 
@@ -69,7 +71,7 @@ def check(world: World, *, restored: bool = False) -> None:
     assert [
         line
         for line in world.judge()
-        if not (restored and line.endswith(("was said before", "is said again")))
+        if not (restored and line.endswith(("was published before", "is published again")))
     ] == []
 
 
@@ -204,9 +206,9 @@ def test_a_log_that_lost_a_record_is_not_accepted_and_published_again_within_a_s
         async with running(world) as second:
             await settled(second)
             assert second.decision == "FirstSnapshot"
-        said = appended(world, at)
-        assert {each.verb for each in said if each.reason == "snapshot"} <= {"read", "added"}
-        assert ("deleted", "resume") in {(each.verb, each.reason) for each in said}
+        published = appended(world, at)
+        assert {each.verb for each in published if each.reason == "snapshot"} <= {"read", "added"}
+        assert ("deleted", "resume") in {(each.verb, each.reason) for each in published}
         check(world)
         begins = [
             each
@@ -335,11 +337,11 @@ def test_what_is_stale_before_a_begin_is_healed_before_its_end() -> None:
             life.relay.request_snapshot("asked")
             log(world, partition).append(asyncio.get_running_loop().time(), stale)
             await until(lambda: bool((life.control.index("pods") or {}).get("requests")))
-        said = [
+        published = [
             each.reason if isinstance(each, ObjectRecord) else each.kind
             for each in records(world, partition)
         ]
-        assert "healed" in said[: len(said) - said[::-1].index("end")]
+        assert "healed" in published[: len(published) - published[::-1].index("end")]
         check(world)
 
     run_virtually(body())

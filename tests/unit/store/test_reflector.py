@@ -218,7 +218,7 @@ async def compared(stream: Stream) -> None:
     await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "20", since="10")
 
 
-async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_said_once(
+async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_published_once(
     stream: Stream,
 ) -> None:
     await compared(stream)
@@ -274,7 +274,7 @@ async def test_a_comparing_list_that_finds_nothing_counts_nothing(stream: Stream
     assert (stream.pushed(), stream.count("missed_changes_total")) == ([], 0)
 
 
-async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_said_again(
+async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_published_again(
     stream: Stream,
 ) -> None:
     await compared(stream)

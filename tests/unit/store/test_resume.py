@@ -64,7 +64,7 @@ def test_what_was_published_is_held_byte_for_byte() -> None:
     assert store.unpack(entry) == store.unpack(store.get(key) or entry)
 
 
-def test_a_replay_says_nothing_and_what_is_newer_is_said() -> None:
+def test_a_replay_publishes_nothing_and_what_is_newer_is_published() -> None:
     store = resumed(("a", 5), ("c", 3), skip={"dead": 9}, newest=9)
     replay = [
         frame("a", 4, body=9),
@@ -150,7 +150,7 @@ def test_after_the_list_the_log_is_forgotten() -> None:
     assert in_short(store.apply([frame("a", 61)]).changes) == [("added", "n/a", "61")]
 
 
-def test_an_object_whose_version_went_back_is_said_and_followed_from_there() -> None:
+def test_an_object_whose_version_went_back_is_published_and_followed_from_there() -> None:
     store = resumed(("a", 500), newest=500)
     store.begin_list()
     store.stage([frame("a", 200)])

@@ -143,11 +143,11 @@ def test_files_that_hold_no_certificates_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "said"),
+    ("mechanism", "expected"),
     [("OAUTHBEARER", "needs tokenFile or tokenCommand"), ("AWS_MSK_IAM", "awsRegion")],
 )
-async def test_tokens_need_a_source(mechanism: Mechanism, said: str) -> None:
-    with pytest.raises(SinkUnavailable, match=said):
+async def test_tokens_need_a_source(mechanism: Mechanism, expected: str) -> None:
+    with pytest.raises(SinkUnavailable, match=expected):
         KafkaConnection(
             bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism=mechanism
         ).arguments()
@@ -183,7 +183,7 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "cure"),
+    ("message", "cure"),
     [
         (
             "certificate verify failed: unable to get local issuer certificate",
@@ -217,11 +217,11 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
         ("something new", "something new"),
     ],
 )
-def test_why_the_newest_connection_failed_is_reported_with_a_cure(said: str, cure: str) -> None:
+def test_why_the_newest_connection_failed_is_reported_with_a_cure(message: str, cure: str) -> None:
     error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
-        OSError(said),
+        OSError(message),
     )
     assert str(error).startswith("kafka at kafka-0:9092,kafka-1:9092 is not usable: ")
     assert cure in str(error)
@@ -263,7 +263,7 @@ def test_an_error_that_does_not_end_a_connection_is_reported_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "person"),
+    ("message", "person"),
     [
         ("[Error 58] SaslAuthenticationFailed", True),
         ("certificate verify failed: unable to get local issuer certificate", True),
@@ -272,18 +272,18 @@ def test_an_error_that_does_not_end_a_connection_is_reported_itself() -> None:
     ],
 )
 def test_what_requires_operator_action_is_distinguished_from_an_unreachable_broker(
-    said: str, person: bool
+    message: str, person: bool
 ) -> None:
     error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
-        OSError(said),
+        OSError(message),
     )
     assert isinstance(error, SinkMisconfigured) is person
 
 
 @pytest.mark.parametrize(
-    ("said", "right"),
+    ("message", "right"),
     [
         ("Not authorized to read from topic k8s.c.pods", True),
         ("[Error 29] TopicAuthorizationFailedError: k8s.c.pods", True),
@@ -291,11 +291,11 @@ def test_what_requires_operator_action_is_distinguished_from_an_unreachable_brok
         ("[Error 58] SaslAuthenticationFailed", False),
     ],
 )
-def test_a_missing_right_is_distinguished_from_wrong_credentials(said: str, right: bool) -> None:
+def test_a_missing_right_is_distinguished_from_wrong_credentials(message: str, right: bool) -> None:
     error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
-        OSError(said),
+        OSError(message),
     )
     assert isinstance(error, SinkForbidden) is right
 
@@ -312,7 +312,7 @@ def test_a_silence_is_not_explained_by_an_earlier_failure_of_a_connection() -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (None, "it is a pipe without a writer"),
         ("/dev/zero", "it holds more than 64 KiB, which no secret has"),
@@ -320,7 +320,7 @@ def test_a_silence_is_not_explained_by_an_earlier_failure_of_a_connection() -> N
     ],
 )
 async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_for_nor_shown(
-    content: bytes | str | None, said: str, tmp_path: Path
+    content: bytes | str | None, expected: str, tmp_path: Path
 ) -> None:
     """Everything else of the daemon stands still while a password is read."""
     file = tmp_path / "secret"
@@ -338,7 +338,7 @@ async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_fo
         password_file=str(file),
     )
     with pytest.raises(
-        SinkMisconfigured, match=f"kafka.security.passwordFile {file} cannot be read: .*{said}"
+        SinkMisconfigured, match=f"kafka.security.passwordFile {file} cannot be read: .*{expected}"
     ) as refused:
         plain.arguments()
     assert refused.value.__cause__ is None, "it holds the bytes that could not be read"

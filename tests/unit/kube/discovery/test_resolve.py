@@ -276,7 +276,7 @@ def test_T77_a_removed_version_is_distinguished_from_a_served_one() -> None:
     "body",
     [b"", b"[]", b"<html>", b'{"items":5}', b'{"items":[{"versions":[{"resources":[{}]}]}]}'],
 )
-def test_a_body_that_is_no_discovery_is_said_to_be_none(body: bytes) -> None:
+def test_a_body_that_is_no_discovery_is_reported_as_such(body: bytes) -> None:
     with pytest.raises(NotDiscovery):
         parse_aggregated(body)
 
