@@ -209,7 +209,7 @@ public final class Reader {
         parser.skipChildren();
         if (wanted) {
           if (token == JsonToken.VALUE_STRING) {
-            parser.getText(); // strings are read lazily: only now the parser stands behind it
+            parser.getText(); // strings are read lazily: only now the parser is behind it
           }
           int to = (int) parser.currentLocation().getByteOffset();
           return token == JsonToken.VALUE_NULL ? null : Arrays.copyOfRange(json, from, to);
@@ -278,7 +278,7 @@ public final class Reader {
       return held.size() == marker.count && digest == marker.digest;
     }
 
-    /** Judge from here on, if this marker stands behind the end of the snapshot started in, which may have been compacted away. */
+    /** Judge from here on, if this marker is behind the end of the snapshot started in, which may have been compacted away. */
     void reached(Decoded marker) {
       boolean named = marker.kind == Kind.HEARTBEAT && marker.snapshotOffset != null;
       if (marker.kind == Kind.END || (named && (marker.snapshot.equals(startedIn) || later(marker.snapshot, startedIn)))) {
@@ -516,7 +516,7 @@ public final class Reader {
       return proven;
     }
 
-    /** Whether each topic has the partitions that the markers of its streams speak of: what stands in the others is not seen here. */
+    /** Whether each topic has the partitions that the markers of its streams speak of: records in others are not seen here. */
     private static boolean whole(Map<TopicPartition, StreamReplicas> all) {
       Set<String> lacking = new TreeSet<>();
       for (Map.Entry<TopicPartition, StreamReplicas> entry : all.entrySet()) {

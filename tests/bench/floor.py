@@ -135,7 +135,7 @@ class _Floor:
                 batch, self._topic, partition=partition
             )
 
-    async def flush_for_ever(self) -> None:
+    async def flush_forever(self) -> None:
         """Send every few milliseconds."""
         while True:
             await asyncio.sleep(_FLUSH_EVERY_S)
@@ -183,7 +183,7 @@ async def _run(port: int, bootstrap: str, topic: str, partitions: int) -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
-        tasks.create_task(floor.flush_for_ever())
+        tasks.create_task(floor.flush_forever())
         async with session.get(url, params={"watch": "1", "resourceVersion": version}) as watch:
             print("watching", flush=True)
             while chunk := await watch.content.readany():

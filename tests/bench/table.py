@@ -26,7 +26,7 @@ class Row:
 
     `value` is None where `missing` says why; `span` is the least and the most of several
     runs; `goal` is a bound, the least that is wanted if `at_least` and else the most; `headline`:
-    it stands in the table of goals.
+    it is in the table of goals.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""Every config that stands in the tests, the docs, the examples and deploy/: proof that the chart
+"""Every config in the tests, the docs, the examples and deploy/: proof that the chart
 grants for it what `watchrelay rbac` prints.
 
 Entries are found by how they look, file by file; `test_chart_rights.py` has the cases that are

@@ -124,7 +124,7 @@ RUNBOOKS_SAY = {"kubectl": "pod/watchrelay-", "kubectl auth can-i watch pods": "
 """What the commands of the runbooks answer once the page's release is installed, by their first
 words."""
 INSTALLED = {"NAMESPACE": "watchrelay", "NAME": "watchrelay", "RESOURCE": "pods", "WHERE": "shop"}
-"""What stands for the capitals in the commands of the runbooks."""
+"""The values of the placeholders in the commands of the runbooks."""
 NO_KUBELET = ("logs", "describe")
 """They ask a node, and there is none here."""
 

@@ -113,7 +113,7 @@ def printed_by(block: Block, output: str) -> list[str]:
 
 
 def pattern(block_text: str) -> re.Pattern[str]:
-    """What a block of the verb `prints` stands for."""
+    """The output that a block of the verb `prints` matches."""
     lines: list[str] = []
     for line in block_text.splitlines():
         lines.append(

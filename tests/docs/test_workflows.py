@@ -52,7 +52,7 @@ def test_what_is_promised_to_be_released_has_a_job_that_makes_and_signs_it() -> 
     assert tested["steps"][-1]["run"] == ".ci/run"
 
 
-def test_rights_are_read_unless_a_job_names_more_and_no_job_runs_for_ever(
+def test_rights_are_read_unless_a_job_names_more_and_no_job_runs_forever(
     workflow: dict[Any, Any],
 ) -> None:
     assert workflow["permissions"] == {"contents": "read"}

@@ -1,4 +1,4 @@
-"""What stands between a synthetic API server and its clients, and answers in its place, oddly, as a
+"""A proxy between a synthetic API server and its clients, and answers in its place, oddly, as a
 seed says."""
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OddSource:
 
     @property
     def plural(self) -> str:
-        """As it stands in paths."""
+        """As in paths."""
         return self.source.resource.plural
 
     def sane(self) -> None:

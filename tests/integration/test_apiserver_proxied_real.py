@@ -102,7 +102,7 @@ def watching(relay: Daemon, count: int) -> bool:
     return [row["state"] for row in relay.api_streams().values()] == ["watching"] * count
 
 
-def test_T17_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_nothing_is_lost(
+def test_T17_watches_that_end_at_once_are_requested_less_and_less_often_and_nothing_is_lost(
     testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy
 ) -> None:
     ends: tuple[WatchEnd, ...] = ("head, reset", "head, end", "half a line, reset", "line, end")

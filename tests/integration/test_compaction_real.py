@@ -64,7 +64,7 @@ def eager(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBro
 
 
 def _standing(broker: KafkaBroker, topic: str) -> tuple[int, set[bytes]]:
-    """How many offsets of a topic hold nothing any more, and the keys that something stands for."""
+    """How many offsets of a topic have no record any more, and the keys that have one."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

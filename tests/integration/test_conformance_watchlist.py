@@ -240,7 +240,7 @@ def test_T35_a_throttled_streaming_list_is_tried_again_as_one() -> None:
     virtualtime.run(scene())
 
 
-def test_T35_a_cache_that_lags_for_ever_is_listed_by_pages() -> None:
+def test_T35_a_cache_that_lags_without_end_is_listed_by_pages() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.watches.extend([stream(error(TOO_LARGE))] * 2)

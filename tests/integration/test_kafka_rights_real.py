@@ -101,7 +101,7 @@ def well(relay: Daemon) -> bool:
     return code == 200 and not body.get("problems")
 
 
-def test_a_right_to_create_that_stands_on_the_cluster_will_do(
+def test_a_right_to_create_on_the_cluster_is_enough(
     broker: KafkaBroker, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     grant(broker, *(right for right in RIGHTS if right is not AclOperation.CREATE), user="maker")

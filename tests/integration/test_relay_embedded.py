@@ -1,6 +1,6 @@
 """The embedded parts, wherever tests run: the main claims about the daemon, real parts or not.
 
-What needs a real API server or a real Kafka stands in the other files named test_relay_*: they run
+What needs a real API server or a real Kafka is in the other files named test_relay_*: they run
 with REAL=1 and say so when skipped.
 """
 
@@ -377,7 +377,7 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_fo
 
 
 def _terminals() -> bool:
-    """Whether make can be run on a terminal of its own, and find out that it stands in its
+    """Whether make can be run on a terminal of its own, and find out that it is in its
     foreground."""
     try:
         for end in os.openpty():

@@ -1,7 +1,7 @@
 """An embedded Kafka that misbehaves to order: nothing lost, nothing out of order, and the trouble
 reported.
 
-The embedded broker checks no sequences, so that a batch whose acknowledgement was lost stands there
+The embedded broker checks no sequences, so that a batch whose acknowledgement was lost is there
 twice; on real brokers it does not (`test_producer_real`).
 """
 
@@ -408,7 +408,7 @@ async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_noth
                 for place in range(3)
             ]
             # What was in flight may stand there twice; a reader drops what it had, so each key
-            # counts where it stands first.
+            # counts at its first offset.
             assert list(dict.fromkeys(keys)) == wanted
 
 

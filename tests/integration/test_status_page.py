@@ -143,7 +143,7 @@ def test_what_only_a_person_can_mend_comes_first_and_says_what_to_do(
         for words in ("needs you", "403", "watchrelay rbac", "WatchRelayForbidden", "Since"):
             assert words in card
         page.wait(
-            "its row stands first", "document.querySelector('#rows > tr').dataset.stream === 'pods'"
+            "its row is first", "document.querySelector('#rows > tr').dataset.stream === 'pods'"
         )
         page.click("#cards .name")
         page.wait(

@@ -1,4 +1,4 @@
-"""`TopicReader` against an embedded Kafka: bootstrap, repair, resumption, and what stands on topics
+"""`TopicReader` against an embedded Kafka: bootstrap, repair, resumption, and what is on topics
 that should not."""
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ async def test_topics_recreated_while_they_are_read_are_read_again(
 async def test_a_recreated_log_is_not_proven_before_its_end_is_reached(
     kafka_broker: KafkaBroker,
 ) -> None:
-    """The new log is shorter than where the reader stands, and longer than what it takes at once:
+    """The new log is shorter than the reader's position, and longer than what it takes at once:
     its first marker is long past."""
     topic, control = "k8s.past.core.pods", "k8s.past.control"
     kafka_broker.create_topic(control)

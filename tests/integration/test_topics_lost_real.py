@@ -95,7 +95,7 @@ def _published_again(
         deadline_s=_LATE_S,
     )
     if stale:
-        _forgive_what_stands_before_the_claims(reader, epoch)
+        _ignore_records_before_the_claims(reader, epoch)
     await_equal(testbed.cluster, reader, _PATHS)
     claims = [record for record in reader.of("configmaps", "claim") if record.epoch > epoch]
     assert {record.raw.partition for record in claims} == {0, 1, 2}
@@ -127,8 +127,8 @@ def _published_again(
     assert _newest(testbed, "claim")["from"] is None
 
 
-def _forgive_what_stands_before_the_claims(reader: TopicReader, epoch: int) -> None:
-    """What the former writer still sent stands there without what went before it."""
+def _ignore_records_before_the_claims(reader: TopicReader, epoch: int) -> None:
+    """What the former writer still sent is there without the records before it."""
     reader.read_until(
         "the claims stand there",
         lambda: (

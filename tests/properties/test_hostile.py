@@ -261,7 +261,7 @@ _keys = st.sampled_from([b"\xff", b"shop/\xc3", b"%wr/claim/pods/-1", b"%wr/hear
     _rarely | _keys,
     _rarely,
 )
-def test_whatever_stands_on_a_topic_is_a_record_or_refused(
+def test_whatever_is_on_a_topic_is_a_record_or_refused(
     kind: str,
     body: tuple[bytes, bytes | None] | None,
     name: str,
@@ -302,7 +302,7 @@ def test_whatever_stands_on_a_topic_is_a_record_or_refused(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
+def test_every_body_is_read_as_it_is_or_refused(kind: str) -> None:
     key = (
         b"shop/a"
         if kind.startswith("object")
@@ -322,7 +322,7 @@ def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds(kind: str) -> None:
+def test_every_header_is_read_as_it_is_or_refused_whatever_it_holds(kind: str) -> None:
     value = b"{}" if kind in {"object.added", "object.read"} else None
     key = (
         b"shop/a"
@@ -360,7 +360,7 @@ CONTROL = {
 @pytest.mark.timeout(100)
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from(sorted(CONTROL)), _edits, _edits), max_size=6))
-def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
+def test_whatever_is_on_the_control_topic_is_taken_or_refused(
     records: list[tuple[bytes, list[tuple[int, int, bytes]], list[tuple[int, int, bytes]]]],
 ) -> None:
     state = ControlState()
@@ -379,7 +379,7 @@ def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
-def test_whatever_stands_on_the_signal_topic_is_a_request_or_refused(
+def test_whatever_is_on_the_signal_topic_is_a_request_or_refused(
     edits: list[tuple[int, int, bytes]],
 ) -> None:
     value = spoiled(b'{"id":"x","type":"execute-snapshot","data":{"streams":["pods"]}}', edits)

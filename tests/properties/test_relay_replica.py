@@ -136,7 +136,7 @@ def check_frontiers_hold(rig: Rig) -> None:
 
 
 def check_snapshots_say_all(log: list[Decoded]) -> None:
-    """What stands from a begin to its end, applied to an empty map, is the state at that end."""
+    """The records from a begin to its end, applied to an empty map, are the state at that end."""
     opened: dict[str, dict[bytes, int]] = {}
     epoch, last = 0, 0
     for record in log:

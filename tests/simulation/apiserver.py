@@ -315,7 +315,7 @@ class Watch:
         raise StopAsyncIteration
 
     async def _next(self) -> bytes:
-        """The next bytes; what breaks the connection behind them stands in `_over` or `_ended`."""
+        """The next bytes; what breaks the connection behind them is in `_over` or `_ended`."""
         await asyncio.sleep(self._rng.random() * self._weather.api_delay_s)
         self._silent = self._silent or self._rng.random() < self._weather.api_silent
         if self._silent:

@@ -70,7 +70,7 @@ class History:
         self._published = {once for once in self._published if once[0] != key}
 
     def doubted(self) -> None:
-        """A writer does not believe what stands here and says all of it again: by a snapshot, and
+        """A writer does not accept what is here and publishes all of it again: by a snapshot, and
         where its queue overflows by what is conflated. Nothing goes back in time for that."""
         self._published.clear()
 

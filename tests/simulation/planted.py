@@ -6,7 +6,7 @@ the sign by which it must be found.
 
 Where a second rule of today's writer makes a fault harmless, it is broken as well, and
 `Plant.second` is the world in which it alone is:
-- F3: a former writer whose begin stands behind a newer claim has that claim between two of its own
+- F3: a former writer whose begin is behind a newer claim has that claim between two of its own
   acknowledgements. It checks there before its end (record contract 4.3, "it precedes the next
   end"), and stops (F26): so its end, and its index record, never come. Readers are safe without F26
   (docs/record-contract-reasons.md), so what is found is F3.
@@ -99,7 +99,7 @@ class WaitingStore(Store):
 
 
 class WaitingReader(Back):
-    """Notes what stands behind the newest marker."""
+    """Notes what is behind the newest marker."""
 
     store: WaitingStore
 
@@ -244,7 +244,7 @@ class HastyRelay(StreamWriter):
 
 
 class UnwatchedLife(Life):
-    """F7: nobody looks at what stands between our own records."""
+    """F7: nobody checks the records between our own."""
 
     def make_relay(self, gap_reader: GapReader | None) -> StreamWriter:
         """Without a witness."""

@@ -152,12 +152,12 @@ class Unvoided(StreamWriter):
 
     def _on_overflow(self) -> None:
         snapshot = self._snapshot
-        if snapshot is None or not self._stands(snapshot):
+        if snapshot is None or not self._still_valid(snapshot):
             super()._on_overflow()
         else:
             self._reporter.overflown(self._queues, self._now_s())
 
-    def _stands(self, snapshot: Snapshot) -> bool:
+    def _still_valid(self, snapshot: Snapshot) -> bool:
         """Its newest markers are acknowledged, on their way, or queued, on every partition."""
         kind, done = ("end", snapshot._ends) if snapshot._ended else ("begin", snapshot._begins)
         for queue in self._queues.partitions:

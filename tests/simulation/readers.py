@@ -26,7 +26,7 @@ from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position
 
 Read = Callable[[int, int, int], list[Stored]]
-"""(partition, start, most) -> what stands there."""
+"""(partition, start, most) -> the records there."""
 
 Place = tuple[int, int, int]
 """Partition, epoch, sequence."""

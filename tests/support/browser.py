@@ -47,7 +47,7 @@ def page_wanted() -> bool:
 
 
 def program() -> str | None:
-    """The browser's program: CHROMIUM, else what stands on the PATH."""
+    """The browser's program: CHROMIUM, else the one on the PATH."""
     named = os.environ.get("CHROMIUM")
     return named or next(
         filter(

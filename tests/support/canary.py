@@ -1,7 +1,7 @@
 """A transform of Secrets: all that leaves the relay when Secrets full of canaries go every way
 through it.
 
-Each canary sits where one step of the redaction stands before it, so that a canary that got out
+Each canary is where one step of the redaction hides it, so that a canary that got out
 names the step that failed. Readers, store, reflector, relay and resume are the real ones; the
 server is bytes as it would send them, Kafka a list of records, time virtual.
 """
@@ -72,7 +72,7 @@ keys cannot be read, "damaged" an object that says its payload twice."""
 
 
 def b64(text: str) -> str:
-    """As the payload of a Secret is written. No canary's form depends on what stands beside
+    """As the payload of a Secret is written. No canary's form depends on what is beside
     it."""
     return base64.b64encode(text.encode()).decode()
 
@@ -251,7 +251,7 @@ class _Process:
         )
 
     def written(self) -> list[tuple[int, int, WireRecord]]:
-        """Partition, offset and record of all that stands in the log."""
+        """Partition, offset and record of everything in the log."""
         logs = [
             (partition, self.kafka.logs.get((self.spec.topic, partition), []))
             for partition in range(PARTITIONS)

@@ -9,7 +9,7 @@ import time
 
 
 def _pass(seconds: float) -> None:
-    """The only sleep of the tests that stands for itself: its callers below say what the length is
+    """The only sleep of the tests: its callers below say what the length is
     wanted for."""
     time.sleep(seconds)
 

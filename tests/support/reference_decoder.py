@@ -18,7 +18,7 @@ _VERBS = {"ADDED", "MODIFIED", "DELETED"}
 
 def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
     """What of `frames` does not follow from the lines of `data`. A line that is not blank
-    has one frame, up to one that ends it all; what stands behind the last line end has one only if
+    has one frame, up to one that ends it all; what is behind the last line end has one only if
     it is whole."""
     lines = [each.strip() for each in data.split(b"\n")]
     cut = bool(lines[-1]) and not isinstance(_read(lines[-1]), dict)
@@ -37,7 +37,7 @@ def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
 
 
 def _read(line: bytes) -> object:
-    """What stands in `line`; None where that is no JSON, nested beyond what is read here, or holds
+    """The JSON of `line`; None where that is no JSON, nested beyond what is read here, or holds
     half a surrogate pair."""
     try:
         content: object = json.loads(line.decode())
@@ -88,7 +88,7 @@ def _wrong_frame(line: bytes, frame: Frame) -> str:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key occurs twice")
     return found
 
 

@@ -194,14 +194,14 @@ class Rig:
     # ---- the log ----
 
     def records(self, partition: int) -> list[Decoded]:
-        """What stands in one partition."""
+        """The records of one partition."""
         return [
             decode(record.key, record.value, record.headers)
             for record in self.sink.log(self.spec.topic, partition)
         ]
 
     def all_records(self) -> list[Decoded]:
-        """What stands in all, partition by partition."""
+        """The records of all, partition by partition."""
         return [
             record
             for partition in range(self.spec.partitions)
@@ -237,7 +237,7 @@ class Rig:
         }
 
     def assert_hashes(self) -> None:
-        """Each object's record says the hash of the value that stands beside it."""
+        """Each object's record has the hash of its own value."""
         for record in self.objects():
             if record.value is not None:
                 assert record.value_hash == content_hash(record.key, record.value), record

@@ -53,7 +53,7 @@ class Log:
     start: int = 0
 
     def append(self, record: WireRecord) -> int:
-        """The offset at which it stands."""
+        """Its offset."""
         self.records[self.end] = record
         self.end += 1
         return self.end - 1
@@ -66,7 +66,7 @@ class Log:
         }
 
     def truncate(self, start: int) -> None:
-        """Let go what stands before `start`, as retention does."""
+        """Delete what is before `start`, as retention does."""
         self.start = start
         self.records = {at: each for at, each in self.records.items() if at >= start}
 

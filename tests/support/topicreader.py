@@ -164,7 +164,7 @@ class TopicReader:
         return not missing
 
     def read(self) -> int:
-        """Takes in what stands on the topics now, up to their ends as asked for at the call; the
+        """Reads what is on the topics now, up to their ends at the call; the
         number of records read.
 
         0 too when the brokers cannot say where the ends are.
@@ -484,7 +484,7 @@ class TopicReader:
         return kinds
 
     def describe(self) -> str:
-        """Where everything stands, in one line, for failures."""
+        """The state of everything, in one line, for failures."""
         partitions = {
             f"{stream}/{at}": (
                 partition.epoch,

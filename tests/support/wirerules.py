@@ -1,4 +1,4 @@
-"""One Kafka record as it stands on a state topic: what it says, and each rule of the contract it
+"""One Kafka record as it is on a state topic: what it contains, and each rule of the contract it
 breaks.
 
 Written from docs/record-contract.md (sections 3 and 5) alone: nothing of the product is imported,
@@ -271,9 +271,9 @@ def _value_rules(headers: Headers, value: dict[str, Any]) -> Iterator[str]:
         ("ce_wruid", metadata.get("uid")),
         ("ce_wrrv", metadata.get("resourceVersion")),
     )
-    for header, stands in pairs:
-        if headers.get(header) != stands:
-            yield f"{header} says {headers.get(header)!r}, the value {stands!r}"
+    for header, expected in pairs:
+        if headers.get(header) != expected:
+            yield f"{header} says {headers.get(header)!r}, the value {expected!r}"
 
 
 def _marker_rules(record: ParsedRecord) -> Iterator[str]:

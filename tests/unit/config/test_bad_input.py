@@ -595,7 +595,7 @@ def test_a_message_that_repeats_a_value_is_short_and_still_says_what_is_wrong(
         assert len(line) < 500 or re.search(r"must|is not|unknown key|names no", line), line[-300:]
 
 
-def test_a_secret_never_stands_in_a_message(tmp_path: Path) -> None:
+def test_a_secret_is_never_in_a_message(tmp_path: Path) -> None:
     text = (
         "cluster: c\nkafka: {bootstrapServers: [k:1], security: {password: "
         "[hunter2]}}\nresources: [{resource: pods}]\n"

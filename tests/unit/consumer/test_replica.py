@@ -113,7 +113,7 @@ def test_a_marker_that_disagrees_asks_to_read_again_from_the_last_snapshot_once(
     assert replica.apply(writer.mark("heartbeat", **beat)) == Unproven()
 
 
-def test_a_heartbeat_behind_an_end_that_names_the_snapshot_before_it_does_not_have_both_read_in_turn_for_ever() -> (
+def test_a_heartbeat_behind_an_end_that_names_the_snapshot_before_it_does_not_have_both_read_in_turn_forever() -> (
     None
 ):
     """A heartbeat that was handed over with an end names the snapshot before it."""
@@ -132,7 +132,7 @@ def test_with_no_snapshot_yet_it_reads_again_from_the_start() -> None:
     assert replica.apply(writer.mark("heartbeat")) == ReadAgain(None)
 
 
-def test_the_first_state_stands_until_the_second_is_proven_behind_the_failure() -> None:
+def test_the_first_state_is_kept_until_the_second_is_proven_behind_the_failure() -> None:
     writer, replica = Writer(), Replica()
     log: list[Any] = [
         writer.mark("begin", snapshot="1-1"),
@@ -180,7 +180,7 @@ def test_an_end_that_does_not_agree_even_after_the_sweep_removes_nothing() -> No
 
 
 @pytest.mark.parametrize("complete", ["9-2", "9-10", "11-1"])
-def test_a_heartbeat_that_names_the_snapshot_started_in_stands_behind_its_end(
+def test_a_heartbeat_that_names_the_snapshot_started_in_is_behind_its_end(
     complete: str,
 ) -> None:
     replica, writer = Replica("9-2"), Writer()

@@ -82,9 +82,7 @@ def test_json_keeps_the_bytes_of_the_object_on_one_line() -> None:
     ],
     ids=["blanks", "marks"],
 )
-def test_json_of_any_object_stands_on_one_line_that_a_terminal_can_show(
-    value: bytes, shown: str
-) -> None:
+def test_json_of_any_object_is_one_line_that_a_terminal_can_show(value: bytes, shown: str) -> None:
     line = as_json(holding(value))
     assert line.endswith(f'"object":{shown}}}')
     assert line.isprintable()

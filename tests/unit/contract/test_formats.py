@@ -1,4 +1,4 @@
-"""Formats `structured` and `debezium`: what stands in the value, and that a reader needs to know of
+"""Formats `structured` and `debezium`: what is in the value, and that a reader needs to know of
 neither."""
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def test_identity_of_any_length_and_alphabet_is_rendered_and_read_back(
 
 
 @pytest.mark.parametrize("format_", ["cloudevents", *ENVELOPED])
-def test_an_object_at_the_depth_limit_is_read_back_by_a_reader_that_itself_stands_deep(
+def test_an_object_at_the_depth_limit_is_read_back_by_a_reader_deep_in_the_stack(
     format_: Format,
 ) -> None:
     deep = b'{"kind":"Pod","a":' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}"

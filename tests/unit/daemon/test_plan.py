@@ -174,7 +174,7 @@ def at(name: str, *namespaces: str) -> StreamSpec:
         ({"a": "x", "b": "y"}, {"a": "x", "b": "y"}, ""),
     ],
 )
-def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found(
+def test_streams_of_one_config_that_would_wait_for_each_other_without_end_are_found(
     before: dict[str, str], after: dict[str, str], stuck: str
 ) -> None:
     described = {
@@ -331,7 +331,7 @@ def test_the_config_hash_is_of_the_resource_and_of_nothing_else_in_the_config() 
     assert order[0].spec.config_hash == order[1].spec.config_hash
 
 
-def test_the_config_hash_of_a_release_stands_in_the_topics_of_all_who_run_it() -> None:
+def test_the_config_hash_of_a_release_is_on_the_topics_of_its_users() -> None:
     """When this fails, bytes on topics change their meaning at an upgrade: raise CONTENT_VERSION
     and say so in the changelog."""
     assert (

@@ -149,7 +149,7 @@ def test_a_file_that_is_written_over_or_replaced_is_taken(file: Path) -> None:
     virtually(body)
 
 
-def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(
+def test_a_file_that_is_being_written_is_not_read_before_it_is_stable(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -194,7 +194,7 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_reported_until_it_is_correc
             await rig.edited("pods")
             assert rig.statuses.problems == {}
             assert rig.sample("config_last_reload_successful") == 1
-            assert rig.relay.adopted == [], "what stands there again is in force already"
+            assert rig.relay.adopted == [], "what is there again is in force already"
 
     virtually(body)
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]

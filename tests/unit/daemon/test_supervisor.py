@@ -406,7 +406,7 @@ def test_two_entries_that_turn_out_to_have_the_same_objects_on_a_topic_are_refus
             assert objection[:2] == (1, reason)
             assert objection[2].startswith("give one of the two another `topic`")
             (turned,) = rig.supervisor.objections(edited(web, every))
-            assert turned[0] == 0, "what runs stays, wherever its entry stands"
+            assert turned[0] == 0, "what runs stays, wherever its entry is"
             apart = edited(every, {**web, "topic": "another"})
             assert rig.supervisor.objections(apart) == []
             rig.supervisor.adopt(apart)

@@ -78,7 +78,7 @@ def test_a_period_counts_only_where_its_cleanup_is_on() -> None:
     assert verdict(cleanup_policy="compact", retention_ms="1") == ()
 
 
-def test_retention_for_ever_is_long_enough() -> None:
+def test_unlimited_retention_is_long_enough() -> None:
     assert verdict(retention_ms="-1") == ()
 
 

@@ -47,7 +47,7 @@ def test_a_topic_that_its_stream_finds_gone_is_lost_to_the_others_too() -> None:
 def test_the_first_to_make_a_topic_does_not_disturb_the_streams_that_were_quicker() -> None:
     writers, pods, nodes = TopicWriters(), Losses(), Losses()
     assert not nodes.open(writers, "nodes")
-    assert pods.open(writers, "pods", made=True), "nothing of it stands there"
+    assert pods.open(writers, "pods", made=True), "nothing of it is there"
     assert nodes == []
     assert writers.counts("t", "nodes")
 

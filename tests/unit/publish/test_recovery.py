@@ -230,7 +230,7 @@ def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
     )
 
 
-def test_f2_records_of_the_old_epoch_count_until_the_claim_that_stands_behind_them_here() -> None:
+def test_f2_records_of_the_old_epoch_count_until_the_claim_behind_them_here() -> None:
     log = (
         Log()
         .claim(1)
@@ -453,7 +453,7 @@ def written(steps: list[tuple[str, str, int]]) -> Log:
 
 
 @given(STEPS)
-def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(
+def test_recovery_has_the_state_of_a_reader_whatever_is_on_the_log(
     steps: list[tuple[str, str, int]],
 ) -> None:
     log = written(steps)

@@ -166,7 +166,7 @@ def test_f4_configs_that_came_and_went_are_noticed_however_short_they_lived() ->
     run_virtually(body())
 
 
-def test_no_marker_stands_between_the_claim_and_the_difference_of_another_config() -> None:
+def test_no_marker_is_between_the_claim_and_the_difference_of_another_config() -> None:
     async def body() -> None:
         world = filled()
         async with running(world) as first:
@@ -347,7 +347,7 @@ def test_what_is_stale_before_a_begin_is_healed_before_its_end() -> None:
     run_virtually(body())
 
 
-def test_a_stale_record_of_a_key_of_another_partition_is_buried_where_it_stands() -> None:
+def test_a_stale_record_of_a_key_of_another_partition_is_repaired_where_it_is() -> None:
     async def body() -> None:
         world = filled()
         async with running(world) as life:

@@ -1,4 +1,4 @@
-"""Offsets of acknowledgements, and what stands between them: the keys to heal."""
+"""Offsets of acknowledgements, and what is between them: the keys to repair."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Between:
         ]
 
 
-def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_named() -> None:
+def test_only_records_between_our_batches_are_read_and_only_stale_keys_are_named() -> None:
     async def body() -> None:
         late_copy, former, resend = (
             published("late", 5, 3),

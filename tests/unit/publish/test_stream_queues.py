@@ -73,7 +73,7 @@ def found(decision: ListAndDiff | FirstSnapshot) -> RecoveredState:
     return RecoveredState(decision, (RecoveredPartition(0, 0, "50", None),), ({},), {}, "50", {})
 
 
-def test_f4_no_marker_stands_within_the_difference_that_a_list_found() -> None:
+def test_f4_no_marker_is_within_the_difference_that_a_list_found() -> None:
     store = DictStore(1)
     queues = past_the_bound(store, found(ListAndDiff("another config", config_changed=True)))
     queues.mark("heartbeat", frontier="104", time_ms=1)
@@ -101,7 +101,7 @@ def test_when_the_server_went_back_the_frontier_is_0_until_all_is_published() ->
     assert markers(queues, store) == ["40"]
 
 
-def test_once_a_marker_stands_behind_the_difference_later_overloads_have_markers() -> None:
+def test_once_a_marker_is_behind_the_difference_later_overloads_have_markers() -> None:
     store = DictStore(1)
     queues = past_the_bound(store, found(ListAndDiff("another config", config_changed=True)))
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
@@ -206,7 +206,7 @@ def log_mismatched(store: DictStore) -> StreamQueues:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_the_same(
+def test_the_objects_of_a_log_that_is_not_accepted_are_published_as_deleted_all_the_same(
     *, before: bool
 ) -> None:
     store = DictStore(1)

@@ -308,7 +308,7 @@ def test_a_full_queue_makes_the_watch_wait_and_counts_the_time() -> None:
             rig.sink.up.clear()
             pushed = 0
 
-            async def say_for_ever() -> None:
+            async def publish_forever() -> None:
                 nonlocal pushed
                 while True:
                     await rig.relay.room()
@@ -316,7 +316,7 @@ def test_a_full_queue_makes_the_watch_wait_and_counts_the_time() -> None:
                     pushed += 1
 
             async with asyncio.TaskGroup() as tasks:
-                saying = tasks.create_task(say_for_ever())
+                saying = tasks.create_task(publish_forever())
                 await asyncio.sleep(50)
                 saying.cancel()
             assert 20 < pushed < 80

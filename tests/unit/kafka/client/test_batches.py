@@ -50,7 +50,7 @@ def fetched(data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX, start: int = 
 
 
 def why(record: Any) -> str:
-    """Why a record is refused, "" where it is not one that stands in for another."""
+    """Why a record is refused, "" where it is not one that replaces another."""
     with pytest.raises(RecordRefused) as caught:
         decode(record.key, record.value, record.headers)
     assert str(caught.value).isprintable()

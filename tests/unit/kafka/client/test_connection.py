@@ -322,7 +322,7 @@ def test_a_silence_is_not_explained_by_an_earlier_failure_of_a_connection() -> N
 async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_for_nor_shown(
     content: bytes | str | None, expected: str, tmp_path: Path
 ) -> None:
-    """Everything else of the daemon stands still while a password is read."""
+    """Everything else of the daemon waits while a password is read."""
     file = tmp_path / "secret"
     if content is None:
         os.mkfifo(file)
