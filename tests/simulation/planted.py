@@ -487,7 +487,7 @@ PLANTS: dict[str, Plant] = {
     "F6d": Plant(
         "a snapshot goes on while a queue overflows",
         _overloaded(Unvoided),
-        ("does not say the whole state",),
+        ("does not have the whole state",),
     ),
     "F6e": Plant(
         "a read's value is that of its hand-over",
