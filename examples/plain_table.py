@@ -6,8 +6,8 @@ key, and null for delete. Still right.
     as one JSON object, as it is now
 
 That is what a KTable, Flink's upsert-kafka or a JDBC sink does. What such a reader does not get:
-proof that it is right, and protection from what a former writer said late, until the relay has said
-it again (one heartbeat, as a rule).
+proof that it is right, and protection from a record that a former writer published late, until the
+relay has repaired it (one heartbeat, as a rule).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import sys
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-# what goes wrong is said below, once
+# errors are printed below, once
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 

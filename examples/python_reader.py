@@ -47,17 +47,17 @@ def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
             new.replace(file)
         except OSError as error:
             raise OddPositions(
-                f"{file} cannot be written: {error.strerror}; what was told since it was saved "
-                "will be told again"
+                f"{file} cannot be written: {error.strerror}; changes since it was saved "
+                "will be printed again"
             ) from error
 
 
 def make_reader(arguments: argparse.Namespace) -> TopicReader:
-    said: set[str] = set()
+    reported: set[str] = set()
 
     def waiting(problem: str) -> None:
-        if problem not in said:
-            said.add(problem)
+        if problem not in reported:
+            reported.add(problem)
             print(f"waiting: {problem}", file=sys.stderr)
 
     resume = load(arguments.positions)

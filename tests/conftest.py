@@ -2,8 +2,8 @@
 them.
 
 And a Ctrl-C that arrives: a shell has what it starts in the background ignore it, and every program
-started by that would too. And a make that is on its own: `make test ARGS=-x` is said to the pytest
-that it starts, not to each `make` that a test runs.
+started by that would too. And a make that is on its own: `make test ARGS=-x` is meant for the
+pytest that it starts, not for each `make` that a test runs.
 """
 
 import logging

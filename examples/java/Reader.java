@@ -3,7 +3,7 @@
 //   java -cp 'jars/*' Reader.java live localhost:9092 k8s.prod.core.pods     state and digest of every stream, one JSON object a line
 //   java -cp 'jars/*' Reader.java vectors tests/vectors                      certifies itself: exit code 0 when every vector agrees
 //
-// The part to take over into a consumer is `Replica`: one per stream and partition. `Lanes` shows how streams share a partition.
+// The part to take over into a consumer is `Replica`: one per stream and partition. `StreamReplicas` shows how streams share a partition.
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
@@ -76,7 +76,7 @@ public final class Reader {
   }
 
   /** What a record says. `object` is the object's JSON in every format; `hash` and `digest` are unsigned 64-bit numbers. */
-  static final class Said {
+  static final class Decoded {
     Kind kind;
     String stream;
     long epoch;
@@ -96,49 +96,49 @@ public final class Reader {
     }
   }
 
-  static Said understand(byte[] key, byte[] value, Map<String, byte[]> headers) throws Refused {
+  static Decoded understand(byte[] key, byte[] value, Map<String, byte[]> headers) throws Refused {
     Kind kind = headers.get("ce_type") == null ? null : KINDS.get(text(headers.get("ce_type")));
     if (kind == null || key == null || headers.get("ce_wrstream") == null) {
       throw new Refused("not a record of this contract version");
     }
     try {
-      Said said = new Said();
-      said.kind = kind;
-      said.stream = need(headers, "ce_wrstream");
-      said.epoch = Long.parseLong(need(headers, "ce_wrepoch"));
-      said.sequence = Long.parseLong(need(headers, "ce_sequence"));
-      said.key = text(key);
-      if (said.isObject()) {
+      Decoded decoded = new Decoded();
+      decoded.kind = kind;
+      decoded.stream = need(headers, "ce_wrstream");
+      decoded.epoch = Long.parseLong(need(headers, "ce_wrepoch"));
+      decoded.sequence = Long.parseLong(need(headers, "ce_sequence"));
+      decoded.key = text(key);
+      if (decoded.isObject()) {
         need(headers, "ce_wrreason");
         if (kind != Kind.DELETED) {
-          said.object = value == null ? null : unwrap(need(headers, "content-type"), value);
-          if (said.object == null) {
+          decoded.object = value == null ? null : unwrap(need(headers, "content-type"), value);
+          if (decoded.object == null) {
             throw new Refused("an upsert without an object");
           }
           need16(headers, "ce_wrhash");
-          said.hash = contentHash(key, said.object); // of what is held, so that the digest proves it
+          decoded.hash = contentHash(key, decoded.object); // of what is held, so that the digest proves it
         }
-        return said;
+        return decoded;
       }
       if (value != null) {
         throw new Refused("a marker with a value");
       }
       if (kind != Kind.CLAIM) {
-        said.count = Long.parseLong(need(headers, "ce_wrcount"));
-        said.digest = need16(headers, "ce_wrdigest");
+        decoded.count = Long.parseLong(need(headers, "ce_wrcount"));
+        decoded.digest = need16(headers, "ce_wrdigest");
       }
       if (headers.get("ce_wrpartitions") != null) {
-        said.partitions = Long.parseLong(text(headers.get("ce_wrpartitions")));
+        decoded.partitions = Long.parseLong(text(headers.get("ce_wrpartitions")));
       }
       if (kind == Kind.END) {
-        said.snapshot = need(headers, "ce_wrsnap");
-        said.beginSequence = Long.parseLong(need(headers, "ce_wrbegin"));
-        said.snapshotOffset = Long.parseLong(need(headers, "ce_wrbeginoff"));
+        decoded.snapshot = need(headers, "ce_wrsnap");
+        decoded.beginSequence = Long.parseLong(need(headers, "ce_wrbegin"));
+        decoded.snapshotOffset = Long.parseLong(need(headers, "ce_wrbeginoff"));
       } else if (kind == Kind.HEARTBEAT && headers.containsKey("ce_wrlastsnapoff")) {
-        said.snapshot = need(headers, "ce_wrlastsnap");
-        said.snapshotOffset = Long.parseLong(need(headers, "ce_wrlastsnapoff"));
+        decoded.snapshot = need(headers, "ce_wrlastsnap");
+        decoded.snapshotOffset = Long.parseLong(need(headers, "ce_wrlastsnapoff"));
       }
-      return said;
+      return decoded;
     } catch (NumberFormatException error) {
       throw new Refused("a header does not parse: " + error.getMessage());
     }
@@ -209,7 +209,7 @@ public final class Reader {
         parser.skipChildren();
         if (wanted) {
           if (token == JsonToken.VALUE_STRING) {
-            parser.getText(); // strings are read lazily: only now the parser stands behind it
+            parser.getText(); // strings are read lazily: only now the parser is behind it
           }
           int to = (int) parser.currentLocation().getByteOffset();
           return token == JsonToken.VALUE_NULL ? null : Arrays.copyOfRange(json, from, to);
@@ -221,8 +221,8 @@ public final class Reader {
 
   // ---- the reader of one stream in one partition (section 5) --------------------------------------------------------
 
-  /** An object as last said. */
-  record Held(byte[] object, long hash, long epoch, long sequence) {
+  /** An object as last published. */
+  record ObjectState(byte[] object, long hash, long epoch, long sequence) {
     boolean olderThan(long otherEpoch, long otherSequence) {
       return epoch < otherEpoch || (epoch == otherEpoch && sequence < otherSequence);
     }
@@ -242,44 +242,44 @@ public final class Reader {
     boolean proven;
     long digest;
     String startedIn;
-    final Map<String, Held> held = new TreeMap<>();
+    final Map<String, ObjectState> held = new TreeMap<>();
 
     State(String startedIn) {
       this.startedIn = startedIn;
     }
 
     /** Null when the record counts. */
-    String admit(Said said) {
-      if (said.epoch < epoch) {
+    String admit(Decoded decoded) {
+      if (decoded.epoch < epoch) {
         return "former";
       }
-      if (said.epoch > epoch) {
-        epoch = said.epoch;
+      if (decoded.epoch > epoch) {
+        epoch = decoded.epoch;
         last = 0;
       }
-      if (said.sequence <= last) {
+      if (decoded.sequence <= last) {
         return "duplicate";
       }
-      if (said.sequence > last + 1) {
+      if (decoded.sequence > last + 1) {
         proven = false;
       }
-      last = said.sequence;
+      last = decoded.sequence;
       return null;
     }
 
-    void put(Said said) {
-      Held before = said.kind == Kind.DELETED
-          ? held.remove(said.key)
-          : held.put(said.key, new Held(said.object, said.hash, said.epoch, said.sequence));
-      digest += (said.kind == Kind.DELETED ? 0 : said.hash) - (before == null ? 0 : before.hash);
+    void put(Decoded decoded) {
+      ObjectState before = decoded.kind == Kind.DELETED
+          ? held.remove(decoded.key)
+          : held.put(decoded.key, new ObjectState(decoded.object, decoded.hash, decoded.epoch, decoded.sequence));
+      digest += (decoded.kind == Kind.DELETED ? 0 : decoded.hash) - (before == null ? 0 : before.hash);
     }
 
-    boolean agrees(Said marker) {
+    boolean agrees(Decoded marker) {
       return held.size() == marker.count && digest == marker.digest;
     }
 
-    /** Judge from here on, if this marker stands behind the end of the snapshot started in, which may have been compacted away. */
-    void reached(Said marker) {
+    /** Judge from here on, if this marker is behind the end of the snapshot started in, which may have been compacted away. */
+    void reached(Decoded marker) {
       boolean named = marker.kind == Kind.HEARTBEAT && marker.snapshotOffset != null;
       if (marker.kind == Kind.END || (named && (marker.snapshot.equals(startedIn) || later(marker.snapshot, startedIn)))) {
         startedIn = "";
@@ -297,10 +297,10 @@ public final class Reader {
     }
 
     /** How many keys older than the end's begin were removed; -1: what would be left is not what the writer holds, nothing was. */
-    int sweep(Said end) {
+    int sweep(Decoded end) {
       List<String> older = new ArrayList<>();
       long left = digest;
-      for (Map.Entry<String, Held> entry : held.entrySet()) {
+      for (Map.Entry<String, ObjectState> entry : held.entrySet()) {
         if (entry.getValue().olderThan(end.epoch, end.beginSequence)) {
           older.add(entry.getKey());
           left -= entry.getValue().hash;
@@ -328,20 +328,20 @@ public final class Reader {
       shown = new State(startedIn);
     }
 
-    Verdict apply(Said said) {
+    Verdict apply(Decoded decoded) {
       State state = second != null ? second : shown;
-      String ignored = state.admit(said);
+      String ignored = state.admit(decoded);
       if (ignored != null) {
         return Verdict.of(ignored);
       }
-      if (said.isObject()) {
-        state.put(said);
+      if (decoded.isObject()) {
+        state.put(decoded);
         return Verdict.of(state == shown ? "changed" : "noted");
       }
-      return said.kind == Kind.CLAIM ? Verdict.of("noted") : judge(state, said);
+      return decoded.kind == Kind.CLAIM ? Verdict.of("noted") : judge(state, decoded);
     }
 
-    private Verdict judge(State state, Said marker) {
+    private Verdict judge(State state, Decoded marker) {
       if (marker.snapshotOffset != null) {
         lastSnapshot = marker.snapshot;
         lastSnapshotOffset = marker.snapshotOffset;
@@ -371,7 +371,7 @@ public final class Reader {
     }
 
     /** At most one reading per snapshot until proven; the second state goes on being filled, and an end will prove it. */
-    private Verdict failed(Said marker) {
+    private Verdict failed(Decoded marker) {
       if (marker.epoch > failedEpoch || (marker.epoch == failedEpoch && marker.sequence > failedSequence)) {
         failedEpoch = marker.epoch;
         failedSequence = marker.sequence;
@@ -385,13 +385,13 @@ public final class Reader {
           : new Verdict("read again from " + lastSnapshotOffset, lastSnapshotOffset);
     }
 
-    private static int difference(Map<String, Held> old, Map<String, Held> now) {
+    private static int difference(Map<String, ObjectState> old, Map<String, ObjectState> now) {
       Set<String> keys = new HashSet<>(old.keySet());
       keys.addAll(now.keySet());
       int changes = 0;
       for (String key : keys) {
-        Held was = old.get(key);
-        Held is = now.get(key);
+        ObjectState was = old.get(key);
+        ObjectState is = now.get(key);
         changes += was == null || is == null || was.hash != is.hash ? 1 : 0;
       }
       return changes;
@@ -402,47 +402,47 @@ public final class Reader {
 
   record Origin(Long offset, String snapshot) {}
 
-  static final class Lane {
+  static final class StreamReplica {
     final Replica replica;
     long start;
     long partitions; // as the newest marker says
 
-    Lane(Origin origin) {
+    StreamReplica(Origin origin) {
       replica = new Replica(origin.snapshot);
       start = origin.offset == null ? 0 : origin.offset;
     }
   }
 
-  static final class Lanes {
-    final Map<String, Lane> byStream = new TreeMap<>();
+  static final class StreamReplicas {
+    final Map<String, StreamReplica> byStream = new TreeMap<>();
     private final Set<String> only;
 
-    Lanes(Map<String, Origin> origins, Set<String> only) {
-      origins.forEach((stream, origin) -> byStream.put(stream, new Lane(origin)));
+    StreamReplicas(Map<String, Origin> origins, Set<String> only) {
+      origins.forEach((stream, origin) -> byStream.put(stream, new StreamReplica(origin)));
       this.only = only;
     }
 
     long start() {
-      return byStream.values().stream().mapToLong(lane -> lane.start).min().orElse(0);
+      return byStream.values().stream().mapToLong(one -> one.start).min().orElse(0);
     }
 
-    Verdict apply(long offset, Said said) {
-      Lane lane = byStream.get(said.stream);
-      if (lane == null) {
-        if (!only.isEmpty() && !only.contains(said.stream)) {
+    Verdict apply(long offset, Decoded decoded) {
+      StreamReplica one = byStream.get(decoded.stream);
+      if (one == null) {
+        if (!only.isEmpty() && !only.contains(decoded.stream)) {
           return Verdict.of("passed");
         }
-        lane = new Lane(new Origin(null, ""));
-        byStream.put(said.stream, lane);
+        one = new StreamReplica(new Origin(null, ""));
+        byStream.put(decoded.stream, one);
       }
-      if (offset < lane.start) {
+      if (offset < one.start) {
         return Verdict.of("passed");
       }
-      Verdict verdict = lane.replica.apply(said);
+      Verdict verdict = one.replica.apply(decoded);
       if (verdict.back != null) {
-        lane.start = 0;
+        one.start = 0;
       }
-      lane.partitions = said.isObject() ? lane.partitions : said.partitions;
+      one.partitions = decoded.isObject() ? one.partitions : decoded.partitions;
       return verdict;
     }
 
@@ -476,7 +476,7 @@ public final class Reader {
       settings.put("auto.offset.reset", "earliest");
       settings.put("isolation.level", "read_committed");
       settings.put("allow.auto.create.topics", "false"); // a name that is wrong makes no topic
-      Map<TopicPartition, Lanes> all = new HashMap<>();
+      Map<TopicPartition, StreamReplicas> all = new HashMap<>();
       long refused = 0;
       ByteArrayDeserializer bytes = new ByteArrayDeserializer();
       try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings, bytes, bytes)) {
@@ -487,7 +487,7 @@ public final class Reader {
           return false;
         }
         for (String topic : topics) {
-          consumer.partitionsFor(topic).forEach(each -> all.put(new TopicPartition(topic, each.partition()), new Lanes(Map.of(), Set.of())));
+          consumer.partitionsFor(topic).forEach(each -> all.put(new TopicPartition(topic, each.partition()), new StreamReplicas(Map.of(), Set.of())));
         }
         consumer.assign(all.keySet());
         consumer.seekToBeginning(all.keySet());
@@ -516,16 +516,16 @@ public final class Reader {
       return proven;
     }
 
-    /** Whether each topic has the partitions that the markers of its streams speak of: what stands in the others is not seen here. */
-    private static boolean whole(Map<TopicPartition, Lanes> all) {
+    /** Whether each topic has the partitions that the markers of its streams speak of: records in others are not seen here. */
+    private static boolean whole(Map<TopicPartition, StreamReplicas> all) {
       Set<String> lacking = new TreeSet<>();
-      for (Map.Entry<TopicPartition, Lanes> entry : all.entrySet()) {
+      for (Map.Entry<TopicPartition, StreamReplicas> entry : all.entrySet()) {
         String topic = entry.getKey().topic();
         long there = all.keySet().stream().filter(place -> place.topic().equals(topic)).count();
-        entry.getValue().byStream.forEach((stream, lane) -> {
-          if (lane.partitions > there) {
+        entry.getValue().byStream.forEach((stream, one) -> {
+          if (one.partitions > there) {
             lacking.add("topic " + topic + " has " + there + " partition" + (there == 1 ? "" : "s") + ", the markers of stream " + stream + " say "
-                + lane.partitions + ": add them (kafka-topics.sh --alter --topic " + topic + " --partitions " + lane.partitions + ")");
+                + one.partitions + ": add them (kafka-topics.sh --alter --topic " + topic + " --partitions " + one.partitions + ")");
           }
         });
       }
@@ -535,7 +535,7 @@ public final class Reader {
 
     /** Apply what was fetched, up to where the partition has to be read again. */
     private static long take(
-        KafkaConsumer<byte[], byte[]> consumer, TopicPartition place, Lanes lanes, List<ConsumerRecord<byte[], byte[]>> records, long end) {
+        KafkaConsumer<byte[], byte[]> consumer, TopicPartition place, StreamReplicas replicas, List<ConsumerRecord<byte[], byte[]>> records, long end) {
       long refused = 0;
       for (ConsumerRecord<byte[], byte[]> record : records) {
         if (record.offset() >= end) {
@@ -546,7 +546,7 @@ public final class Reader {
           for (Header header : record.headers()) {
             headers.put(header.key(), header.value());
           }
-          Verdict verdict = lanes.apply(record.offset(), understand(record.key(), record.value(), headers));
+          Verdict verdict = replicas.apply(record.offset(), understand(record.key(), record.value(), headers));
           if (verdict.back != null) {
             consumer.seek(place, Math.max(0, verdict.back)); // out of reach: auto.offset.reset goes to the earliest there is
             break;
@@ -558,18 +558,18 @@ public final class Reader {
       return refused;
     }
 
-    private static boolean report(Map<TopicPartition, Lanes> all) throws IOException {
+    private static boolean report(Map<TopicPartition, StreamReplicas> all) throws IOException {
       boolean proven = true;
       TreeMap<String, ObjectNode> lines = new TreeMap<>();
-      for (Map.Entry<TopicPartition, Lanes> entry : all.entrySet()) {
-        for (Map.Entry<String, Lane> lane : entry.getValue().byStream.entrySet()) {
-          Replica replica = lane.getValue().replica;
+      for (Map.Entry<TopicPartition, StreamReplicas> entry : all.entrySet()) {
+        for (Map.Entry<String, StreamReplica> one : entry.getValue().byStream.entrySet()) {
+          Replica replica = one.getValue().replica;
           boolean holds = replica.shown.proven && replica.second == null;
           proven &= holds;
-          ObjectNode line = JSON.createObjectNode().put("stream", lane.getKey()).put("topic", entry.getKey().topic());
+          ObjectNode line = JSON.createObjectNode().put("stream", one.getKey()).put("topic", entry.getKey().topic());
           line.put("partition", entry.getKey().partition()).put("epoch", replica.shown.epoch).put("last", replica.shown.last);
           line.put("count", replica.shown.held.size()).put("digest", hex(replica.shown.digest)).put("proven", holds);
-          lines.put(String.format("%s %s %06d", lane.getKey(), entry.getKey().topic(), entry.getKey().partition()), line);
+          lines.put(String.format("%s %s %06d", one.getKey(), entry.getKey().topic(), entry.getKey().partition()), line);
         }
       }
       for (ObjectNode line : lines.values()) {
@@ -624,9 +624,9 @@ public final class Reader {
         ObjectNode shown = shownOrigins.addObject();
         new TreeMap<>(origins).forEach((stream, origin) ->
             shown.putObject(stream).put("offset", origin.offset).put("snapshot", origin.snapshot));
-        Lanes lanes = new Lanes(origins, only);
-        read(partition, lanes, verdicts.addArray());
-        lanes.byStream.forEach((stream, lane) -> show(state.addObject(), stream, number, lane.replica));
+        StreamReplicas replicas = new StreamReplicas(origins, only);
+        read(partition, replicas, verdicts.addArray());
+        replicas.byStream.forEach((stream, one) -> show(state.addObject(), stream, number, one.replica));
         table.addAll(table(partition));
       }
       ArrayNode keys = found.putArray("table");
@@ -634,21 +634,21 @@ public final class Reader {
       return found;
     }
 
-    private static void read(JsonNode partition, Lanes lanes, ArrayNode verdicts) {
+    private static void read(JsonNode partition, StreamReplicas replicas, ArrayNode verdicts) {
       Map<Long, JsonNode> records = new HashMap<>();
       partition.get("records").forEach(record -> records.put(record.get("offset").asLong(), record));
       Set<Long> lost = new HashSet<>();
       partition.get("lost").forEach(offset -> lost.add(offset.asLong()));
       long start = partition.get("start").asLong();
-      long at = Math.max(start, lanes.start());
+      long at = Math.max(start, replicas.start());
       while (at < partition.get("end").asLong()) {
         Verdict verdict = null;
         if (records.containsKey(at) && !lost.contains(at)) {
           ArrayNode line = verdicts.addArray().add(at);
           try {
-            Said said = said(records.get(at));
-            verdict = lanes.apply(at, said);
-            line.add(said.stream).add(verdict.word).add(!verdict.word.equals("passed") && lanes.proven(said.stream));
+            Decoded decoded = decode(records.get(at));
+            verdict = replicas.apply(at, decoded);
+            line.add(decoded.stream).add(verdict.word).add(!verdict.word.equals("passed") && replicas.proven(decoded.stream));
           } catch (Refused error) {
             line.add("").add("refused").add(false);
           }
@@ -685,7 +685,7 @@ public final class Reader {
       return keys;
     }
 
-    private static Said said(JsonNode record) throws Refused {
+    private static Decoded decode(JsonNode record) throws Refused {
       Map<String, byte[]> headers = new HashMap<>();
       record.get("headers").properties().forEach(header -> headers.put(header.getKey(), bytes(header.getValue())));
       return understand(bytes(record.get("key")), bytes(record.get("value")), headers);
@@ -700,14 +700,14 @@ public final class Reader {
 
     /** The newest heartbeat of the highest epoch, by stream. */
     private static Map<String, Origin> heartbeats(JsonNode partition) {
-      Map<String, Said> newest = new HashMap<>();
+      Map<String, Decoded> newest = new HashMap<>();
       for (JsonNode record : partition.get("records")) {
         try {
-          Said said = said(record);
-          Said held = newest.get(said.stream);
-          boolean newer = held == null || said.epoch > held.epoch || (said.epoch == held.epoch && said.sequence > held.sequence);
-          if (said.kind == Kind.HEARTBEAT && newer) {
-            newest.put(said.stream, said);
+          Decoded decoded = decode(record);
+          Decoded held = newest.get(decoded.stream);
+          boolean newer = held == null || decoded.epoch > held.epoch || (decoded.epoch == held.epoch && decoded.sequence > held.sequence);
+          if (decoded.kind == Kind.HEARTBEAT && newer) {
+            newest.put(decoded.stream, decoded);
           }
         } catch (Refused error) {
           // counted when it is read

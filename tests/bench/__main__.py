@@ -1,8 +1,8 @@
 """`python -m tests.bench [PART ...]`: measures, and prints a table; with `--record` the figures go to
 `measured.json`, of which `make generate-docs` makes docs/performance.md.
 
-Room: tests. In: names of parts; none means all. Out: the table. Nothing here fails for being slow:
-a figure that misses its goal says so. The exit code is 1 if a part could not be measured.
+Input: names of parts; none means all. Output: the table. Nothing here fails for being slow: a
+figure that misses its goal says so. The exit code is 1 if a part could not be measured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Two replicas share one stream of 100,000 pods, at 1,000 events a second: how long no record comes
 when its owner is killed, and when it ends as an operator ends it.
 
-Room: tests. In: a rig. Out: the longest time between two records, by how the owner ended; the lists
-asked for meanwhile.
+Input: a rig. Output: the longest time between two records, by how the owner ended; the lists asked
+for meanwhile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The whole relay, watch socket to acknowledgement, at full speed and at a given rate, in turns with
 the programs that it is measured against.
 
-Room: tests. In: a rig. Out: CPU per event as ratios first, events per second on one core; latency
-at 1,000 events a second, seen by another consumer.
+Input: a rig. Output: CPU per event as ratios first, events per second on one core; latency at 1,000
+events a second, seen by another consumer.
 """
 
 from __future__ import annotations

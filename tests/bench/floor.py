@@ -1,8 +1,8 @@
-"""A relay with nothing to it: what an event costs in Python when nothing is kept in order, bounded,
-recovered, resumed or told; go-raw (`goraw/main.go`) is the same in Go.
+"""A minimal relay: what an event costs in Python when nothing is kept in order, bounded,
+recovered, resumed or reported; go-raw (`goraw/main.go`) is the same in Go.
 
-Room: tests. In: a source, a broker and a topic. Out: the topic filled, as a process of its own
-whose CPU is measured beside the relay's.
+Input: a source, a broker and a topic. Output: the topic filled, as a process of its own whose CPU
+is measured beside the relay's.
 
 It is a gauge. What a microsecond of a core buys here changes by half within minutes, with whatever
 else the machine's host runs, and an absolute figure then speaks of the host. A floor that took
@@ -135,7 +135,7 @@ class _Floor:
                 batch, self._topic, partition=partition
             )
 
-    async def flush_for_ever(self) -> None:
+    async def flush_forever(self) -> None:
         """Send every few milliseconds."""
         while True:
             await asyncio.sleep(_FLUSH_EVERY_S)
@@ -183,7 +183,7 @@ async def _run(port: int, bootstrap: str, topic: str, partitions: int) -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
-        tasks.create_task(floor.flush_for_ever())
+        tasks.create_task(floor.flush_forever())
         async with session.get(url, params={"watch": "1", "resourceVersion": version}) as watch:
             print("watching", flush=True)
             while chunk := await watch.content.readany():

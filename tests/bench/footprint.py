@@ -1,7 +1,7 @@
 """What the whole relay needs: to start, to hold pods, to do nothing.
 
-Room: tests. In: a rig. Out: CPU and peak memory of a first list, resident memory per pod held, cost
-of idle streams; what has a goal in turns with the programs that it is measured against.
+Input: a rig. Output: CPU and peak memory of a first list, resident memory per pod held, cost of
+idle streams; what has a goal in turns with the programs that it is measured against.
 """
 
 from __future__ import annotations

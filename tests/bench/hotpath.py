@@ -1,10 +1,10 @@
-"""The hot path stage by stage: the rooms' own code on 20,000 events, each stage by itself on what
-the one before it made.
+"""The hot path stage by stage: the code of the packages on 20,000 events, each stage by itself on
+the output of the one before it.
 
-Room: tests. In: a rig (for the first and the last stage, which speak to the source and the broker).
-Out: CPU per event and stage. Stages are timed in a process of their own on the relay's core, with
-the cyclic collector set as in the daemon. Their sum is less than the whole: between them stand the
-event loop, the watch's state machine, metrics.
+Input: a rig (for the first and the last stage, which speak to the source and the broker). Output:
+CPU per event and stage. Stages are timed in a process of their own on the relay's core, with the
+cyclic collector set as in the daemon. Their sum is less than the whole: the rest is the
+event loop, the watch's state machine and metrics.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Kafka stopped (SIGSTOP) for minutes under a steady load: how far memory grows, what it costs, and
-how soon all is said when it is back.
+how soon all is published when it is back.
 
-Room: tests. In: a rig whose broker is a process. Out: memory, CPU, seconds until all that was
-watched when it came back is acknowledged; an error unless `watchrelay verify` finds the topic right
-at the end.
+Input: a rig whose broker is a process. Output: memory, CPU, seconds until all that was watched when
+it came back is acknowledged; an error unless `watchrelay verify` finds the topic right at the end.
 """
 
 from __future__ import annotations
@@ -100,7 +99,10 @@ def frozen(rig: Rig) -> list[Row]:
         ),
         Row(f"{what}: share of one core", share, "%", goal=100.0),
         Row(
-            f"{what}: from its return until all is said, the load going on", took_s, "s", goal=30.0
+            f"{what}: from its return until all is published, the load going on",
+            took_s,
+            "s",
+            goal=30.0,
         ),
         Row(f"{what}: share of one core in that time", recovery, "%"),
         Row(f"{what}: states skipped", conflated, ""),

@@ -1,9 +1,9 @@
 """A restart with 100,000 pods and nothing changed, the whole relay: what it costs until it is live,
 what it asks for, what it writes.
 
-Room: tests. In: a rig. Out: CPU and wall time from the launch until the watch goes on from the log,
-lists asked for, object records appended, memory during the resume against that of the steady state;
-in turns with the tree before.
+Input: a rig. Output: CPU and wall time from the launch until the watch goes on from the log, lists
+asked for, object records appended, memory during the resume against that of the steady state; in
+turns with the tree before.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def restart(rig: Rig) -> list[Row]:
 def _once(relay: Relay, source: SourceProcess, topic: _Topic) -> Restarted:
     relay.stop()
     topic.objects()
-    said, lists = relay.daemon.log_bytes, source.lists
+    log_bytes, lists = relay.daemon.log_bytes, source.lists
     relay.start()
 
     def live() -> bool:
-        lines = relay.daemon.lines(since=said)
+        lines = relay.daemon.lines(since=log_bytes)
         return any(
             line["message"] == "stream changed state" and line["state"] == "watching"
             for line in lines

@@ -1,9 +1,9 @@
 """An API server that is killed under 200 watches and comes back: how the relay stays away, and how
 it returns.
 
-Room: tests. In: a rig with real parts. Out: connection attempts while the server was away, by the
-path between them; lists and watches after its return, by the server's own audit log; how long it
-took until the last watch was accepted.
+Input: a rig with real parts. Output: connection attempts while the server was away, by the path
+between them; lists and watches after its return, by the server's own audit log; how long it took
+until the last watch was accepted.
 """
 
 from __future__ import annotations
@@ -97,17 +97,17 @@ class Asked:
                 "userAgent", ""
             ).startswith("watchrelay/"):
                 continue
-            came_s, told_s = (
+            received_s, answered_s = (
                 datetime.fromisoformat(entry[name]).timestamp()
                 for name in ("requestReceivedTimestamp", "stageTimestamp")
             )
             if entry["verb"] == "list":
-                lists.append((came_s, told_s))
+                lists.append((received_s, answered_s))
             elif (
                 entry["stage"] == "ResponseStarted"
                 and entry["responseStatus"]["code"] == HTTPStatus.OK
             ):
-                watched_s[entry["objectRef"]["namespace"]] = told_s
+                watched_s[entry["objectRef"]["namespace"]] = answered_s
         return cls(watched_s, lists)
 
 
@@ -134,7 +134,7 @@ def _absence(cluster: ControlPlane, path: FaultProxy, relay: Relay, *, history: 
 
     wait_for("every stream watches again", live, deadline_s=180.0)
     seen, cpu_s = asked(), relay.used().cpu_s - cpu_s
-    after = [at_s for at_s in away if at_s > CLOSES_S]  # those before told the streams
+    after = [at_s for at_s in away if at_s > CLOSES_S]  # those before showed it to the streams
     most = max((sum(at_s <= other_s < at_s + 1 for other_s in after) for at_s in after), default=0)
     what = (
         f"API server away for {gone_s:.0f} s, {STREAMS} watches, history "

@@ -1,9 +1,9 @@
 """What every benchmark of the whole relay needs: the broker, the source, and the relay on a core of
 its own, beside the programs that it is measured against.
 
-Room: tests. In: how many objects. Out: running programs, their CPU seconds and memory, and where
-their topics end. What is measured runs on the last core; whatever it talks to, and this process, on
-the first. On a machine with one core they share it.
+Input: how many objects. Output: running programs, their CPU seconds and memory, and where their
+topics end. What is measured runs on the last core; whatever it talks to, and this process, on the
+first. On a machine with one core they share it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SourceProcess:
             bufsize=1,
             start_new_session=True,  # Ctrl-C is for this process alone, which ends that one
         )
-        self._said: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+        self._printed: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self.asked_s = 0.0
         """When the first request came since this was set to 0 (monotonic)."""
         self.lists = 0
@@ -84,13 +84,13 @@ class SourceProcess:
             elif words[0] == "listed":
                 self.lists += 1
             else:
-                self._said.put(words)
-        self._said.put(["ended", ""])
+                self._printed.put(words)
+        self._printed.put(["ended", ""])
 
     def _next(self, word: str) -> str:
-        words = self._said.get(timeout=120.0)
+        words = self._printed.get(timeout=120.0)
         if words[0] != word:
-            raise PartError(f"the source said {words}")
+            raise PartError(f"the source printed {words}")
         return words[1]
 
     def prepare(self, events: int) -> None:
@@ -312,7 +312,7 @@ class Relay(Program):
         log says so: asking it would cost it."""
         self.daemon.wait(
             "first snapshots are complete",
-            lambda: len(self.daemon.said("snapshot complete")) >= streams,
+            lambda: len(self.daemon.logged("snapshot complete")) >= streams,
             deadline_s=120.0,
         )
 

@@ -1,8 +1,8 @@
 """What replicas cost beside what they write: a copy of a stream that another one writes, and events
 of parts that other ones write.
 
-Room: tests. In: a rig. Out: CPU per event of a standby, its memory against the owner's; CPU per
-event of another part.
+Input: a rig. Output: CPU per event of a standby, its memory against the owner's; CPU per event of
+another part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def standby(rig: Rig) -> list[Row]:
         other = Daemon(config, rig.workspace.path, name=f"{owner.cluster}-2")
         stack.callback(other.kill)
         started(other)
-        other.wait("it is warm", lambda: other.said("stream is warm"), deadline_s=120.0)
+        other.wait("it is warm", lambda: other.logged("stream is warm"), deadline_s=120.0)
         used = {"owner": list[float](), "standby": list[float]()}
         for _ in range(rig.rounds):
             pids = {"owner": owner.pid, "standby": other.pid}

@@ -1,7 +1,7 @@
 """What a snapshot of 100,000 objects does to live events at 1,000 a second.
 
-Room: tests. In: a rig. Out: the latencies of events sent while a snapshot ran, against those of the
-same relay before it began: from the source to a consumer, who reads the snapshot as well, as each
+Input: a rig. Output: the latencies of events sent while a snapshot ran, against those of the same
+relay before it began: from the source to a consumer, who reads the snapshot as well, as each
 consumer does.
 """
 
@@ -39,7 +39,7 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
         for _ in range(RUNS):
             reader = Latencies(relay)
             try:
-                said = relay.daemon.log_bytes
+                log_bytes = relay.daemon.log_bytes
                 source.begin(f"pace {events} {RATE}")
                 measure_for(BEFORE_S)  # live events alone: what is compared with
                 ask_snapshot(rig.bootstrap, relay.cluster, "pods")
@@ -47,8 +47,8 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
                 reader.await_count("all events arrived", events)
             finally:
                 reader.close()
-            wait_for("the snapshot is complete", functools.partial(_span, relay, said))
-            begun_s, complete_s = _span(relay, said)
+            wait_for("the snapshot is complete", functools.partial(_span, relay, log_bytes))
+            begun_s, complete_s = _span(relay, log_bytes)
             during = [
                 ms
                 for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True)

@@ -1,12 +1,11 @@
 """The API server of the benchmarks: pods encoded beforehand, sent as fast as they are taken, or one
 by one at a given rate.
 
-Room: tests. In: commands on stdin, one a line (`prepare N`, then `flood`; `pace N RATE`; `churn N
-RATE`). Out: discovery, lists in pages and watches over HTTP; on stdout its port, when it was asked
-what it serves or for a list, and a line when a command is done. Every event is one HTTP chunk, as
-kube-apiserver writes it: the next pod in turn, with a new version and a new annotation.
-Threads and blocking sockets: what is measured is the relay, and an event that is due is sent at
-once.
+Input: commands on stdin, one a line (`prepare N`, then `flood`; `pace N RATE`; `churn N RATE`).
+Output: discovery, lists in pages and watches over HTTP; on stdout its port, when it was asked what
+it serves or for a list, and a line when a command is done. Every event is one HTTP chunk, as
+kube-apiserver writes it: the next pod in turn, with a new version and a new annotation. Threads and
+blocking sockets: what is measured is the relay, and an event that is due is sent at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rows of the benchmarks' tables; the file that keeps them, and the page made of it.
 
-Room: tests. In: measured figures. Out: a table for the terminal; `measured.json` beside this file,
-a part of the benchmarks each time it is recorded; docs/performance.md, for `tools.docs.generate`.
+Input: measured figures. Output: a table for the terminal; `measured.json` beside this file, a part
+of the benchmarks each time it is recorded; docs/performance.md, for `tools.docs.generate`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Row:
 
     `value` is None where `missing` says why; `span` is the least and the most of several
     runs; `goal` is a bound, the least that is wanted if `at_least` and else the most; `headline`:
-    it stands in the table of goals.
+    it is in the table of goals.
     """
 
     what: str

@@ -1,7 +1,7 @@
 """What transactions cost: a relay with them and one without, in turns, at 1,000 events a second.
 
-Room: tests. In: a rig. Out: what is added to CPU and latency, seen by a consumer of committed
-records; the rate of a flood over one partition.
+Input: a rig. Output: what is added to CPU and latency, seen by a consumer of committed records; the
+rate of a flood over one partition.
 """
 
 from __future__ import annotations

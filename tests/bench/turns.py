@@ -1,7 +1,6 @@
 """Turns: each program once in each round, and what their figures are to each other.
 
-Room: tests. In: what a program does in its turn. Out: figures by program and round; rows, ratios
-first.
+Input: what a program does in its turn. Output: figures by program and round; rows, ratios first.
 """
 
 from __future__ import annotations

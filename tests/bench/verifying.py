@@ -1,7 +1,7 @@
 """What `verify` and a reader cost.
 
-Room: tests. In: a rig; a topic of pods, filled by a relay. Out: records a second, by wall clock, of
-an audit, of one that keeps what comparing with the cluster needs, and of a `TopicReader` until it is
+Input: a rig; a topic of pods, filled by a relay. Output: records a second, by wall clock, of an
+audit, of one that keeps what comparing with the cluster needs, and of a `TopicReader` until it is
 ready; each in a process of its own on the relay's core.
 """
 

@@ -1,7 +1,7 @@
 """What the status page costs the relay: nobody looks, one looks, as many as may.
 
-Room: tests. In: a rig. Out: CPU and memory of a relay of 200 streams by number of viewers, and what
-a viewer is sent.
+Input: a rig. Output: CPU and memory of a relay of 200 streams by number of viewers, and what a
+viewer is sent.
 """
 
 from __future__ import annotations

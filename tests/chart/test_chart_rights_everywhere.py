@@ -1,4 +1,4 @@
-"""Every config that stands in the tests, the docs, the examples and deploy/: proof that the chart
+"""Every config in the tests, the docs, the examples and deploy/: proof that the chart
 grants for it what `watchrelay rbac` prints.
 
 Entries are found by how they look, file by file; `test_chart_rights.py` has the cases that are
@@ -124,11 +124,11 @@ def test_for_every_config_of_this_tree_the_chart_grants_what_rbac_prints(tmp_pat
     found = _found()
     assert len(found) > 40, found.keys()
     differ = []
-    said: set[str] = set()
+    seen: set[str] = set()
     for path, entries in found.items():
-        if (key := repr(sorted(map(repr, entries)))) in said:
+        if (key := repr(sorted(map(repr, entries)))) in seen:
             continue
-        said.add(key)
+        seen.add(key)
         printed = manifests(rights(_settings(entries))[0], namespace="ns", name="rel-watchrelay")
         values = values_file(
             tmp_path, {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": entries}

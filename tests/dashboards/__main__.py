@@ -1,8 +1,8 @@
 """`python -m tests.dashboards`: the dashboards as pictures, from a relay on real parts under load
 and faults (`make dashboards-shots`).
 
-Room: tests. In: the real parts, Prometheus, npm, a Chromium. Out: docs/images/dashboard-*.png, and
-the panels that nobody answered.
+Input: the real parts, Prometheus, npm, a Chromium. Output: docs/images/dashboard-*.png, and the
+panels that nobody answered.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from tests.support.dashboards import dashboard
 from tests.support.prometheus import Prometheus
 
 SCRAPE_S = 4
-"""What the data source would be told of its scrape interval; `$__rate_interval` is four times that.
-Source: Grafana's documentation."""
+"""The scrape interval that the data source would be configured with; `$__rate_interval` is four
+times that. Source: Grafana's documentation."""
 CHOSEN: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "fleet": {"namespace": ("All", ".*"), "cluster": ("All", ".*"), "stream": ("All", ".*")},
     "stream": {
@@ -150,8 +150,8 @@ def draw(shots: Mapping[str, dict[str, Any]], directory: Path) -> list[Path]:
 
 def _installed() -> Path:
     """Where npm put what the lock file names, after it did; beside it our own two files."""
-    said = _run(ROOT / "tools" / "dashboardtools.sh").splitlines()[-1]
-    npm = Path(said.rpartition(" in ")[2])
+    printed = _run(ROOT / "tools" / "dashboardtools.sh").splitlines()[-1]
+    npm = Path(printed.rpartition(" in ")[2])
     for file in ("main.jsx", "palette.mjs"):
         shutil.copyfile(_RENDER / file, npm / file)
     return npm

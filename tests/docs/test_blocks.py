@@ -75,12 +75,12 @@ def test_so_do_commands_within_a_line() -> None:
     """`watchrelay ...` and `make ...` in running text: the command or the target exists."""
     wrong = []
     for page in {each.page for each in BLOCKS}:
-        for said in re.findall(r"`((?:watchrelay|make) [^`]+)`", (ROOT / page).read_text()):
-            line = re.sub(r"\[[^\]]*\]|\.\.\.|…", "", said)
+        for quoted in re.findall(r"`((?:watchrelay|make) [^`]+)`", (ROOT / page).read_text()):
+            line = re.sub(r"\[[^\]]*\]|\.\.\.|…", "", quoted)
             if re.search(r"[A-Z]{4,}(?![A-Z_=])|=n\b|COMMAND", line) or "<" in line:
                 continue  # a pattern, not a command
             wrong += [
-                f"{page}: {said}: {complaint}"
+                f"{page}: {quoted}: {complaint}"
                 for complaint in complaints(line)
                 if "required: STREAM" not in complaint
             ]
@@ -96,17 +96,17 @@ MINIMAL: dict[str, Any] = {
 
 @pytest.mark.parametrize("block", of("yaml"))
 def test_configs_are_good(block: Block, tmp_path: Path) -> None:
-    said = yaml.safe_load(block.text)
-    if block.verb == "prometheus" or (isinstance(said, dict) and "apiVersion" in said):
+    config = yaml.safe_load(block.text)
+    if block.verb == "prometheus" or (isinstance(config, dict) and "apiVersion" in config):
         return  # judged by promtool and by Kubernetes' schemas, where the tools of the chart are
     if block.verb == "resources":
-        said = {"resources": said}
-    elif "config" in said:
-        said = configured_by_the_chart(said)
-    assert said.keys() & {"cluster", "kafka", "resources"}, "nothing judges it"
+        config = {"resources": config}
+    elif "config" in config:
+        config = configured_by_the_chart(config)
+    assert config.keys() & {"cluster", "kafka", "resources"}, "nothing judges it"
     file = tmp_path / "watchrelay.yaml"
-    kafka = {**MINIMAL["kafka"], **said.get("kafka", {})}
-    file.write_text(yaml.safe_dump({**MINIMAL, **said, "kafka": kafka}))
+    kafka = {**MINIMAL["kafka"], **config.get("kafka", {})}
+    file.write_text(yaml.safe_dump({**MINIMAL, **config, "kafka": kafka}))
     assert load_settings(str(file), environ={}).resources
 
 

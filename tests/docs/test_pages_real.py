@@ -100,11 +100,11 @@ def test_install_upgrade_and_roll_back_as_printed(
         if "helm install" in block.text:
             assert "relays cluster prod-eu-1" in done.stdout
     history = ["helm", "history", "watchrelay", "--namespace", "watchrelay", "--output", "json"]
-    told: list[dict[str, Any]] = json.loads(
+    revisions: list[dict[str, Any]] = json.loads(
         subprocess.run(history, capture_output=True, check=True, env=environment).stdout
     )
-    assert [each["status"] for each in told] == ["superseded", "superseded", "deployed"]
-    assert told[-1]["description"].lower() == "rollback to 1"
+    assert [each["status"] for each in revisions] == ["superseded", "superseded", "deployed"]
+    assert revisions[-1]["description"].lower() == "rollback to 1"
     deployment = cluster.request(
         "GET", "/apis/apps/v1/namespaces/watchrelay/deployments/watchrelay"
     )
@@ -116,7 +116,7 @@ def test_install_upgrade_and_roll_back_as_printed(
         assert len(cluster.request("GET", path)["items"]) == 1
     answers = {line: _answer(line, environment) for line in _runbook_commands()}
     assert {
-        line for line, said in answers.items() if RUNBOOKS_SAY[line.split(" -")[0]] not in said
+        line for line, answer in answers.items() if RUNBOOKS_SAY[line.split(" -")[0]] not in answer
     } == set(), answers
 
 
@@ -124,7 +124,7 @@ RUNBOOKS_SAY = {"kubectl": "pod/watchrelay-", "kubectl auth can-i watch pods": "
 """What the commands of the runbooks answer once the page's release is installed, by their first
 words."""
 INSTALLED = {"NAMESPACE": "watchrelay", "NAME": "watchrelay", "RESOURCE": "pods", "WHERE": "shop"}
-"""What stands for the capitals in the commands of the runbooks."""
+"""The values of the placeholders in the commands of the runbooks."""
 NO_KUBELET = ("logs", "describe")
 """They ask a node, and there is none here."""
 

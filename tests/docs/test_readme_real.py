@@ -131,8 +131,8 @@ def follow(line: str, reader: Reader, config: str, relays: list[Process]) -> Non
     known = next((start for start in OTHERWISE if line.startswith(start)), None)
     match known:
         case None:
-            said = reader.run(line)
-            assert SAID.get(line.split(" -c")[0], "") in said, said
+            printed = reader.run(line)
+            assert PRINTED.get(line.split(" -c")[0], "") in printed, printed
         case "watchrelay run":
             relay, log = reader.beside(line, "run")
             relays.append(relay)
@@ -155,7 +155,7 @@ def follow(line: str, reader: Reader, config: str, relays: list[Process]) -> Non
             pass
 
 
-SAID = {
+PRINTED = {
     "watchrelay validate": "pods@shop",
     "kubectl create namespace watchrelay": "namespace/watchrelay created",
     "watchrelay rbac": "clusterrole.rbac.authorization.k8s.io/watchrelay",
@@ -167,6 +167,6 @@ SAID = {
 def test_each_exception_is_of_a_command_that_is_there() -> None:
     assert [
         start
-        for start in (*OTHERWISE, *SAID)
+        for start in (*OTHERWISE, *PRINTED)
         if not any(line.startswith(start) for line in commands())
     ] == []

@@ -80,9 +80,9 @@ def test_the_tests_that_pages_name_exist() -> None:
 
 def test_help_tells_the_exit_codes_of_the_reference() -> None:
     text = " ".join(build_parser().format_help().split())
-    for code, said in EXIT_CODES.items():
+    for code, meaning in EXIT_CODES.items():
         if code < 128:  # what a shell makes of a signal is not ours to explain there
-            assert f"{code} {said}" in text
+            assert f"{code} {meaning}" in text
 
 
 def test_every_field_of_a_streams_row_is_explained() -> None:
@@ -92,13 +92,13 @@ def test_every_field_of_a_streams_row_is_explained() -> None:
         .partition("## Fields of a stream")[2]
         .partition("\n## ")[0]
     )
-    told = {
+    explained = {
         name
         for row in text.splitlines()
         if row.startswith("| `")
         for name in re.findall(r"`(\w+)`", row.split("|")[1])
     }
-    assert told == set(StreamStatus("pods").as_json())
+    assert explained == set(StreamStatus("pods").as_json())
     assert asdict(StreamStatus("pods"))["stream"] == "pods"
 
 
@@ -127,15 +127,15 @@ class Speaker:
         extra = {"stream": "s", "error": error}
         log.log(logging.ERROR if error else logging.DEBUG, "one way" if error else "the other", extra=extra)
 
-    def _said(self, message, **more):
+    def _logged(self, message, **more):
         _log.warning(message, extra={"topic": "t", **more})
 
     def two(self):
-        self._said("handed on", offset=1)
+        self._logged("handed on", offset=1)
 """
 
 
-def test_lines_of_the_log_are_found_however_they_are_said() -> None:
+def test_lines_of_the_log_are_found_however_they_are_logged() -> None:
     errors = ("error", "warning", "debug")
     lines = found({"m": SAYS.replace("logging.ERROR", "logging.ERROR if 1 else logging.WARNING")})
     assert [(line.levels, line.message, line.fields) for line in lines] == [

@@ -112,10 +112,10 @@ def printed_by(block: Block, output: str) -> list[str]:
     return output.partition(f"--- {block.place}\n")[2].partition("\n--- ")[0].splitlines()
 
 
-def pattern(said: str) -> re.Pattern[str]:
-    """What a block of the verb `prints` stands for."""
+def pattern(block_text: str) -> re.Pattern[str]:
+    """The output that a block of the verb `prints` matches."""
     lines: list[str] = []
-    for line in said.splitlines():
+    for line in block_text.splitlines():
         lines.append(
             f"(?:{lines.pop()})+"
             if line == "…"

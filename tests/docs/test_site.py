@@ -26,7 +26,7 @@ def test_a_whole_page_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "problem"),
     [
         ('<a href="b.html">x</a>', "b.html leads nowhere"),
         ('<a href="#nope">x</a>', "#nope has no such place"),
@@ -35,9 +35,9 @@ def test_a_whole_page_is_whole(tmp_path: Path) -> None:
         ('<link rel="preconnect" href="https://fonts.example.com">', "from elsewhere"),
     ],
 )
-def test_what_leads_nowhere_or_elsewhere_is_found(body: str, said: str, tmp_path: Path) -> None:
+def test_what_leads_nowhere_or_elsewhere_is_found(body: str, problem: str, tmp_path: Path) -> None:
     (found,) = built(tmp_path, body)
-    assert said in found
+    assert problem in found
 
 
 def test_a_style_that_fetches_is_found(tmp_path: Path) -> None:

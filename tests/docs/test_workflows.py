@@ -1,4 +1,4 @@
-"""The workflows, which run on the project's host and nowhere else: what can be said of them without
+"""The workflows, which run on the project's host and nowhere else: what can be checked without
 running them: what they call is there, what they install is pinned by hash, and no step has more
 rights than it needs."""
 
@@ -36,7 +36,7 @@ def test_it_is_written_as_workflows_are(path: Path, tmp_path: Path) -> None:
 
 def test_what_is_promised_to_be_released_has_a_job_that_makes_and_signs_it() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
-    said = {
+    scripts = {
         name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()
     }
     for job, words in {
@@ -44,7 +44,7 @@ def test_what_is_promised_to_be_released_has_a_job_that_makes_and_signs_it() -> 
         "image": ("make image", "skopeo copy", 'sigstore" sign'),
         "chart": ("package helm/watchrelay", "push", 'sigstore" sign'),
     }.items():
-        assert [word for word in words if word not in said[job]] == []
+        assert [word for word in words if word not in scripts[job]] == []
         assert jobs[job]["permissions"]["id-token"] == "write"
     (tested,) = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())[
         "jobs"
@@ -52,7 +52,7 @@ def test_what_is_promised_to_be_released_has_a_job_that_makes_and_signs_it() -> 
     assert tested["steps"][-1]["run"] == ".ci/run"
 
 
-def test_rights_are_read_unless_a_job_names_more_and_no_job_runs_for_ever(
+def test_rights_are_read_unless_a_job_names_more_and_no_job_runs_forever(
     workflow: dict[Any, Any],
 ) -> None:
     assert workflow["permissions"] == {"contents": "read"}

@@ -19,7 +19,7 @@ from tests.fuzz.plan import Part, plan_of
 from tests.fuzz.play import Game, Plant, Verdict
 
 SEEDS_OF_A_PROCESS = 20
-LINES_TOLD = 60
+LINES_SHOWN = 60
 _real_s = time.monotonic
 
 
@@ -45,7 +45,7 @@ def shrunken(seed: int) -> tuple[Verdict, list[Part]]:
 
 
 def line(verdict: Verdict, took_s: float) -> str:
-    """What is said of a seed."""
+    """The report of a seed."""
     counts = ", ".join(f"{count} {what}" for what, count in sorted(verdict.counts.items()) if count)
     return (
         f"seed {verdict.seed}: {'BROKEN' if verdict.broken else 'right'} in {took_s:.1f} s; "
@@ -54,7 +54,7 @@ def line(verdict: Verdict, took_s: float) -> str:
 
 
 def failure(verdict: Verdict, without: Sequence[Part]) -> str:
-    """What is said of a seed that broke a promise: how to play it again, what came last, and the
+    """The report of a seed that broke a promise: how to play it again, what came last, and the
     first of its promises."""
     left_out = (
         f' ARGS="--without {",".join(each.replace(" ", "-") for each in without)}"'
@@ -65,8 +65,8 @@ def failure(verdict: Verdict, without: Sequence[Part]) -> str:
         f"seed {verdict.seed}: {len(verdict.broken)} promises broken; play it again: make "
         f"fuzz SEED={verdict.seed}{left_out}"
     )
-    told = [f"    {each[:400]}" for each in verdict.told[-LINES_TOLD:]]
-    return "\n".join([again, *told, *verdict.broken[:3]])
+    events = [f"    {each[:400]}" for each in verdict.events[-LINES_SHOWN:]]
+    return "\n".join([again, *events, *verdict.broken[:3]])
 
 
 def one(seed: int, without: Sequence[Part], plant: Plant, *, trace: bool) -> int:
@@ -74,7 +74,7 @@ def one(seed: int, without: Sequence[Part], plant: Plant, *, trace: bool) -> int
     verdict, took_s = played(seed, without, plant)
     if trace:
         print(plan_of(seed))
-        print("\n".join(verdict.told))
+        print("\n".join(verdict.events))
     print("\n".join(verdict.broken))
     print(line(verdict, took_s))
     return 1 if verdict.broken else 0

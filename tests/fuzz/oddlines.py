@@ -31,13 +31,13 @@ REASONS = (
 
 @dataclass(slots=True)
 class Source:
-    """What the server really holds of one resource, and the present version. `living`: its objects;
+    """What the server holds of one resource, and the present version. `existing`: its objects;
     `taken`: a version that no object will have."""
 
     rng: Random
     resource: Resource
     namespace: str
-    living: Callable[[], list[Stored]]
+    existing: Callable[[], list[Stored]]
     version: Callable[[], int]
     taken: Callable[[], int]
 
@@ -56,8 +56,8 @@ class Source:
 
     def known(self) -> bytes | None:
         """One of those it holds."""
-        living = self.living()
-        return self.rng.choice(living).body() if living else None
+        existing = self.existing()
+        return self.rng.choice(existing).body() if existing else None
 
 
 def event(kind: Any, obj: Any) -> str:
@@ -79,7 +79,7 @@ def _odder(source: Source) -> str:
 
 
 def _again(source: Source) -> str:
-    """A living object: repeated, deleted, at another version, with another uid or content."""
+    """An existing object: repeated, deleted, at another version, with another uid or content."""
     body, rng = source.known(), source.rng
     if body is None:
         return _ghost(source)
@@ -209,7 +209,7 @@ def _junk(source: Source) -> str:
 LINES: dict[str, Callable[[Source], str]] = {
     "ghosts": _ghost,
     "odder objects": _odder,
-    "living again": _again,
+    "known again": _again,
     "bookmarks": _bookmark,
     "errors": _error,
     "types": _type,
@@ -226,7 +226,7 @@ def _head(source: Source, items: list[Any], metadata: Any) -> dict[str, Any]:
 
 
 def _items(source: Source) -> list[Any]:
-    return [Raw(each.body().decode("utf-8", "surrogatepass")) for each in source.living()]
+    return [Raw(each.body().decode("utf-8", "surrogatepass")) for each in source.existing()]
 
 
 def _list_version(source: Source, _token: str) -> str:

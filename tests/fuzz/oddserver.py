@@ -1,4 +1,4 @@
-"""What stands between a synthetic API server and its clients, and answers in its place, oddly, as a
+"""A proxy between a synthetic API server and its clients, and answers in its place, oddly, as a
 seed says."""
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OddSource:
 
     @property
     def plural(self) -> str:
-        """As it stands in paths."""
+        """As in paths."""
         return self.source.resource.plural
 
     def sane(self) -> None:
@@ -126,7 +126,7 @@ class OddSource:
                     # an object that does not exist, at a version behind the compacted one, would
                     # never be found
                     break
-                kind = rng.choice(kinds) if kinds else "living again"
+                kind = rng.choice(kinds) if kinds else "known again"
                 line = LINES[kind](self.source)
                 self.tell(f"{self.plural}: {kind}: {shown(line)}")
                 await response.write(
@@ -161,8 +161,10 @@ async def _until(event: asyncio.Event, seconds: float) -> None:
 
 def shown(body: Any) -> str:
     """As much as a log can bear."""
-    said = body if isinstance(body, str) else repr(body)
-    return ascii(said if len(said) <= 300 else f"{said[:150]}...{said[-100:]}")
+    shown_text = body if isinstance(body, str) else repr(body)
+    return ascii(
+        shown_text if len(shown_text) <= 300 else f"{shown_text[:150]}...{shown_text[-100:]}"
+    )
 
 
 def _body(body: str, content_type: str = "application/json") -> web.Response:

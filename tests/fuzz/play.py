@@ -59,12 +59,12 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of one seed. `broken`: each broken promise, empty for a good run; `told`: what the
-    daemon was told, and what it logged."""
+    """The result of one seed. `broken`: each broken promise, empty for a good run; `events`: what
+    the daemon was sent, and what it logged."""
 
     seed: int
     broken: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -79,7 +79,7 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         verdict, line = self._verdict, self._format.format(record)
         json.loads(line)
-        verdict.told.append(f"{elapsed_s():.1f} log: {line[:600]}")
+        verdict.events.append(f"{elapsed_s():.1f} log: {line[:600]}")
         verdict.counts[f"lines of level {record.levelname.lower()}"] += 1
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, ConnectionError) and record.name == "aiohttp.server":
@@ -108,14 +108,14 @@ class Game:
             for each in plan.followed
         }
         self._odd = {each.resource.plural: self._source(each) for each in plan.followed if each.odd}
-        self._server = OddServer(Random(f"{plan.seed}/server"), self._odd, self._tell)
+        self._server = OddServer(Random(f"{plan.seed}/server"), self._odd, self._note)
         self._right: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         """By stream and key what is published and what the server holds, where they were found to
         be the same."""
 
-    def _tell(self, said: str) -> None:
-        self.verdict.told.append(f"{elapsed_s():.1f} {said}")
-        self.verdict.counts["foreign records" if said.startswith("foreign:") else "oddities"] += 1
+    def _note(self, event: str) -> None:
+        self.verdict.events.append(f"{elapsed_s():.1f} {event}")
+        self.verdict.counts["foreign records" if event.startswith("foreign:") else "oddities"] += 1
 
     def _source(self, each: Followed) -> OddSource:
         truth = self._truths[each.id]
@@ -127,9 +127,9 @@ class Game:
             return storage.version
 
         source = Source(
-            rng, each.resource, "a", lambda: truth.living, lambda: storage.version, taken
+            rng, each.resource, "a", lambda: truth.existing, lambda: storage.version, taken
         )
-        return OddSource(source, each.kinds, each.share, self._tell)
+        return OddSource(source, each.kinds, each.share, self._note)
 
     def _topic(self, name: str) -> str:
         return f"k8s.{self._name}.{name}"
@@ -175,7 +175,7 @@ class Game:
         log = _Log(self.verdict)
         logging.root.handlers[:] = [log]
         logs.set_level("info")
-        stuck = asyncio.get_running_loop().call_later(PLAY_S - 1.0, self._tell_of_tasks)
+        stuck = asyncio.get_running_loop().call_later(PLAY_S - 1.0, self._note_tasks)
         try:
             async with asyncio.timeout(PLAY_S), AsyncExitStack() as stack:
                 self._directory = stack.enter_context(
@@ -198,12 +198,12 @@ class Game:
             self.verdict.broken.append(f"{warnings} warnings and errors in the log")
         return self.verdict
 
-    def _tell_of_tasks(self) -> None:
+    def _note_tasks(self) -> None:
         for task in asyncio.all_tasks():
             frames = [
                 f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()[-3:]
             ]
-            self.verdict.told.append(f"{elapsed_s():.1f} stuck: {task.get_name()} {frames}")
+            self.verdict.events.append(f"{elapsed_s():.1f} stuck: {task.get_name()} {frames}")
 
     def _prepare(self, kafka: EmbeddedKafka, kubeconfig: str) -> None:
         Path(self._directory, "kubeconfig").write_text(kubeconfig)
@@ -253,13 +253,13 @@ class Game:
                     await self._first_life(world, bootstrap)
                 else:
                     for truth in self._truths.values():
-                        truth.churn(odder=False, tell=self._tell)
+                        truth.churn(odder=False, tell=self._note)
                     await world.until("all streams are right after a restart", ids, RESTART_S)
                 await world.pages()
                 await world.stop()
             finally:
                 reading.cancel()
-        await self._read_anew(bootstrap, ids)
+        await self._read_again(bootstrap, ids)
 
     async def _first_life(self, world: _World, bootstrap: str) -> None:
         sane = [each.id for each in self.plan.followed if not each.odd]
@@ -291,13 +291,13 @@ class Game:
         others = [each.id for each in plan.followed if not each.odd]
         writer = Random(f"{plan.seed}/foreign")
         async with Foreign(
-            writer, bootstrap, topic=self._topic, streams=streams, others=others, tell=self._tell
+            writer, bootstrap, topic=self._topic, streams=streams, others=others, tell=self._note
         ) as foreign:
             for step in range(plan.steps):
                 for each in plan.followed:
                     truth = self._truths[each.id]
                     truth.churn(
-                        odder=each.odd and each.resource.plural not in self.without, tell=self._tell
+                        odder=each.odd and each.resource.plural not in self.without, tell=self._note
                     )
                 self._server.discovery = (
                     plan.discovery and DISCOVERY not in self.without and rng.random() < 0.5
@@ -334,9 +334,9 @@ class Game:
         )
 
     def _turn_sane(self) -> None:
-        """The source holds what can be published, and says so; what it said before that was no
-        truth is history that is gone."""
-        self._tell("sane again")
+        """The source holds what can be published, and serves that; what it served before is history
+        that is gone."""
+        self._note("sane again")
         self._server.discovery = self._server.troubled = False
         storage = self._cluster.registry.storage
         storage.version += 1000
@@ -347,7 +347,7 @@ class Game:
                 storage.compact(each.id)
                 self._odd[each.resource.plural].sane()
                 self._cluster.server.end_watches("cut", each.id)
-            truth.churn(odder=False, tell=self._tell)
+            truth.churn(odder=False, tell=self._note)
 
     # ---- whether it is right ---------------------------------------------------------------------
 
@@ -385,15 +385,17 @@ class Game:
             self._right[stream, name] = pair
         return ""
 
-    async def _read_anew(self, bootstrap: str, ids: list[str]) -> None:
-        """Whoever starts to read now finds the same."""
+    async def _read_again(self, bootstrap: str, ids: list[str]) -> None:
+        """A reader that starts now finds the same."""
         try:
             async with TopicReader(
                 bootstrap, control_topic=self._topic("control"), streams=ids, until_end=True
             ) as reader:
                 await reader.ready()
                 wrong = [
-                    said for stream in ids if (said := self.wrong(stream, reader.objects(stream)))
+                    difference
+                    for stream in ids
+                    if (difference := self.wrong(stream, reader.objects(stream)))
                 ]
         except Exception as error:
             raise Broken(f"a new reader: {why(error)}") from error
@@ -419,7 +421,7 @@ class _World:
         while missing and elapsed_s() < deadline_s:
             await asyncio.sleep(_POLL_S)
             missing = self._not_yet(streams)
-        self.game.verdict.told.append(
+        self.game.verdict.events.append(
             f"{elapsed_s():.1f} {claim}: {missing or 'yes'}, after {elapsed_s() - began_s:.0f} s"
         )
         if missing:

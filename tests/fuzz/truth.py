@@ -24,7 +24,7 @@ class Truth:
         self._made = 0
 
     @property
-    def living(self) -> list[Stored]:
+    def existing(self) -> list[Stored]:
         """All objects."""
         return list(self._objects.values())
 
@@ -40,7 +40,7 @@ class Truth:
         )
         return {
             f"{prefix}{each.namespace}/{each.name}": each.body()
-            for each in self.living
+            for each in self.existing
             if not kept or each.namespace in kept
         }
 
@@ -73,21 +73,21 @@ class Truth:
         """A few changes."""
         rng = self._rng
         for _ in range(rng.randrange(5)):
-            living = list(self._objects)
+            keys = list(self._objects)
             match rng.randrange(5):
-                case 0 if living:
-                    self._registry.storage.delete(self.followed.id, rng.choice(living))
-                case 1 if living:
-                    again = rng.choice(living)
+                case 0 if keys:
+                    self._registry.storage.delete(self.followed.id, rng.choice(keys))
+                case 1 if keys:
+                    again = rng.choice(keys)
                     self._registry.storage.delete(self.followed.id, again)
                     self._put(again)
-                case 2 | 3 if living:
-                    self._put(rng.choice(living), uid=rng.choice(["kept", "kept", "another"]))
+                case 2 | 3 if keys:
+                    self._put(rng.choice(keys), uid=rng.choice(["kept", "kept", "another"]))
                 case _:
                     self._put(self._place())
         if odder and rng.random() < 0.5:
-            living = list(self._objects)
-            place = rng.choice(living) if living and rng.random() < 0.4 else self._place()
+            keys = list(self._objects)
+            place = rng.choice(keys) if keys and rng.random() < 0.4 else self._place()
             tell(
                 f"{self.followed.resource.plural}: holds "
                 f"{shown(self._put(place, odder=True).body())}"

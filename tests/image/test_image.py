@@ -256,10 +256,10 @@ def _signature(url: str, secret: str) -> str:
     """What AWS computes of a presigned URL with this key. Source: AWS Signature Version 4, query
     parameters, an empty body."""
     parts = urllib.parse.urlsplit(url)
-    said = {name: values[0] for name, values in urllib.parse.parse_qs(parts.query).items()}
+    query_fields = {name: values[0] for name, values in urllib.parse.parse_qs(parts.query).items()}
     signed = [
-        f"{name}={urllib.parse.quote(said[name], safe='-_.~')}"
-        for name in sorted(said)
+        f"{name}={urllib.parse.quote(query_fields[name], safe='-_.~')}"
+        for name in sorted(query_fields)
         if name.startswith(("Action", "X-Amz"))
     ]
     query = "&".join(each for each in signed if not each.startswith("X-Amz-Signature"))
@@ -267,26 +267,28 @@ def _signature(url: str, secret: str) -> str:
     request = hashlib.sha256(
         f"GET\n/\n{query}\nhost:{parts.hostname}\n\nhost\n{empty}".encode()
     ).hexdigest()
-    scope = said["X-Amz-Credential"].partition("/")[2]
+    scope = query_fields["X-Amz-Credential"].partition("/")[2]
     key = f"AWS4{secret}".encode()
     for word in scope.split("/"):
         key = hmac.digest(key, word.encode(), "sha256")
     return hmac.digest(
-        key, f"AWS4-HMAC-SHA256\n{said['X-Amz-Date']}\n{scope}\n{request}".encode(), "sha256"
+        key,
+        f"AWS4-HMAC-SHA256\n{query_fields['X-Amz-Date']}\n{scope}\n{request}".encode(),
+        "sha256",
     ).hex()
 
 
 def test_it_signs_for_msk_with_the_identity_of_its_pod(image: Image) -> None:
     done = _run(image, "/opt/app/bin/python", "-c", _SIGN, entrypoint=False, environment=_KEY)
     assert (done.returncode, done.stderr) == (0, ""), (
-        "nothing is said of what is signed, at debug either"
+        "nothing is logged of what is signed, at debug either"
     )
     token = done.stdout.strip()
     url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
-    said = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)
+    query_fields = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)
     assert url.startswith("https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect&")
-    assert said["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")
-    assert said["X-Amz-Signature"] == [_signature(url, _KEY["AWS_SECRET_ACCESS_KEY"])]
+    assert query_fields["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")
+    assert query_fields["X-Amz-Signature"] == [_signature(url, _KEY["AWS_SECRET_ACCESS_KEY"])]
 
 
 def test_without_an_identity_it_says_how_to_give_its_pod_one(image: Image) -> None:
@@ -331,18 +333,18 @@ def test_it_reaches_an_api_server_through_a_socks_proxy(image: Image, tmp_path: 
 
 
 def test_the_demo_runs_in_it_and_ends_with_0_on_ctrl_c(image: Image, tmp_path: Path) -> None:
-    out, said = tmp_path / "out", tmp_path / "err"
+    out, err = tmp_path / "out", tmp_path / "err"
     with (
         _container(image, "demo", entrypoint=True, our_network=True) as argv,
         out.open("wb") as stdout,
-        said.open("wb") as stderr,
+        err.open("wb") as stderr,
         subprocess.Popen(argv, stdout=stdout, stderr=stderr) as demo,
     ):
         try:
-            end_well(demo, out.read_text, said.read_text)
+            end_well(demo, out.read_text, err.read_text)
         finally:
             demo.kill()
-    assert "drained; goodbye" in said.read_text()
+    assert "drained; goodbye" in err.read_text()
 
 
 def test_it_holds_neither_compiler_nor_pip_nor_a_way_to_more_rights(image: Image) -> None:

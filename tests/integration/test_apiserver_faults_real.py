@@ -69,7 +69,7 @@ def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothin
         wanted = {"configmaps": _PATHS["configmaps"]}
         await_equal(real_cluster, reader, wanted)
         relay.wait(
-            "a bookmark was heard",
+            "a bookmark was received",
             lambda: relay.stream("configmaps").get("lastBookmark"),
             deadline_s=_SOON_S,
         )
@@ -91,7 +91,7 @@ def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothin
         assert relay.stop() == 0
         reader.read()
     reader.assert_right("configmaps")
-    assert [said.type for said in reader.about("configmaps", f"{namespace}/gone")] == [
+    assert [record.type for record in reader.about("configmaps", f"{namespace}/gone")] == [
         "added",
         "deleted",
     ]
@@ -120,7 +120,7 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
             case _:
                 path.refuse()
                 relay.wait(
-                    "it is told",
+                    "it is reported",
                     lambda: relay.stream("configmaps").get("lastError"),
                     deadline_s=_SOON_S,
                 )
@@ -142,7 +142,7 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
     reader.assert_right("configmaps")
 
 
-def _told(relay: Daemon, stream: str, words: str) -> bool:
+def _shows_error(relay: Daemon, stream: str, words: str) -> bool:
     return words in json.dumps(relay.stream(stream).get("lastError"))
 
 
@@ -192,7 +192,9 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
         )
         path.heal()
         for stream in streams:
-            relay.wait("401 is told", partial(_told, relay, stream, "401"), deadline_s=_SOON_S)
+            relay.wait(
+                "401 is reported", partial(_shows_error, relay, stream, "401"), deadline_s=_SOON_S
+            )
         assert relay.livez() == http.client.OK
         fresh = real_cluster.service_account_token(namespace, "relay")
         token.write_text(fresh)

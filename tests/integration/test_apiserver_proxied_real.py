@@ -1,5 +1,5 @@
 """A real API server behind a proxy that knows what it carries: what a server cannot be made to do
-by itself: watches that end at once, a token refused to all at once, an event that is never said,
+by itself: watches that end at once, a token refused to all at once, an event that is never sent,
 lists that all come together."""
 
 import ctypes
@@ -32,8 +32,8 @@ _EVENT = struct.Struct("iIII")
 
 
 class Reads:
-    """Counts from entering on; a context manager. An open is asked for, too, for equal
-    events in a row are told as one."""
+    """Counts from entering on; a context manager. Opens are watched as well, since inotify
+    merges equal events in a row."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -57,10 +57,10 @@ class Reads:
     def count(self) -> int:
         """How often it was opened for reading, and closed again."""
         try:
-            while told := os.read(self._descriptor, 65536):
+            while events := os.read(self._descriptor, 65536):
                 at = 0
-                while at < len(told):
-                    _, mask, _, name_bytes = _EVENT.unpack_from(told, at)
+                while at < len(events):
+                    _, mask, _, name_bytes = _EVENT.unpack_from(events, at)
                     self._count += bool(mask & _CLOSE_NOWRITE)
                     at += _EVENT.size + name_bytes
         except BlockingIOError:
@@ -102,7 +102,7 @@ def watching(relay: Daemon, count: int) -> bool:
     return [row["state"] for row in relay.api_streams().values()] == ["watching"] * count
 
 
-def test_T17_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_nothing_is_lost(
+def test_T17_watches_that_end_at_once_are_requested_less_and_less_often_and_nothing_is_lost(
     testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy
 ) -> None:
     ends: tuple[WatchEnd, ...] = ("head, reset", "head, end", "half a line, reset", "line, end")
@@ -195,7 +195,7 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
             proxy.refuse_held()
             await_equal(real_cluster, reader, streams)
             relay.wait("all watch again", lambda: watching(relay, _MANY))
-            assert reads.count() == 1, "the file is read once for all who heard of it"
+            assert reads.count() == 1, "the file is read once for all that were notified"
         asked = proxy.of("watch", since_s=ended_s)
         assert [each.token for each in asked].count(former) == _MANY, (
             "and nobody asks again with what was refused"
@@ -211,7 +211,7 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
     reader.assert_right(*streams)
 
 
-def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
+def test_what_a_watch_never_delivered_is_found_by_relistinterval_and_counted(
     testbed: Testbed, real_cluster: ControlPlane, proxy: TlsProxy
 ) -> None:
     (namespace,) = testbed.namespaces(1)
@@ -227,7 +227,7 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
         relay.await_ready()
         await_equal(real_cluster, reader, {stream: path})
 
-        def unsaid(line: dict[str, Any]) -> bool:
+        def withheld(line: dict[str, Any]) -> bool:
             return line["object"]["metadata"].get("name") in {"gone", "changed", "fresh"}
 
         def equal() -> bool:
@@ -236,7 +236,7 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
                 expected_table(list_text(real_cluster, path)), reader.table(stream)
             ) and reader.proven(stream)
 
-        proxy.swallow(unsaid)
+        proxy.swallow(withheld)
         real_cluster.request("DELETE", f"{path}/gone")
         real_cluster.request("PATCH", f"{path}/changed", {"data": {"v": "1"}})
         make(real_cluster, path, "fresh")
@@ -246,7 +246,7 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
         make(real_cluster, path, "later")
         relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 3)
         assert [
-            said["missed"] for said in relay.said("list found changes missed by the watch")
+            found["missed"] for found in relay.logged("list found changes missed by the watch")
         ] == [3]
         proxy.swallow(None)
         lists = lists_made(relay)
@@ -255,20 +255,20 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
         assert_verified(relay)
         assert relay.stop() == 0
         reader.read()
-    # The server vouched for its version by a bookmark: what it had not shown up to there can only
-    # be said behind it.
+    # A bookmark confirmed the server's version: what it had not shown up to there can only be
+    # published behind it.
     assert all("behind a frontier" in problem for problem in reader.problems), reader.problems
 
-    def story(name: str) -> list[tuple[str, str]]:
+    def records(name: str) -> list[tuple[str, str]]:
         return [
-            (said.type, said.headers["ce_wrreason"])
-            for said in reader.about(stream, f"{namespace}/{name}")
+            (record.type, record.headers["ce_wrreason"])
+            for record in reader.about(stream, f"{namespace}/{name}")
         ]
 
-    assert story("gone") == [("added", "snapshot"), ("deleted", "relist")]
-    assert story("changed") == [("added", "snapshot"), ("modified", "relist")]
-    assert story("fresh") == [("added", "relist")]
-    assert story("kept") == [("added", "snapshot")]
+    assert records("gone") == [("added", "snapshot"), ("deleted", "relist")]
+    assert records("changed") == [("added", "snapshot"), ("modified", "relist")]
+    assert records("fresh") == [("added", "relist")]
+    assert records("kept") == [("added", "snapshot")]
 
 
 def test_history_that_is_gone_for_twenty_streams_is_listed_three_at_a_time(

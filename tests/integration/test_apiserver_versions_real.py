@@ -26,7 +26,7 @@ _SOON_S = 90.0
 
 
 def assert_widgets_end_right(relay: Daemon, reader: TopicReader) -> None:
-    """Said so by `verify`, a clean exit, and a second reader."""
+    """By `verify`, a clean exit, and a second reader."""
     assert_verified(relay)
     assert relay.stop() == 0
     reader.read()
@@ -81,7 +81,7 @@ def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_t
                     for problem in reader.problems
                     if not any(words in problem for words in back)
                 ] == []
-                assert any(line["message"] for line in relay.said("restored")), (
+                assert any(line["message"] for line in relay.logged("restored")), (
                     "the log does not name it"
                 )
             assert_verified(relay)
@@ -126,7 +126,7 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
             real_cluster.request("DELETE", _DEFINITION)
             real_cluster.wait_for("widgets are gone", gone)
             reader.read_until(
-                "the deletes are said",
+                "the deletes are published",
                 lambda: len(reader.of(_WIDGETS, "deleted")) == 2,
                 deadline_s=_SOON_S,
             )
@@ -198,16 +198,16 @@ def test_T77_a_version_that_is_served_no_longer_is_left_for_another_and_no_objec
                 real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"}, deadline_s=_SOON_S
             )
             assert reader.of(_WIDGETS, "deleted") == [], "none of them is gone"
-            story = [
-                said.type
-                for said in reader.about(_WIDGETS, f"{namespace}/one")
-                if said.type != "read"
+            types = [
+                record.type
+                for record in reader.about(_WIDGETS, f"{namespace}/one")
+                if record.type != "read"
             ]
-            assert story == ["added", "modified"], "another apiVersion, and a snapshot beside it"
+            assert types == ["added", "modified"], "another apiVersion, and a snapshot beside it"
             real_cluster.request("DELETE", f"{objects}/two")
             await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"})
             assert [
-                said.key.decode().rpartition("/")[2] for said in reader.of(_WIDGETS, "deleted")
+                record.key.decode().rpartition("/")[2] for record in reader.of(_WIDGETS, "deleted")
             ] == ["two"]
             assert_widgets_end_right(relay, reader)
     finally:

@@ -72,7 +72,7 @@ def again(relay: Daemon) -> int:
     since = relay.log_bytes
     relay.start().await_ready()
     relay.wait(
-        "it watches, and all is said",
+        "it watches, and all is published",
         lambda: (row := relay.stream("configmaps")).get("state") == "watching" and row["complete"],
     )
     return since
@@ -83,8 +83,10 @@ def assert_held(testbed: Testbed, cluster: EmbeddedCluster, *, complains: bool =
     wanted = {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
 
     def equal() -> bool:
-        tables, said = asyncio.run(fresh_tables(testbed.broker.bootstrap, testbed.control_topic))
-        return tables == wanted and bool(said) == complains
+        tables, problems = asyncio.run(
+            fresh_tables(testbed.broker.bootstrap, testbed.control_topic)
+        )
+        return tables == wanted and bool(problems) == complains
 
     wait_until("a fresh reader holds what the server lists", equal, deadline_s=30.0)
 
@@ -99,7 +101,7 @@ def lose(testbed: Testbed, kafka_broker: KafkaBroker, before: dict[int, int]) ->
         done.result(20.0)
 
 
-def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(
+def test_foreign_records_are_reported_once_and_skipped_live_and_by_a_restart(
     testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
     topic, relay = testbed.topic("configmaps"), testbed.relay(*_PATHS)
@@ -141,15 +143,19 @@ def _objects(cluster: EmbeddedCluster) -> int:
 
 
 @pytest.mark.parametrize("left", ["the newest records", "half of the last snapshot", "nothing"])
-def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
+def test_what_retention_deleted_is_published_again_and_deletes_of_the_meantime_too(
     testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str, left: str
 ) -> None:
     relay = testbed.relay(*_PATHS)
     with testbed.reader(testbed.topic("configmaps")) as reader, relay:
         published(testbed, cluster, reader, relay)
-        ends = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "end")}
-        begins = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "begin")}
-        last = {said.raw.partition: said.raw.offset for said in reader.records}
+        ends = {
+            record.raw.partition: record.raw.offset for record in reader.of("configmaps", "end")
+        }
+        begins = {
+            record.raw.partition: record.raw.offset for record in reader.of("configmaps", "begin")
+        }
+        last = {record.raw.partition: record.raw.offset for record in reader.records}
         before = {
             "the newest records": {partition: offset - 1 for partition, offset in last.items()},
             "half of the last snapshot": {0: (begins[0] + ends[0]) // 2},
@@ -157,22 +163,22 @@ def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
         }[left]
         lose(testbed, kafka_broker, before)
         gone = next(
-            said.key
-            for said in reversed(reader.of("configmaps", "added"))
-            if said.raw.partition == 0
+            record.key
+            for record in reversed(reader.of("configmaps", "added"))
+            if record.raw.partition == 0
         )
         cluster.request("DELETE", f"{path}/{gone.decode().partition('/')[2]}")
         since = again(relay)
-        said = warnings(relay, since)
+        logged = warnings(relay, since)
         if left == "nothing":
-            assert said == []
+            assert logged == []
             assert [
                 line["reason"]
                 for line in relay.lines(since=since)
                 if line["message"] == "log read back"
             ] == ["nothing was published before"]
         else:
-            assert said == ["verification failed; relisting and publishing a snapshot"]
+            assert logged == ["verification failed; relisting and publishing a snapshot"]
         reader.read()
         assert (
             reader.table("configmaps").keys()
@@ -209,7 +215,7 @@ def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
     reader.assert_right("configmaps")
 
 
-def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
+def test_a_deleted_control_topic_is_created_again_and_epochs_go_on(
     testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
 ) -> None:
     relay = testbed.relay(*_PATHS)
@@ -233,13 +239,13 @@ def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
         ]
         await_equal(cluster, reader, _PATHS)
         assert reader.epoch("configmaps") > epoch
-        said = [
+        types = [
             one.type
             for one in reader.records[before:]
             if one.is_object and one.headers["ce_wrreason"] != "snapshot"
         ]
-        assert said == ["deleted"], (
-            "more was said than what changed, and a snapshot for the new index"
+        assert types == ["deleted"], (
+            "more was published than what changed, and a snapshot for the new index"
         )
         wait_until("a snapshot is in the new index", lambda: index_of(testbed, "configmaps"))
         assert_held(testbed, cluster)
@@ -353,7 +359,7 @@ def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_th
             assert other.stop() == 0
 
 
-def test_signals_that_do_not_parse_are_told_each_once_and_the_next_one_is_answered(
+def test_signals_that_do_not_parse_are_reported_each_once_and_the_next_one_is_answered(
     testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
     with testbed.relay(*_PATHS) as relay, testbed.reader(testbed.topic("configmaps")) as reader:

@@ -1,8 +1,8 @@
 """Canaries in Secrets and in credentials, against the program as it runs: no file, page, topic or
 command of it shows one.
 
-Room: integration tests.  In: the embedded parts, a daemon at debug level.  Out: all that it says,
-and all that the commands say of it.
+Input: the embedded parts, a daemon at debug level. Output: everything that it
+and its commands print.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ def live(testbed: Testbed, cluster: EmbeddedCluster, relay: Daemon) -> dict[str,
 
 
 def topics_of(testbed: Testbed, *, objects: int) -> bytes:
-    """All bytes of the topics, once each of so many objects was said three times: by the list, by
-    the watch, and by what came after."""
+    """All bytes of the topics, once each of so many objects was published three times: by the list,
+    by the watch, and by what came after."""
     with TopicReader(testbed.broker.bootstrap, testbed.topic("secrets")) as reader:
         reader.read_until(
-            "all was said",
+            "all was published",
             lambda: len(reader.of("secrets", "added", "modified", "read")) >= 3 * objects,
         )
-        raw = [said.raw for said in reader.records]
+        raw = [record.raw for record in reader.records]
     text = b"".join(
         (each.key or b"") + (each.value or b"") + repr(each.headers).encode() for each in raw
     )

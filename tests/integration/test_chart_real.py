@@ -168,7 +168,7 @@ def test_the_pod_is_admitted_where_pod_security_is_restricted_and_an_edit_reache
 def test_the_plain_manifests_are_admitted_too(cluster: ControlPlane) -> None:
     base = yaml.safe_load_all(cluster.kubectl("kustomize", str(ROOT / "deploy" / "base")))
     assert sorted(each["kind"] for each in base) == ["Deployment", "Service"], (
-        "the base stands by itself"
+        "the base works by itself"
     )
     cluster.kubectl("apply", "-k", str(ROOT / "deploy" / "example"))
     cluster.wait_for("the pod is there", lambda: _pods(cluster, "watchrelay"))
@@ -206,7 +206,7 @@ def test_a_pod_with_more_rights_is_not_admitted_there(
             (each["message"] for each in conditions if each["type"] == "ReplicaFailure"), ""
         )
 
-    assert "restricted" in cluster.wait_for("the refusal is told", refusal)
+    assert "restricted" in cluster.wait_for("the refusal is reported", refusal)
     assert _pods(cluster, namespace) == []
 
 

@@ -54,7 +54,7 @@ def closing() -> Iterator[list[Port]]:
         port.close()
 
 
-def told(directory: Path, address: str, security: dict[str, Any]) -> Iterator[tuple[int, str]]:
+def refused(directory: Path, address: str, security: dict[str, Any]) -> Iterator[tuple[int, str]]:
     """Exit code and stderr of each command."""
     config = relay_config(
         "c",
@@ -78,10 +78,10 @@ def test_a_certificate_that_is_not_trusted_is_78_with_the_cure_in_one_line(
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(issued.certificate, issued.key)
     closing.append(Port(tls))
-    for code, said in told(tmp_path, closing[0].address, {"protocol": "SSL"}):
-        assert code == 78, said
-        assert "the broker's certificate is not trusted: set kafka.security.caFile" in said
-        assert said.count("\n") == 1, said
+    for code, stderr in refused(tmp_path, closing[0].address, {"protocol": "SSL"}):
+        assert code == 78, stderr
+        assert "the broker's certificate is not trusted: set kafka.security.caFile" in stderr
+        assert stderr.count("\n") == 1, stderr
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_port_that_hangs_up_is_69_with_what_may_be_behind_it(
     tmp_path: Path, closing: list[Port], protocol: str, cure: str
 ) -> None:
     closing.append(Port(None))
-    for code, said in told(tmp_path, closing[0].address, {"protocol": protocol}):
-        assert code == 69, said
-        assert cure in said
-        assert said.count("\n") == 1, said
+    for code, stderr in refused(tmp_path, closing[0].address, {"protocol": protocol}):
+        assert code == 69, stderr
+        assert cure in stderr
+        assert stderr.count("\n") == 1, stderr

@@ -64,7 +64,7 @@ def eager(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBro
 
 
 def _standing(broker: KafkaBroker, topic: str) -> tuple[int, set[bytes]]:
-    """How many offsets of a topic hold nothing any more, and the keys that something stands for."""
+    """How many offsets of a topic have no record any more, and the keys that have one."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -108,7 +108,7 @@ class _Cleaning:
             for topic in (*self._trial.topics(*PATHS), self._trial.control_topic)
         }
         self.missing = {topic: missing for topic, (missing, _) in standing.items()}
-        deleted = {said.key for said in self._reader.of("pods", "deleted")}
+        deleted = {record.key for record in self._reader.of("pods", "deleted")}
         self.forgotten = len(deleted - standing[self._trial.topic("pods")][1])
         return all(self.missing.values()) and self.forgotten > 0
 
@@ -154,7 +154,7 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
             Victim(relay, rng, lambda: testbed.ask_snapshot("configmaps")),
         )
         with (
-            LiveReader(eager.bootstrap, testbed.control_topic) as living,
+            LiveReader(eager.bootstrap, testbed.control_topic) as live,
             Churn(
                 real_cluster,
                 namespaces,
@@ -187,8 +187,8 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
             await_equal(real_cluster, reader, PATHS)
             wanted = expected_tables(real_cluster, PATHS)
             wait_until(
-                "the living reader is proven and holds the same",
-                lambda: living.proven() and living.tables() == wanted,
+                "the live reader is proven and holds the same",
+                lambda: live.proven() and live.tables() == wanted,
             )
         assert relay.stop() == 0
         reader.read()

@@ -30,13 +30,13 @@ def _environment(directory: Path) -> tuple[dict[str, str], dict[str, int]]:
     """What the service's container is started with, here; and each port of the file, as it is
     here."""
     service = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["kafka"]
-    said: dict[str, str] = service["environment"]
+    environment: dict[str, str] = service["environment"]
     ports = {
         port: free_port()
-        for port in sorted(set(re.findall(r":(\d{4})\b", " ".join(said.values()))))
+        for port in sorted(set(re.findall(r":(\d{4})\b", " ".join(environment.values()))))
     }
     here = {}
-    for name, value in said.items():
+    for name, value in environment.items():
         moved = re.sub(r":(\d{4})\b", lambda found: f":{ports[found[1]]}", value)
         here[name] = (
             moved.replace("://:", "://127.0.0.1:")

@@ -51,7 +51,7 @@ def test_T50_failing_lists_are_delayed_by_doubling_up_to_the_cap_and_our_own_mar
     virtualtime.run(scene())
 
 
-def test_T51_health_of_two_minutes_starts_the_delays_anew_and_of_five_seconds_does_not() -> None:
+def test_T51_health_of_two_minutes_resets_the_delays_and_of_five_seconds_does_not() -> None:
     async def scene(healthy_s: float) -> list[float]:
         api = Api(pod("a", 1))
         api.lists.extend([BROKEN] * 5)
@@ -119,13 +119,13 @@ def test_T53_no_two_streams_that_fail_together_keep_the_same_delays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "least_s", "most_s"),
+    ("retry_after", "least_s", "most_s"),
     [("3", 3, 5), ("0", 0.8, 1.8), ("-5", 0.8, 1.8), ("soon", 0.8, 1.8), ("99999", 300, 310)],
 )
-def test_T54_retry_after_is_clamped(said: str, least_s: float, most_s: float) -> None:
+def test_T54_retry_after_is_clamped(retry_after: str, least_s: float, most_s: float) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.lists.append(text(503, "service unavailable", {"Retry-After": said}))
+        api.lists.append(text(503, "service unavailable", {"Retry-After": retry_after}))
         async with following(api) as s:
             await s.until(lambda: s.mirror.synced, 400)
             assert least_s <= gaps(api.times("list"))[0] <= most_s
@@ -166,7 +166,7 @@ def test_one_stream_probes_for_all_and_the_others_follow_spread_out() -> None:
         says(EXPIRED, 410),
     ],
 )
-def test_any_answer_of_a_living_server_to_the_probe_opens_the_gate(answer: Answer) -> None:
+def test_any_answer_of_a_live_server_to_the_probe_opens_the_gate(answer: Answer) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, watchers=3, settled=True) as s:

@@ -113,7 +113,7 @@ def test_T62_a_server_that_refuses_metadata_only_gets_plain_requests_from_then_o
     virtualtime.run(scene())
 
 
-def test_T63_a_bad_selector_is_said_once_and_asked_once_in_five_minutes(
+def test_T63_a_bad_selector_is_reported_once_and_requested_once_in_five_minutes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:

@@ -38,7 +38,7 @@ def test_each_case_of_the_list_has_a_test_named_for_it_or_a_reason(case: int) ->
     )
 
 
-def test_no_reason_stands_for_a_case_that_is_tested_and_no_test_names_an_unknown_case() -> None:
+def test_no_tested_case_has_a_reason_against_it_and_no_test_names_an_unknown_case() -> None:
     found = named_cases()
     assert not set(NOT_HERE) & set(found)
     assert not set(found) - set(CASES)

@@ -443,7 +443,7 @@ def test_a_periodic_relist_that_fails_leaves_the_watch_at_work_and_is_made_later
     virtualtime.run(scene())
 
 
-def test_the_cursor_stands_still_until_what_came_was_taken() -> None:
+def test_the_cursor_does_not_move_until_what_came_was_taken() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, settled=True) as s:

@@ -105,7 +105,7 @@ def test_T85_an_uncached_resource_is_relisted_quietly_when_its_history_ran_out()
         api.bookmark_every_s = 0
         async with following(api, settled=True) as s:
             for round_ in range(4):
-                again = s.synced_anew()
+                again = s.synced_again()
                 api.version += 50  # other resources move on, this one's history is compacted
                 api.expire()
                 await s.until(again, 700)

@@ -371,7 +371,7 @@ def test_T28_a_half_open_connection_is_left_within_75_seconds_and_nothing_is_los
     virtualtime.run(scene())
 
 
-def test_T29_an_idle_watch_with_bookmarks_is_opened_anew_only_in_time() -> None:
+def test_T29_an_idle_watch_with_bookmarks_is_opened_again_only_in_time() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, settled=True) as s:
@@ -446,7 +446,7 @@ def test_T29_a_server_that_stops_sending_bookmarks_is_believed_longer_and_longer
     virtualtime.run(scene())
 
 
-def test_T29_a_server_that_never_sends_bookmarks_is_opened_anew_only_in_time() -> None:
+def test_T29_a_server_that_never_sends_bookmarks_is_watched_again_only_in_time() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.bookmark_every_s = 0
@@ -478,7 +478,7 @@ def test_T30_timeouts_vary_within_300_and_599_and_ours_is_longer_than_the_server
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         json.dumps(failure(410, "Expired")).encode() + b"\n",
         b'{"kind":"Status","status":"Failure","reason":"Expired","metadata":{}}\n',
@@ -486,10 +486,10 @@ def test_T30_timeouts_vary_within_300_and_599_and_ours_is_longer_than_the_server
     ],
     ids=["bare status", "no code", "null details"],
 )
-def test_T31_every_form_of_an_error_line_is_an_error(said: bytes) -> None:
+def test_T31_every_form_of_an_error_line_is_an_error(sent: bytes) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.watches.append(stream(said))
+        api.watches.append(stream(sent))
         async with following(api) as s:
             await s.until(lambda: s.mirror.synced == 2)
             assert s.mirror.names == ["a"]

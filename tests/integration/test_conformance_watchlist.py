@@ -33,8 +33,8 @@ def streamed(api: Api) -> list[bool]:
     return [r.query.get("sendInitialEvents") == "true" for r in api.asked]
 
 
-def error(said: object) -> bytes:
-    return b'{"type":"ERROR","object":' + json.dumps(said).encode() + b"}\n"
+def error(obj: object) -> bytes:
+    return b'{"type":"ERROR","object":' + json.dumps(obj).encode() + b"}\n"
 
 
 def test_a_streaming_list_is_one_request_that_goes_on_as_the_watch() -> None:
@@ -220,7 +220,7 @@ def test_T35_refused_parameters_mean_pages_at_once_and_are_not_sent_again_for_si
             assert streamed(api)[:2] == [True, False]
             for wait_s, streams in ((5 * 3600, False), (2 * 3600, True)):
                 await s.run_for(wait_s)
-                again = s.synced_anew()
+                again = s.synced_again()
                 api.watches.append(says(EXPIRED, 410))
                 await s.until(again, 700)
                 assert any(streamed(api)[2:]) == streams
@@ -240,7 +240,7 @@ def test_T35_a_throttled_streaming_list_is_tried_again_as_one() -> None:
     virtualtime.run(scene())
 
 
-def test_T35_a_cache_that_lags_for_ever_is_listed_by_pages() -> None:
+def test_T35_a_cache_that_lags_without_end_is_listed_by_pages() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.watches.extend([stream(error(TOO_LARGE))] * 2)

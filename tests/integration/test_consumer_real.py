@@ -133,7 +133,7 @@ async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbea
         assert reader.problems == []
 
 
-async def test_credentials_that_are_not_good_are_said_as_such(secured: KafkaBroker) -> None:
+async def test_credentials_that_are_not_good_are_reported_as_such(secured: KafkaBroker) -> None:
     me = {
         "bootstrap_servers": secured.listeners["PLAIN"],
         "security_protocol": "SASL_PLAINTEXT",
@@ -141,7 +141,7 @@ async def test_credentials_that_are_not_good_are_said_as_such(secured: KafkaBrok
         "sasl_plain_username": secured.user,
         "sasl_plain_password": "another",
     }
-    for wrong, said in (
+    for wrong, problem in (
         ({}, r"Invalid username or password \(check user, password and mechanism\)"),
         ({"sasl_mechanism": "SCRAM-SHA-512"}, "the broker does not have this SASL mechanism"),
         (
@@ -152,6 +152,6 @@ async def test_credentials_that_are_not_good_are_said_as_such(secured: KafkaBrok
             ),
         ),
     ):
-        with pytest.raises(KafkaUnavailable, match=said):
+        with pytest.raises(KafkaUnavailable, match=problem):
             async with TopicReader({**me, **wrong}, control_topic=_CONTROL):
                 pass

@@ -1,4 +1,4 @@
-"""A relay that is killed again and again, or told to stop while Kafka is frozen: what its starts
+"""A relay that is killed again and again, or stopped while Kafka is frozen: what its starts
 cost the API server, how it ends, and that nothing is lost either way."""
 
 import http.client
@@ -108,12 +108,12 @@ def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_
 
             frozen_with_a_change("in-the-first-drain")
             relay.send(signal.SIGTERM)
-            relay.wait("it drains", lambda: relay.said("draining"))
+            relay.wait("it drains", lambda: relay.logged("draining"))
             assert relay.alive, "it waits for Kafka"
-            told_s = time.monotonic()
+            signalled_s = time.monotonic()
             relay.send(signal.SIGTERM)
             assert relay.exit_code() == 1
-            assert time.monotonic() - told_s < _DRAIN_S / 2, (
+            assert time.monotonic() - signalled_s < _DRAIN_S / 2, (
                 "the second signal does not wait for Kafka"
             )
             kafka_broker.resume()
@@ -123,10 +123,10 @@ def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_
             await_equal(real_cluster, reader, _PATHS)
 
             frozen_with_a_change("in-the-second-drain")
-            told_s = time.monotonic()
+            signalled_s = time.monotonic()
             assert relay.stop() == 1
-            assert _DRAIN_S <= time.monotonic() - told_s < 2 * _DRAIN_S
-            assert relay.said("drain deadline passed")
+            assert _DRAIN_S <= time.monotonic() - signalled_s < 2 * _DRAIN_S
+            assert relay.logged("drain deadline passed")
             kafka_broker.resume()
 
             real_cluster.request("DELETE", f"{path}/c1")

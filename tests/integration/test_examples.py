@@ -242,7 +242,7 @@ async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_rec
     ) in absent.stderr
     assert "Exception" not in absent.stderr
     few = await asyncio.to_thread(closed, *java_command("live", kafka_broker.bootstrap, topic))
-    said = [
+    printed = [
         line
         for line in few.stderr.splitlines()
         if "SLF4J" not in line and "log4j" not in line.lower()
@@ -252,7 +252,7 @@ async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_rec
         f"topic {topic} has 1 partition, the markers of stream pods say 2: add them ({add})"
     )
     assert few.code == 1
-    assert said == [
+    assert printed == [
         few_partitions,
         "2 records are not of this contract version",
         "nobody reads the output any more",
@@ -273,9 +273,9 @@ def test_the_java_reader_notices_a_vector_that_expects_something_else(
     real_parts: None, tmp_path: Path
 ) -> None:
     for field in ("verdicts", "state", "origins", "table"):
-        told = json.loads((DIRECTORY / "bootstrap-by-index.json").read_text())
-        told["expect"][field] = told["expect"][field][:-1]
-        (tmp_path / f"{field}.json").write_text(json.dumps(told))
+        vector = json.loads((DIRECTORY / "bootstrap-by-index.json").read_text())
+        vector["expect"][field] = vector["expect"][field][:-1]
+        (tmp_path / f"{field}.json").write_text(json.dumps(vector))
     failed = java_reader("vectors", tmp_path)
     assert failed.code == 1
     assert "0 of 4 vectors pass" in failed.stdout

@@ -46,7 +46,7 @@ def client_of(proxy: FaultProxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=5.0)
 
 
-def said(client: socket.socket, text: bytes) -> bytes:
+def echoed(client: socket.socket, text: bytes) -> bytes:
     """What comes back."""
     client.sendall(text)
     found = b""
@@ -69,7 +69,7 @@ def silent(client: socket.socket, text: bytes = b"") -> bool:
 
 def test_it_passes_everything_and_after_a_refusal_again(proxy: FaultProxy) -> None:
     with client_of(proxy) as client:
-        assert said(client, b"x" * 100_000) == b"x" * 100_000
+        assert echoed(client, b"x" * 100_000) == b"x" * 100_000
         proxy.refuse()
         with pytest.raises(ConnectionResetError):
             client.recv(1)
@@ -77,13 +77,13 @@ def test_it_passes_everything_and_after_a_refusal_again(proxy: FaultProxy) -> No
             client_of(proxy)
     proxy.heal()
     with client_of(proxy) as client:
-        assert said(client, b"again") == b"again"
+        assert echoed(client, b"again") == b"again"
     assert proxy.connections == 2
 
 
 def test_what_is_held_arrives_when_it_is_healed(proxy: FaultProxy) -> None:
     with client_of(proxy) as client:
-        assert said(client, b"a") == b"a"
+        assert echoed(client, b"a") == b"a"
         proxy.hold()
         assert silent(client, b"bc")
         with client_of(proxy) as late:
@@ -97,12 +97,12 @@ def test_what_is_held_arrives_when_it_is_healed(proxy: FaultProxy) -> None:
 
 def test_frozen_connections_stay_silent_and_new_ones_are_good(proxy: FaultProxy) -> None:
     with client_of(proxy) as client:
-        assert said(client, b"a") == b"a"
+        assert echoed(client, b"a") == b"a"
         assert proxy.freeze_open() == 1
         proxy.heal()
         assert silent(client, b"b")
         with client_of(proxy) as other:
-            assert said(other, b"c") == b"c"
+            assert echoed(other, b"c") == b"c"
             assert proxy.freeze_open() == 2
 
 
@@ -123,20 +123,20 @@ def test_delay_and_throttle_hold_back_as_long_as_they_say(proxy: FaultProxy) -> 
     with client_of(proxy) as client:
         proxy.delay(0.2)
         began_s = time.monotonic()
-        assert said(client, b"a") == b"a"
+        assert echoed(client, b"a") == b"a"
         assert time.monotonic() - began_s >= 0.4
         proxy.heal()
         proxy.throttle(1000)
         began_s = time.monotonic()
-        assert said(client, b"x" * 200) == b"x" * 200
+        assert echoed(client, b"x" * 200) == b"x" * 200
         assert time.monotonic() - began_s >= 0.4
 
 
 def test_a_new_target_is_for_new_connections(proxy: FaultProxy) -> None:
     with client_of(proxy) as client:
-        assert said(client, b"a") == b"a"
+        assert echoed(client, b"a") == b"a"
         proxy.lead_to(1)
-        assert said(client, b"b") == b"b"
+        assert echoed(client, b"b") == b"b"
         # it may be reset before it is made
         with contextlib.suppress(ConnectionResetError), client_of(proxy) as other:
             assert other.recv(1) == b""

@@ -1,4 +1,4 @@
-"""Real Kafka, and batches on every topic that no client writes: told, passed over, nothing lost.
+"""Real Kafka, and batches on every topic that no client writes: reported, skipped, nothing lost.
 
 The API server is the synthetic one: what is wrong here is on Kafka's side, and a real broker takes
 it.
@@ -56,7 +56,7 @@ def held(testbed: Testbed, cluster: EmbeddedCluster) -> str:
     return "\n".join(map(str, complaints))
 
 
-def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
+def test_batches_that_no_client_writes_are_reported_and_skipped_on_every_topic(
     testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
     path, topic = testbed.config_maps(20), testbed.topic("configmaps")
@@ -75,13 +75,15 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
         send(bootstrap, testbed.signal_topic, zstd, _BAD_NAME, _ASTRAY)
         testbed.ask_snapshot("configmaps")
         relay.wait(
-            "the request behind them is answered", lambda: len(relay.said("snapshot complete")) == 2
+            "the request behind them is answered",
+            lambda: len(relay.logged("snapshot complete")) == 2,
         )
         relay.wait(
-            "the control topic is read too", lambda: len(relay.said("control record ignored")) == 1
+            "the control topic is read too",
+            lambda: len(relay.logged("control record ignored")) == 1,
         )
-        assert f"a batch (offset {place}) of " in relay.said("control record ignored")[0]["error"]
-        ignored = [line["error"] for line in relay.said("signal ignored")]
+        assert f"a batch (offset {place}) of " in relay.logged("control record ignored")[0]["error"]
+        ignored = [line["error"] for line in relay.logged("signal ignored")]
         assert len(zstd) < 100_000
         assert f"unpacks to more than {UNPACKED_BYTES_MAX:,} bytes" in ignored[0]
         assert ignored[1] == _NOT_UTF_8
@@ -122,10 +124,10 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
         assert (verified.code, verified.stderr) == (1, "")
         assert verified.stdout.count(_NOT_UTF_8) == 3
         for offset in set(first.values()):
-            told = verified.stdout.count(
+            reported = verified.stdout.count(
                 f"(offset {offset}) of {len(zstd):,} bytes, zstd, unpacks to more than"
             )
-            assert told == list(first.values()).count(offset)
+            assert reported == list(first.values()).count(offset)
         tailed = command("tail", "-c", relay.file, "--from-beginning", "--until-end")
         assert tailed.code == 0, tailed.stderr
         assert tailed.stderr.count(_NOT_UTF_8) == 3

@@ -1,5 +1,5 @@
 """Real brokers behind a path that fails, and brokers that fail: topics that end right, the fault
-told.
+reported.
 
 The API server is the synthetic one: it changes objects as fast as it is asked to.
 `docs/reliability.md` lists what each test showed. All run on Kafka 4.1, and one that takes little
@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 _SOON_S = 90.0
-"""A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so
-and 60 s to rebuild."""
+"""A fault is reported, and its end noticed, well within this: the sink waits 10 s before it reports
+one and 60 s before it rebuilds."""
 
 
 @pytest.fixture(scope="module", params=versions("4.1"))
@@ -51,7 +51,7 @@ def problem(relay: Daemon) -> str:
     return str(relay.readyz()[1].get("problems", {}).get("kafka", ""))
 
 
-def said_of(relay: Daemon) -> str:
+def last_error(relay: Daemon) -> str:
     """The last error on the row of the stream."""
     return json.dumps(relay.stream("configmaps").get("lastError"))
 
@@ -71,8 +71,8 @@ class Scene:
         return self.relay.metric("watchrelay_produce_duration_seconds_sum")
 
     def await_slowness(self, since_s: float, *, more_s: float) -> None:
-        """Returns once acknowledgements took so much longer than when `spent_s` said `since_s`; it
-        lives on meanwhile."""
+        """Returns once acknowledgements took so much longer than when `spent_s` was `since_s`; the
+        relay is live meanwhile."""
         self.relay.wait(
             "acknowledgements take seconds, by the metric",
             lambda: self.spent_s() - since_s > more_s,
@@ -81,11 +81,11 @@ class Scene:
         assert self.relay.livez() == 200
 
     def healed(self) -> None:
-        """All that was said is over: the churn goes on past the fault, ends, and the topic is what
-        the API server lists."""
+        """Every reported problem is over: the churn goes on past the fault, ends, and the topic is
+        what the API server lists."""
         self.relay.wait(
             "the trouble is over",
-            lambda: not problem(self.relay) and said_of(self.relay) == "null",
+            lambda: not problem(self.relay) and last_error(self.relay) == "null",
             deadline_s=_SOON_S,
         )
         self.churn.reach(self.churn.operations() + 40)
@@ -124,7 +124,7 @@ def on_scene(
 
 @pytest.fixture(scope="module")
 def path(version: "Version") -> Iterator[tuple[FaultProxy, KafkaBroker]]:
-    """A broker, and the proxy by which its clients are told to come."""
+    """A broker, and the proxy whose address it advertises."""
     with FaultProxy() as proxy, KafkaBroker(version, via=proxy.port) as broker:
         proxy.lead_to(broker.ports["VIA"])
         yield proxy, broker
@@ -162,12 +162,14 @@ def test_a_path_that_refuses_is_named_and_waited_for(
         assert "Connect call failed" in problem(scene.relay)
         assert str(proxy.port) in problem(scene.relay)
         scene.relay.wait(
-            "the row says so", lambda: "acknowledgement" in said_of(scene.relay), deadline_s=_SOON_S
+            "the row says so",
+            lambda: "acknowledgement" in last_error(scene.relay),
+            deadline_s=_SOON_S,
         )
         assert scene.relay.livez() == 200
 
 
-def test_a_black_hole_is_told_the_producer_is_built_anew_and_nothing_is_lost(
+def test_a_black_hole_is_reported_and_producing_goes_on_without_a_loss(
     path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:
     proxy, _ = path
@@ -194,8 +196,8 @@ def test_connections_that_went_silent_for_good_are_left_for_new_ones(
     with on_path as scene:
         assert proxy.freeze_open() > 0
         scene.relay.wait(
-            "it is told",
-            lambda: "acknowledgement" in problem(scene.relay) + said_of(scene.relay),
+            "it is reported",
+            lambda: "acknowledgement" in problem(scene.relay) + last_error(scene.relay),
             deadline_s=_SOON_S,
         )
 
@@ -274,10 +276,10 @@ def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_
             door.refuse()
             door.heal()
             door.lead_to(broker.ports["PLAINTEXT"])
-            relay.wait("it is told", lambda: problem(relay), deadline_s=_SOON_S)
+            relay.wait("it is reported", lambda: problem(relay), deadline_s=_SOON_S)
             relay.wait(
                 "it finds them",
-                lambda: not problem(relay) and said_of(relay) == "null",
+                lambda: not problem(relay) and last_error(relay) == "null",
                 deadline_s=_SOON_S,
             )
             assert relay.metric("watchrelay_producer_rebuilds_total", reason="watchdog") >= 1
@@ -335,21 +337,21 @@ def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
         try:
             scene.relay.wait(
                 "the topic is named",
-                lambda: topic in problem(scene.relay) + said_of(scene.relay),
+                lambda: topic in problem(scene.relay) + last_error(scene.relay),
                 deadline_s=_SOON_S,
             )
-            said = "watchrelay_produce_duration_seconds_count"
-            count = scene.relay.metric(said, topic=topic)
+            metric = "watchrelay_produce_duration_seconds_count"
+            count = scene.relay.metric(metric, topic=topic)
             scene.relay.wait(
                 "the others go on",
-                lambda: scene.relay.metric(said, topic=topic) > count + 10,
+                lambda: scene.relay.metric(metric, topic=topic) > count + 10,
                 deadline_s=_SOON_S,
             )
         finally:
             node.restart()
 
 
-def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_said(
+def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_published(
     version: "Version", cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with KafkaBroker(version, secured=True) as broker:

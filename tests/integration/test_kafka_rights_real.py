@@ -85,7 +85,7 @@ def test_with_the_rights_that_are_listed_a_relay_does_all_it_does_and_asks_for_n
     assert denied(broker, "enough") == set()
 
 
-TOLD = {
+REPORTED = {
     AclOperation.WRITE: "grant WRITE on the topic prefix",
     AclOperation.READ: "grant READ on it or its prefix",
     AclOperation.CREATE: "this user may not create it; grant CREATE, or create it with: kafka-topics.sh",
@@ -101,7 +101,7 @@ def well(relay: Daemon) -> bool:
     return code == 200 and not body.get("problems")
 
 
-def test_a_right_to_create_that_stands_on_the_cluster_will_do(
+def test_a_right_to_create_on_the_cluster_is_enough(
     broker: KafkaBroker, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     grant(broker, *(right for right in RIGHTS if right is not AclOperation.CREATE), user="maker")
@@ -139,10 +139,10 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
         for relay in relays.values():
             stack.enter_context(relay)
         for right, relay in relays.items():
-            relay.wait(f"{right.name} is named", partial(relay.said, TOLD[right]))
+            relay.wait(f"{right.name} is named", partial(relay.logged, REPORTED[right]))
             if right is not AclOperation.DESCRIBE_CONFIGS:
                 code, body = relay.readyz()
-                assert (code, TOLD[right] in str(body.get("problems"))) == (503, True), body
+                assert (code, REPORTED[right] in str(body.get("problems"))) == (503, True), body
             if right is AclOperation.READ:
                 asked = command("snapshot", "-c", relay.file)
                 assert (asked.code, "may not be read by this user: grant READ" in asked.stderr) == (
@@ -156,7 +156,7 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
         assert [relay.stop() for relay in relays.values()] == [0, 0, 0, 0]
 
 
-async def test_a_replica_that_may_not_join_its_group_is_told_so_by_validate(
+async def test_a_replica_that_may_not_join_its_group_is_reported_by_validate(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
     grant(broker, *RIGHTS, user="replica")
@@ -179,7 +179,7 @@ async def test_a_replica_that_may_not_join_its_group_is_told_so_by_validate(
     assert str(allowed) == "ok: group k8s.test.relays: 0 members"
 
 
-async def test_a_relay_that_may_not_use_its_transactional_ids_is_told_so_by_validate(
+async def test_a_relay_that_may_not_use_its_transactional_ids_is_reported_by_validate(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
     grant(broker, *RIGHTS, user="transactions")

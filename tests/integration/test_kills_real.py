@@ -57,53 +57,53 @@ def fill(testbed: Testbed, cluster: ControlPlane) -> str:
     return path
 
 
-def assert_every_change_was_said_once(
+def assert_every_change_was_published_once(
     reader: TopicReader, recorder: WatchRecorder, upto: Mapping[str, int]
 ) -> int:
-    """What was said of changes is what happened, each once; how many."""
+    """The published changes are those that happened, each once; how many."""
     total = 0
     for stream in PATHS:
-        said = [
+        published = [
             one
             for one in reader.of(stream)
             if one.is_object
             and one.place not in reader.ignored
             and one.headers["ce_wrreason"] not in {"snapshot", "healed"}
         ]
-        by_reason = Counter(one.headers["ce_wrreason"] for one in said)
+        by_reason = Counter(one.headers["ce_wrreason"] for one in published)
         twice = [
             each
             for each, count in Counter(
-                (one.key, one.version, one.type == "deleted") for one in said
+                (one.key, one.version, one.type == "deleted") for one in published
             ).items()
             if count > 1
         ]
-        assert twice == [], f"{stream}: said twice: {twice[:5]}"
-        compared = recorder.compare(stream, said, upto=upto[stream])
+        assert twice == [], f"{stream}: published twice: {twice[:5]}"
+        compared = recorder.compare(stream, published, upto=upto[stream])
         # a list says what it leads to, not each step
         if not by_reason["resume"] + by_reason["relist"]:
             assert compared.missing == [], (
-                f"{stream}: happened and was not said: {compared.missing[:5]}"
+                f"{stream}: happened and was not published: {compared.missing[:5]}"
             )
         assert compared.invented == [] or by_reason["resume"] + by_reason["relist"], (
             f"{stream}: {compared.invented[:5]}"
         )
-        total += len(said)
+        total += len(published)
     return total
 
 
 def assert_all_agree(
-    testbed: Testbed, cluster: ControlPlane, reader: TopicReader, living: LiveReader
+    testbed: Testbed, cluster: ControlPlane, reader: TopicReader, live: LiveReader
 ) -> None:
-    """The readers that lived through it and those that start now hold what the API server lists,
+    """The readers that ran throughout and those that start now have what the API server lists,
     byte by byte."""
     wanted = expected_tables(cluster, PATHS)
     assert {stream: reader.table(stream) for stream in PATHS} == wanted
     wait_until(
-        "the living reader is proven and holds the same",
-        lambda: living.proven() and living.tables() == wanted,
+        "the live reader is proven and holds the same",
+        lambda: live.proven() and live.tables() == wanted,
     )
-    assert living.from_changes() == wanted, "its changes come to another state than it holds"
+    assert live.from_changes() == wanted, "its changes lead to another state than it has"
     fresh, complaints = asyncio.run(fresh_tables(testbed.broker.bootstrap, testbed.control_topic))
     assert (fresh, complaints) == (wanted, [])
     with testbed.reader(*testbed.topics(*PATHS)) as late:
@@ -134,7 +134,7 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         reader.transactional = delivery == "transactional"
         stack.enter_context(relay)
         relay.await_ready()
-        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, testbed.control_topic))
+        live = stack.enter_context(LiveReader(kafka_broker.bootstrap, testbed.control_topic))
         recorder = stack.enter_context(WatchRecorder(real_cluster, PATHS))
         kinds = ("configmaps", "deployments")
         namespaces = [f"{testbed.name}-c{number}" for number in range(8)]
@@ -155,28 +155,28 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         churn.finish()
         await_equal(real_cluster, reader, PATHS, deadline_s=90.0)
         upto = {
-            stream: max(said.version for said in reader.of(stream) if said.is_object)
+            stream: max(record.version for record in reader.of(stream) if record.is_object)
             for stream in PATHS
         }
         verified = command("verify", "-c", relay.file, "--cluster", timeout_s=300.0)
         assert verified.code == 0, verified.stdout + verified.stderr
         assert relay.stop() == 0
         reader.read()
-        assert_all_agree(testbed, real_cluster, reader, living)
+        assert_all_agree(testbed, real_cluster, reader, live)
         reader.assert_right(*PATHS, duplicates=True)
         assert not (reader.transactional and reader.stale), "of each partition one owner at a time"
         counted = reader.accounts()
-        changes = assert_every_change_was_said_once(reader, recorder, upto)
+        changes = assert_every_change_was_published_once(reader, recorder, upto)
         with capsys.disabled():
             print(
                 f"\nkafka {kafka_broker.version}, {delivery}: {victim.lives} kills "
                 f"({dict(victim.deaths)}), lives went on {dict(victim.decisions())}; "
                 f"{counted.total()} object records = {counted['changes']} changes + "
                 f"{counted['snapshot']} members of snapshots + "
-                f"{counted['ignored'] + counted['healed']} said again after a kill "
+                f"{counted['ignored'] + counted['healed']} published again after a kill "
                 f"({counted['ignored']} late or resent, "
-                f"{counted['healed']} healed); {living.changes} changes told to the living "
-                f"reader, problems {living.problems()}; "
+                f"{counted['healed']} healed); {live.changes} changes returned to the live "
+                f"reader, problems {live.problems()}; "
                 f"{verified.stdout.splitlines()[-1]}"
             )
     assert counted["changes"] == changes

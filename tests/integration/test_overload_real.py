@@ -69,9 +69,9 @@ def _ended_right(relay: Daemon, reader: TopicReader, *streams: str) -> None:
 
 def _conflated(reader: TopicReader, stream: str) -> list[Any]:
     return [
-        said
-        for said in reader.of(stream, "added", "modified", "deleted")
-        if said.headers["ce_wrreason"] == "conflated"
+        record
+        for record in reader.of(stream, "added", "modified", "deleted")
+        if record.headers["ce_wrreason"] == "conflated"
     ]
 
 

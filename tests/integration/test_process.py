@@ -65,7 +65,7 @@ def test_a_child_outlives_the_thread_that_started_it(sleeper: Process) -> None:
     assert not sleeper.alive
 
 
-def test_a_child_that_ends_before_it_is_ready_says_what_it_last_said(tmp_path: Path) -> None:
+def test_a_child_that_ends_before_it_is_ready_fails_with_its_last_output(tmp_path: Path) -> None:
     process = Process(
         "talker", ["sh", "-c", "echo no such luck; exit 3"], log=tmp_path / "talker.log"
     ).launch()

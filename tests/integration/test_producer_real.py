@@ -196,7 +196,7 @@ async def test_a_limit_that_is_lowered_under_load_costs_no_record(way: Way) -> N
     await load.assert_once_and_in_order(way.broker.bootstrap)
 
 
-async def test_a_record_over_a_limit_that_was_lowered_is_named_and_what_was_before_it_is_told(
+async def test_a_record_over_a_limit_that_was_lowered_is_named_and_what_was_before_it_is_acknowledged(
     way: Way,
 ) -> None:
     async with (

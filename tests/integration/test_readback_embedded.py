@@ -62,7 +62,7 @@ async def test_spans_are_read_from_their_start_to_their_end_and_no_further(
     assert (read.begun, read.whole) == ({0: 15, 1: 0}, {1})
 
 
-async def test_an_offset_of_a_topic_that_was_made_anew_means_the_start(
+async def test_an_offset_of_a_recreated_topic_means_the_start(
     kafka: EmbeddedKafka,
 ) -> None:
     await filled(kafka)
@@ -76,10 +76,10 @@ async def test_a_broker_that_goes_away_in_between_delays_it_and_nothing_is_read_
     kafka: EmbeddedKafka,
 ) -> None:
     await filled(kafka)
-    taken, said = Taken(), list[str]()
+    taken, failures = Taken(), list[str]()
 
     def failed(error: SinkUnavailable, _wait_s: float) -> None:
-        said.append(str(error))
+        failures.append(str(error))
         kafka.broker_up()
 
     read = reading(kafka, [OffsetRange(0, None, 60)], taken, failed=failed)
@@ -87,7 +87,7 @@ async def test_a_broker_that_goes_away_in_between_delays_it_and_nothing_is_read_
     async with asyncio.timeout(60):
         await read.run()
     assert taken.keys[0] == [f"n{number}" for number in range(60)]
-    assert kafka.bootstrap in said[0]
+    assert kafka.bootstrap in failures[0]
     kafka.push_request_errors(FETCH, [NOT_LEADER] * 2)
     taken = Taken()
     async with asyncio.timeout(60):

@@ -84,7 +84,7 @@ async def test_after_ready_each_object_of_the_state_comes_once_as_added_and_prov
         assert not reader.problems
 
 
-async def test_what_was_deleted_since_the_snapshot_is_never_heard_of_at_the_beginning(
+async def test_what_was_deleted_since_the_snapshot_is_never_a_change_at_the_beginning(
     pod_topics: PodTopics,
 ) -> None:
     await pod_topics.begin()
@@ -196,9 +196,9 @@ async def test_what_follows_a_loss_is_held_back_until_the_state_is_proven_again(
     """The newest record of each object is there: the marker agrees, and nothing has to be read
     again."""
     await pod_topics.begin()
-    said: list[str] = []
+    problems: list[str] = []
     async with (
-        pod_topics.reader(waiting=said.append) as reader,
+        pod_topics.reader(waiting=problems.append) as reader,
         asyncio.timeout(20.0),
         asyncio.TaskGroup() as tasks,
     ):
@@ -209,8 +209,8 @@ async def test_what_follows_a_loss_is_held_back_until_the_state_is_proven_again(
         pod_topics.writer.put("shop/c", 8)
         await pod_topics.append()
         taking = tasks.create_task(take(reader, 1), name="take")
-        await until(lambda: bool(said))
-        assert said[0].startswith("read to the end, and not proven yet: pods/")
+        await until(lambda: bool(problems))
+        assert problems[0].startswith("read to the end, and not proven yet: pods/")
         assert not taking.done()
         pod_topics.writer.beat()
         await pod_topics.append()
@@ -244,7 +244,7 @@ async def test_with_an_end_what_is_not_proven_there_is_an_error_and_not_a_silent
         ):
             await follow(reader, changes)
     assert applied(changes) == {
-        key.decode(): said.value for key, said in pod_topics.writer.held[1 - partition].items()
+        key.decode(): entry.value for key, entry in pod_topics.writer.held[1 - partition].items()
     }
 
 
@@ -264,7 +264,7 @@ async def test_a_restart_of_the_relay_that_says_all_again_changes_nothing(
         (change,) = await take(reader, 1)
         assert (change.key, change.verb, change.position.epoch) == ("shop/a", "modified", 4)
         assert applied([*first, change]) == {
-            key.decode(): said.value for held in new.held for key, said in held.items()
+            key.decode(): entry.value for held in new.held for key, entry in held.items()
         }
 
 
@@ -288,9 +288,9 @@ async def test_positions_saved_in_the_middle_of_the_state_begin_it_once_more(
         assert {change.partition for change in changes if change.verb == "added"} == {0, 1} - whole
         rest = [change for change in changes if change.partition in whole]
         assert applied([*(change for change in first if change.partition in whole), *rest]) == {
-            key.decode(): said.value
+            key.decode(): entry.value
             for number in whole
-            for key, said in pod_topics.writer.held[number].items()
+            for key, entry in pod_topics.writer.held[number].items()
         }
 
 

@@ -51,7 +51,7 @@ def test_sigterm_under_load_drains_and_exits_with_0(
             partition.last for stream in _PATHS for partition in reader.partitions_of(stream)
         } - {0}
         for stream in _PATHS:
-            newest = {said.raw.partition: said.type for said in reader.of(stream)}
+            newest = {record.raw.partition: record.type for record in reader.of(stream)}
             assert set(newest.values()) == {"heartbeat"}, (
                 f"the drain does not end in a heartbeat: {newest}"
             )
@@ -68,7 +68,7 @@ def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
         churn.reach(100)
         with second:
             assert first.exit_code() == 75
-            assert first.said("claim"), "the log does not say why"
+            assert first.logged("claim"), "the log does not say why"
             second.await_ready()
             churn.finish()
             await_equal(real_cluster, reader, _PATHS)
@@ -76,7 +76,7 @@ def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
             reader.read()
     assert reader.problems == []
     assert all(reader.proven(stream) for stream in _PATHS)
-    assert all(len({said.epoch for said in reader.of(stream)}) == 2 for stream in _PATHS)
+    assert all(len({record.epoch for record in reader.of(stream)}) == 2 for stream in _PATHS)
 
 
 def test_tail_shows_every_record_as_json(testbed: Testbed, real_cluster: ControlPlane) -> None:
@@ -98,16 +98,16 @@ def test_tail_shows_every_record_as_json(testbed: Testbed, real_cluster: Control
     assert shown.code == 0, shown.stderr
     lines = shown.objects()
     assert {(line["topic"], line["partition"], line["offset"]) for line in lines} == {
-        (said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records
+        (record.raw.topic, record.raw.partition, record.raw.offset) for record in reader.records
     }
     objects = {
-        (said.raw.topic, said.raw.partition, said.raw.offset): said
-        for said in reader.records
-        if said.is_object
+        (record.raw.topic, record.raw.partition, record.raw.offset): record
+        for record in reader.records
+        if record.is_object
     }
     for line in lines:
-        said = objects.get((line["topic"], line["partition"], line["offset"]))
-        if said is None:
+        record = objects.get((line["topic"], line["partition"], line["offset"]))
+        if record is None:
             continue
         assert set(line) >= _SHOWN
         facts = (
@@ -119,19 +119,21 @@ def test_tail_shows_every_record_as_json(testbed: Testbed, real_cluster: Control
             line["sequence"],
             line["reason"],
         )
-        headers = said.headers
+        headers = record.headers
         wanted = (
-            said.stream,
-            said.type,
-            said.key.decode(),
+            record.stream,
+            record.type,
+            record.key.decode(),
             headers["ce_wrrv"],
-            said.epoch,
-            said.sequence,
+            record.epoch,
+            record.sequence,
             headers["ce_wrreason"],
         )
         assert facts == wanted
         assert line["uid"] == headers["ce_wruid"]
-        assert line["object"] == (None if said.raw.value is None else json.loads(said.raw.value))
+        assert line["object"] == (
+            None if record.raw.value is None else json.loads(record.raw.value)
+        )
     only = command(
         "tail",
         "namespaces",
@@ -205,10 +207,10 @@ def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
     }
     for name, (config, code, word) in cases.items():
         outcome = command("validate", "--connect", "-c", _written(testbed, name, config))
-        said = outcome.stdout + outcome.stderr
-        assert outcome.code == code, f"{name}: {said}"
-        assert word in said, f"{name}: {said}"
-        assert "Traceback" not in said
+        output = outcome.stdout + outcome.stderr
+        assert outcome.code == code, f"{name}: {output}"
+        assert word in output, f"{name}: {output}"
+        assert "Traceback" not in output
 
 
 def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
@@ -239,7 +241,7 @@ def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
                 assert setting in text
                 assert testbed.topic(resource) in text
             assert [
-                line for line in relay.said(testbed.topic(resource)) if line["level"] == "error"
+                line for line in relay.logged(testbed.topic(resource)) if line["level"] == "error"
             ]
         assert rows["namespaces"]["state"] == "watching"
         checked = command("topics", "-c", relay.file)

@@ -1,6 +1,6 @@
 """The embedded parts, wherever tests run: the main claims about the daemon, real parts or not.
 
-What needs a real API server or a real Kafka stands in the other files named test_relay_*: they run
+What needs a real API server or a real Kafka is in the other files named test_relay_*: they run
 with REAL=1 and say so when skipped.
 """
 
@@ -118,7 +118,7 @@ def test_a_restart_makes_a_new_epoch_and_a_right_topic(
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS)
-    assert len({said.epoch for said in reader.of("configmaps")}) == 3
+    assert len({record.epoch for record in reader.of("configmaps")}) == 3
 
 
 def test_an_api_server_that_goes_away_and_forgets_costs_nothing(
@@ -129,7 +129,9 @@ def test_an_api_server_that_goes_away_and_forgets_costs_nothing(
         for operations in (200, 600):
             churn.reach(operations)
             cluster.kill()
-            relay.wait("the outage is said", lambda: relay.stream("configmaps").get("lastError"))
+            relay.wait(
+                "the outage is reported", lambda: relay.stream("configmaps").get("lastError")
+            )
             cluster.forget()
             cluster.restart()
         churn.finish()
@@ -167,7 +169,7 @@ def test_sigterm_under_load_drains_and_exits_with_0(
         assert churn.running, "the churn ended before the relay"
         reader.read()
     reader.assert_right(*_PATHS)
-    newest = {(said.stream, said.raw.partition): said.type for said in reader.records}
+    newest = {(record.stream, record.raw.partition): record.type for record in reader.records}
     assert set(newest.values()) == {"heartbeat"}, "the drain does not end in a heartbeat"
 
 
@@ -176,7 +178,7 @@ def _one_change_is_seen(testbed: Testbed, relay: Daemon) -> None:
     relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
 
 
-def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(
+def test_what_cannot_be_drained_in_time_ends_with_1_and_is_logged(
     testbed: Testbed, cluster: EmbeddedCluster, broker: EmbeddedBroker
 ) -> None:
     relay = testbed.relay(*_PATHS, shutdown={"drainTimeout": "1s"})
@@ -185,7 +187,7 @@ def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(
         broker.kafka.broker_down()
         _one_change_is_seen(testbed, relay)
         assert relay.stop() == 1
-        assert relay.said("drain deadline passed")
+        assert relay.logged("drain deadline passed")
 
 
 @pytest.mark.parametrize("trouble", ["away", "silent"])
@@ -201,7 +203,7 @@ def test_a_second_signal_ends_the_drain_at_once(
             broker.kafka.set_rtt(60_000)
         _one_change_is_seen(testbed, relay)
         relay.send(signal.SIGTERM)
-        relay.wait("it drains", lambda: relay.said("draining"))
+        relay.wait("it drains", lambda: relay.logged("draining"))
         assert relay.alive
         relay.send(signal.SIGTERM)
         assert relay.exit_code(deadline_s=10.0) == 1
@@ -253,7 +255,9 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(
         for word in ("configmaps", "403", "list"):
             assert word in body["streams"]["configmaps"]["reason"], body
         assert "example.org" in body["streams"]["nosuch.example.org"]["reason"]
-        assert [line for line in relay.said("configmaps") if line["level"] in {"warning", "error"}]
+        assert [
+            line for line in relay.logged("configmaps") if line["level"] in {"warning", "error"}
+        ]
         testbed.namespaces(1)
         await_equal(
             cluster,
@@ -277,7 +281,7 @@ def test_the_payload_of_secrets_stays_home(
         relay.await_ready()
         await_equal(cluster, reader, {"secrets": ("/api/v1/secrets", redacted_data)})
         assert relay.stop() == 0
-    assert b"aHVudGVyMg" not in b"".join(said.raw.value or b"" for said in reader.records)
+    assert b"aHVudGVyMg" not in b"".join(record.raw.value or b"" for record in reader.records)
 
 
 def test_tail_and_validate_speak_of_the_same_topics(
@@ -298,13 +302,13 @@ def test_tail_and_validate_speak_of_the_same_topics(
     assert shown.code == 0, shown.stderr
     places = [(line["topic"], line["partition"], line["offset"]) for line in shown.objects()]
     assert sorted(places) == sorted(
-        (said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records
+        (record.raw.topic, record.raw.partition, record.raw.offset) for record in reader.records
     )
-    objects = [said for said in reader.records if said.is_object]
+    objects = [record for record in reader.records if record.is_object]
     assert len(command(*everything, "text").stdout.splitlines()) == len(objects)
     documents = [*yaml.safe_load_all(command(*everything, "yaml").stdout)]
     assert sorted(each["metadata"]["uid"] for each in documents) == sorted(
-        said.headers["ce_wruid"] for said in objects
+        record.headers["ce_wruid"] for record in objects
     )
     assert f"configmaps/{namespace}/seen" in command(*everything, "name").stdout.splitlines()
     assert (
@@ -350,7 +354,7 @@ def test_a_missing_config_file_ends_run_with_78(tmp_path: Path) -> None:
 def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_for_a_real_relay(
     tmp_path: Path,
 ) -> None:
-    out, said, temporary = tmp_path / "out", tmp_path / "err", tmp_path / "a #b: 'c'"
+    out, err, temporary = tmp_path / "out", tmp_path / "err", tmp_path / "a #b: 'c'"
     temporary.mkdir()
     exported = {
         "WATCHRELAY_CLUSTER": "prod",
@@ -359,21 +363,21 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_fo
         "WATCHRELAY_RESOURCES__0__RESOURCE": "nodes",
         "WATCHRELAY_OBSERVE__LOG_LEVEL": "debug",
     }
-    with out.open("wb") as stdout, said.open("wb") as stderr:
+    with out.open("wb") as stdout, err.open("wb") as stderr:
         environment = clean_environment({"COLUMNS": "200", "TMPDIR": str(temporary)} | exported)
         demo = subprocess.Popen([PROGRAM, "demo"], stdout=stdout, stderr=stderr, env=environment)
     try:
-        end_well(demo, out.read_text, said.read_text)
+        end_well(demo, out.read_text, err.read_text)
     finally:
         demo.kill()
         demo.wait(10.0)
-    assert "Traceback" not in said.read_text()
+    assert "Traceback" not in err.read_text()
     not_heeded = ", ".join(sorted(exported.keys() - {"WATCHRELAY_OBSERVE__LOG_LEVEL"}))
-    assert f"demo: ignored, the demo has its own values: {not_heeded}\n" in said.read_text()
+    assert f"demo: ignored, the demo has its own values: {not_heeded}\n" in err.read_text()
 
 
 def _terminals() -> bool:
-    """Whether make can be run on a terminal of its own, and find out that it stands in its
+    """Whether make can be run on a terminal of its own, and find out that it is in its
     foreground."""
     try:
         for end in os.openpty():

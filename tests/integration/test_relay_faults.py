@@ -98,7 +98,9 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
             )
             real_cluster.compact()
             real_cluster.restart_apiserver()
-            relay.wait("the outage is said", lambda: relay.stream("configmaps").get("lastError"))
+            relay.wait(
+                "the outage is reported", lambda: relay.stream("configmaps").get("lastError")
+            )
             proxy.heal()
             await_equal(real_cluster, reader, _PATHS)
             relay.wait(
@@ -113,18 +115,18 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
             reader.read()
     reader.assert_right(*_PATHS)
 
-    def story(name: str) -> list[tuple[str, str]]:
+    def records(name: str) -> list[tuple[str, str]]:
         return [
-            (said.type, said.headers["ce_wrreason"])
-            for said in reader.about("configmaps", f"{namespace}/{name}")
+            (record.type, record.headers["ce_wrreason"])
+            for record in reader.about("configmaps", f"{namespace}/{name}")
         ]
 
     first = ("added", "snapshot")
-    assert story("gone") == [first, ("deleted", "relist")]
-    assert story("changed") == [first, ("modified", "relist")]
-    assert story("replaced") == [first, ("deleted", "relist"), ("added", "relist")]
-    assert story("fresh") == [("added", "relist")]
-    assert story("kept") == [first]
+    assert records("gone") == [first, ("deleted", "relist")]
+    assert records("changed") == [first, ("modified", "relist")]
+    assert records("replaced") == [first, ("deleted", "relist"), ("added", "relist")]
+    assert records("fresh") == [("added", "relist")]
+    assert records("kept") == [first]
     assert len(reader.of("pods", "deleted")) >= 2
 
 

@@ -67,9 +67,9 @@ def _assert_control_topic_fits(testbed: Testbed, reader: TopicReader, streams: s
         elif kind == "snapshot":
             for place in value["partitions"]:
                 marks = {
-                    said.raw.offset: said
-                    for said in reader.of(stream, "begin", "end")
-                    if said.raw.partition == place["partition"]
+                    record.raw.offset: record
+                    for record in reader.of(stream, "begin", "end")
+                    if record.raw.partition == place["partition"]
                 }
                 begin, end = marks[place["begin"]], marks[place["end"]]
                 assert (begin.type, end.type) == ("begin", "end")
@@ -80,7 +80,7 @@ def _assert_control_topic_fits(testbed: Testbed, reader: TopicReader, streams: s
                 )
             assert value["count"] == sum(place["count"] for place in value["partitions"])
     for stream in streams:
-        assert {said.epoch for said in reader.of(stream)} <= claimed[stream]
+        assert {record.epoch for record in reader.of(stream)} <= claimed[stream]
         assert any(key == f"snapshot/{stream}" for _, key, _ in control), (
             f"{stream} has no snapshot index"
         )
@@ -115,7 +115,7 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
                 relay.metric("watchrelay_records_acked_total", kind=kind)
                 for kind in ("event", "snapshot", "tombstone")
             )
-            assert acked >= 0.5 * sum(said.is_object for said in reader.records)
+            assert acked >= 0.5 * sum(record.is_object for record in reader.records)
             assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS)
@@ -135,7 +135,7 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
         f"/clusters/{testbed.name}/apis/apps/v1/deployments"
     }
     assert reader.of("configmaps", "deleted"), "the churn deleted nothing"
-    assert {said.headers["ce_wrreason"] for said in reader.of("pods") if said.is_object} <= {
+    assert {record.headers["ce_wrreason"] for record in reader.of("pods") if record.is_object} <= {
         "watch",
         "snapshot",
         "relist",
@@ -295,11 +295,13 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
         real_cluster.request("PATCH", f"{path}/login", {"data": {"password": "bmV3"}})
         await_equal(real_cluster, reader, wanted)
         changes = reader.about(f"secrets@{namespace}", f"{namespace}/login")
-        assert [said.type for said in changes] == ["added", "modified"], (
+        assert [record.type for record in changes] == ["added", "modified"], (
             "a change of the payload is visible, its content is not"
         )
         assert relay.stop() == 0
-        everything = b"".join(said.raw.value or b"" for said in reader.of(f"secrets@{namespace}"))
+        everything = b"".join(
+            record.raw.value or b"" for record in reader.of(f"secrets@{namespace}")
+        )
         for payload in (*_SECRET.values(), "bmV3"):
             assert payload.encode() not in everything
         assert b'"password":"<redacted>"' in everything
@@ -375,8 +377,8 @@ def test_a_change_of_only_what_is_dropped_is_not_published(
                 b'"signal":"1"' in reader.table(at).get(key.encode(), b"") for at in (loud, quiet)
             ),
         )
-        assert [said.type for said in reader.about(loud, key)] == ["added"] + ["modified"] * 6
-        assert [said.type for said in reader.about(quiet, key)] == ["added", "modified"]
+        assert [record.type for record in reader.about(loud, key)] == ["added"] + ["modified"] * 6
+        assert [record.type for record in reader.about(quiet, key)] == ["added", "modified"]
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(loud, quiet)

@@ -17,7 +17,7 @@ from tests.support.pace import random_instant
 from tests.support.process import wait_until
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader, read_control
-from tests.support.wirerules import Said
+from tests.support.wirerules import ParsedRecord
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 
@@ -34,11 +34,11 @@ def path(testbed: Testbed) -> str:
     return testbed.config_maps(20)
 
 
-def _objects(records: list[Said]) -> list[tuple[str, str, str]]:
+def _objects(records: list[ParsedRecord]) -> list[tuple[str, str, str]]:
     return [
-        (said.type, said.key.decode().partition("/")[2], said.headers["ce_wrreason"])
-        for said in records
-        if said.is_object
+        (record.type, record.key.decode().partition("/")[2], record.headers["ce_wrreason"])
+        for record in records
+        if record.is_object
     ]
 
 
@@ -79,7 +79,7 @@ def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(
             row = relay.stream("configmaps")
             assert relay.stop() == 0
             reader.read()
-            assert {said.type for said in reader.records[before:]} == {"claim", "heartbeat"}
+            assert {record.type for record in reader.records[before:]} == {"claim", "heartbeat"}
             assert _lists(cluster) == lists
             assert (
                 cluster.do(
@@ -100,7 +100,7 @@ def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(
 
 @pytest.mark.parametrize("history", ["kept", "compacted"])
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_what_changed_while_the_relay_was_down_is_said_and_nothing_else(
+def test_what_changed_while_the_relay_was_down_is_published_and_nothing_else(
     testbed: Testbed, cluster: EmbeddedCluster, path: str, history: str, end: str
 ) -> None:
     relay = testbed.relay(*_PATHS)
@@ -125,9 +125,9 @@ def test_what_changed_while_the_relay_was_down_is_said_and_nothing_else(
         await_equal(cluster, reader, _PATHS)
         assert relay.stop() == 0
         reader.read()
-        said = _objects(reader.records[before:])
+        published = _objects(reader.records[before:])
     reason = "watch" if history == "kept" else "resume"
-    assert sorted(said) == [
+    assert sorted(published) == [
         ("added", "c2", reason),
         ("added", "new", reason),
         ("deleted", "c1", reason),
@@ -154,18 +154,18 @@ def test_a_narrower_and_a_wider_config_publish_the_difference(
             assert narrow.stop() == 0
         reader.read()
         assert sorted(_objects(reader.records[before:]))[:1] == [("deleted", "c0", "resume")]
-        said = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
-        assert {(type_, reason) for type_, _, reason in said} == {("deleted", "resume")}
-        assert len(said) == 10
+        published = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
+        assert {(type_, reason) for type_, _, reason in published} == {("deleted", "resume")}
+        assert len(published) == 10
         before = len(reader.records)
         with relay() as wide:
             wide.await_ready()
             await_equal(cluster, reader, _PATHS)
             assert wide.stop() == 0
         reader.read()
-        said = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
-        assert {(type_, reason) for type_, _, reason in said} == {("added", "resume")}
-        assert len(said) == 10
+        published = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
+        assert {(type_, reason) for type_, _, reason in published} == {("added", "resume")}
+        assert len(published) == 10
         with relay(drop=["metadata.labels"]) as lean:
             before = len(reader.records)
             lean.await_ready()
@@ -174,8 +174,8 @@ def test_a_narrower_and_a_wider_config_publish_the_difference(
             )
             assert lean.stop() == 0
         reader.read()
-        said = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
-        assert {(type_, reason) for type_, _, reason in said} == {("modified", "resume")}
+        published = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
+        assert {(type_, reason) for type_, _, reason in published} == {("modified", "resume")}
         assert all(b"odd" not in value for value in reader.table("configmaps").values())
     assert reader.problems == []
     assert reader.proven("configmaps")

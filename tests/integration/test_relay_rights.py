@@ -84,15 +84,15 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
         _, body = relay.readyz()
         refusal = str(body["streams"]["secrets"]["reason"])
         for word in ("secrets", "list"):
-            assert word in refusal, "which rule is missing is not said"
+            assert word in refusal, "the missing rule is not named"
         assert f"{namespace}:relay" in refusal or "forbidden" in refusal or "403" in refusal
         assert GROUP in str(body["streams"][gadgets])
         assert "example.org" in str(body["streams"]["nosuch.example.org"])
         assert relay.stream("secrets")["lastError"]["message"]
         assert relay.stream("secrets")["nextAttempt"]
-        assert [line for line in relay.said("secrets") if line["level"] in {"warning", "error"}], (
-            "the log does not name it"
-        )
+        assert [
+            line for line in relay.logged("secrets") if line["level"] in {"warning", "error"}
+        ], "the log does not name it"
         await_equal(real_cluster, reader, {"configmaps": "/api/v1/configmaps"})
         testbed.make(
             f"/api/v1/namespaces/{namespace}/configmaps",
@@ -141,7 +141,7 @@ def _relayed(reader: TopicReader, key: str) -> bool:
 
 def _assert_emptied(relay: Daemon, reader: TopicReader, stream: str) -> None:
     reader.read_until("the deletes are announced", lambda: not reader.table(stream))
-    assert [said.type for said in reader.of(stream) if said.is_object] == ["added", "deleted"]
+    assert [record.type for record in reader.of(stream) if record.is_object] == ["added", "deleted"]
     relay.wait(
         "the stream waits for its resource", lambda: _waits(relay, stream), deadline_s=_HEALED_S
     )

@@ -1,5 +1,5 @@
-"""The program with a short relistInterval: what a watch silently missed is found, said and counted,
-and nothing else is."""
+"""The program with a short relistInterval: what a watch silently missed is found, published and
+counted, and nothing else is."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def _delete_silently(storage: Storage, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["paged", "streaming"])
-def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
+def test_a_delete_that_the_watch_never_showed_is_found_published_and_counted(
     testbed: Testbed, cluster: EmbeddedCluster, how: str
 ) -> None:
     (namespace,) = testbed.namespaces(1)
@@ -47,7 +47,7 @@ def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
         cluster.do(lambda: _delete_silently(cluster.registry.storage, "goes"))
         gone = f"{namespace}/goes".encode()
         reader.read_until(
-            "the delete is said",
+            "the delete is published",
             lambda: gone not in reader.table("configmaps") and reader.proven("configmaps"),
         )
         cluster.request(
@@ -55,7 +55,7 @@ def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
         )
         relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 1)
         assert [
-            said["missed"] for said in relay.said("list found changes missed by the watch")
+            line["missed"] for line in relay.logged("list found changes missed by the watch")
         ] == [1]
         lists = relay.metric("watchrelay_list_total", result="success")
         relay.wait(
@@ -65,15 +65,15 @@ def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
         assert relay.metric("watchrelay_missed_changes_total") == 1
         assert relay.stop() == 0
         reader.read()
-    # Where the server vouched for a version by a bookmark, what it forgot up to there can only be
-    # said behind it.
+    # If a bookmark confirmed a version, what the server had left out up to there can only be
+    # published behind it.
     assert all("goes" in problem and "behind a frontier" in problem for problem in reader.problems)
     assert reader.proven("configmaps")
-    story = [
-        (said.type, said.headers["ce_wrreason"])
-        for said in reader.about("configmaps", f"{namespace}/goes")
+    published = [
+        (record.type, record.headers["ce_wrreason"])
+        for record in reader.about("configmaps", f"{namespace}/goes")
     ]
-    assert story == [("added", "snapshot"), ("deleted", "relist")]
+    assert published == [("added", "snapshot"), ("deleted", "relist")]
 
 
 def _nothing_is_counted(

@@ -69,11 +69,11 @@ def testbed(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) ->
     return testbed
 
 
-def _assert_story(
+def _assert_edits(
     testbed: Testbed, cluster: Any, edited: Edited, reader: TopicReader, churn: Churn
 ) -> None:
-    """Namespaces go, widgets come, configmaps never notice; then a wrong edit; then configmaps are
-    narrowed."""
+    """Namespaces are removed, widgets added, configmaps are not affected; then a wrong edit; then
+    configmaps are narrowed."""
     relay = edited.relay
     epochs = edited.await_live("configmaps", "namespaces")
     churn.reach(150)
@@ -110,15 +110,15 @@ def _assert_story(
     reader.read()
     assert len(reader.of("namespaces")) == silent, "a stream that left is not silent"
     gone = [
-        said
-        for said in reader.of("configmaps", "deleted")
-        if said.headers["ce_wrreason"] == "resume"
+        record
+        for record in reader.of("configmaps", "deleted")
+        if record.headers["ce_wrreason"] == "resume"
     ]
     assert gone, "what left the selection was not deleted"
     assert relay.metric("watchrelay_missed_changes_total") == 0
 
 
-def _story(testbed: Testbed, cluster: Any) -> None:
+def _edit_under_churn(testbed: Testbed, cluster: Any) -> None:
     edited = Edited(testbed, "configmaps", "namespaces")
     kinds = ("configmaps", "widgets")
     with contextlib.ExitStack() as stack:
@@ -128,7 +128,7 @@ def _story(testbed: Testbed, cluster: Any) -> None:
         stack.enter_context(edited.relay)
         edited.relay.await_ready()
         reader = stack.enter_context(testbed.reader(*testbed.topics(*_PATHS)))
-        _assert_story(testbed, cluster, edited, reader, churn)
+        _assert_edits(testbed, cluster, edited, reader, churn)
         edited.edit({"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS)
         edited.relay.wait(
             "the restart is not needed any more", lambda: "problems" not in edited.relay.readyz()[1]
@@ -146,7 +146,7 @@ def _story(testbed: Testbed, cluster: Any) -> None:
 def test_streams_come_change_and_go_under_churn_and_the_others_do_not_notice(
     testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
-    _story(testbed, cluster)
+    _edit_under_churn(testbed, cluster)
 
 
 @pytest.mark.real
@@ -159,7 +159,7 @@ def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
     real_cluster.wait_for(
         "widgets are served", lambda: real_cluster.request("GET", _PATHS[WIDGETS])
     )
-    _story(Testbed(real_cluster, kafka_broker, tmp_path), real_cluster)
+    _edit_under_churn(Testbed(real_cluster, kafka_broker, tmp_path), real_cluster)
 
 
 def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(
@@ -180,10 +180,10 @@ def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_th
         epochs = edited.await_live("first", "second")
         edited.edit(entry("first", pay), entry("second", shop))
         relay.wait("the edit is refused", lambda: "reload" in relay.readyz()[1].get("problems", {}))
-        said = relay.readyz()[1]["problems"]["reload"]
-        assert "stream first takes objects that stream second on the same topic" in said
-        assert "neither can let go before the other does" in said
-        assert "`watchrelay retire first`" in said
+        problem = relay.readyz()[1]["problems"]["reload"]
+        assert "stream first takes objects that stream second on the same topic" in problem
+        assert "neither can let go before the other does" in problem
+        assert "`watchrelay retire first`" in problem
         assert edited.await_live("first", "second") == epochs
         edited.edit(entry("first", shop), entry("second", pay), "namespaces")
         edited.await_live("first", "second", "namespaces")

@@ -105,7 +105,7 @@ def _nothing_moves(trio: Trio, fault: Callable[[], object]) -> None:
     trio.churn.reach(operations + 50)
     trio.verify()
     assert (replicas.owned(), replicas.epochs()) == (owned, epochs)
-    assert not replicas.said("repairing stale records")
+    assert not replicas.logged("repairing stale records")
 
 
 # ---- Kafka ---------------------------------------------------------------------------------------

@@ -34,11 +34,11 @@ def test_snapshot_asks_a_running_relay_and_says_what_it_holds(testbed: Testbed) 
         assert index["snapshot"] != before
         assert len(index["requests"]) == 1
         begins = " ".join(f"{part['partition']}@{part['begin']}" for part in index["partitions"])
-        said = (
+        expected = (
             f"configmaps: snapshot {index['snapshot']}: {len(keys)} objects at "
             f"resourceVersion {index['rv']}, begins at {begins}"
         )
-        assert one.stdout.splitlines() == [said]
+        assert one.stdout.splitlines() == [expected]
         both = command("snapshot", "-c", relay.file)
         assert both.code == 0, both
         assert sorted(line.partition(":")[0] for line in both.stdout.splitlines()) == sorted(
@@ -132,7 +132,7 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
         relay.start().await_ready()
         again = command("snapshot", "namespaces", "-c", relay.file)
         assert again.code == 0, again
-        assert answer["requests"][0] not in json.dumps(relay.said("snapshot started")[-1])
+        assert answer["requests"][0] not in json.dumps(relay.logged("snapshot started")[-1])
         assert relay.stop() == 0
     ids = [
         request
@@ -143,7 +143,7 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
     assert ids == answer["requests"], "a request was answered twice"
 
 
-def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(
+def test_a_signal_that_does_not_parse_is_logged_and_counted_and_nothing_is_lost(
     testbed: Testbed,
 ) -> None:
     fill(testbed, 3)
@@ -163,12 +163,12 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(
             lambda: index_of(testbed, "configmaps").get("requests") == ["mine"],
             deadline_s=30.0,
         )
-        ignored = relay.said("signal ignored")
+        ignored = relay.logged("signal ignored")
         assert [line["offset"] for line in ignored] == [0, 1]
         assert "not a signal" in ignored[0]["error"]
         assert "only execute-snapshot is known" in ignored[1]["error"]
         assert {line["level"] for line in ignored} == {"warning"}
-        assert len(relay.said("signal names an unknown stream", "nosuch")) == 1
+        assert len(relay.logged("signal names an unknown stream", "nosuch")) == 1
         results = {
             result: relay.metric("watchrelay_signals_total", result=result)
             for result in ("taken", "refused", "repeated")
@@ -177,15 +177,17 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(
         assert relay.stop() == 0
 
 
-def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(testbed: Testbed) -> None:
+def test_a_relay_without_a_signal_topic_runs_and_reports_that_requests_are_not_read(
+    testbed: Testbed,
+) -> None:
     config = {**testbed.config("configmaps"), "cluster": f"{testbed.name}-x"}
     testbed.broker.create_topic(f"k8s.{testbed.name}-x.control")
     testbed.broker.create_topic(f"k8s.{testbed.name}-x.core.configmaps", partitions=3)
     with Daemon(config, testbed.directory, name="deaf") as relay:
         relay.await_ready()
         relay.wait(
-            "it is said",
-            lambda: relay.said("signal topic is not usable", f"k8s.{testbed.name}-x.signal"),
+            "it is logged",
+            lambda: relay.logged("signal topic is not usable", f"k8s.{testbed.name}-x.signal"),
         )
         assert "signal" in relay.readyz()[1]["problems"]
         assert relay.stop() == 0

@@ -9,15 +9,15 @@ from tests.support.listed import await_equal
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
-from tests.support.wirerules import Said
+from tests.support.wirerules import ParsedRecord
 
 pytestmark = pytest.mark.real
 
 _OURS = "watchrelay/"
 
 
-def _markers_only(records: list[Said]) -> bool:
-    return {said.type for said in records} == {"claim", "heartbeat"}
+def _markers_only(records: list[ParsedRecord]) -> bool:
+    return {record.type for record in records} == {"claim", "heartbeat"}
 
 
 def test_a_restart_with_nothing_changed_lists_nothing_by_the_servers_own_audit(
@@ -46,7 +46,8 @@ def test_a_restart_with_nothing_changed_lists_nothing_by_the_servers_own_audit(
             reader.read_until(
                 "heartbeats follow",
                 lambda: (
-                    len([1 for said in reader.records[before:] if said.type == "heartbeat"]) >= 6
+                    len([1 for record in reader.records[before:] if record.type == "heartbeat"])
+                    >= 6
                 ),
             )
             assert relay.stop() == 0
@@ -100,7 +101,7 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
             assert relay.stop() == 0
             reader.read()
         reader.assert_right(stream)
-        said = sorted(
+        published = sorted(
             (one.type, one.key.decode().partition("/")[2], one.headers["ce_wrreason"])
             for one in reader.records[before:]
             if one.is_object
@@ -111,14 +112,14 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
             if verb == "list" or "sendInitialEvents" in uri
         ]
     reason = "watch" if history == "that reaches back" else "resume"
-    told = [
+    expected = [
         ("added", "fresh"),
         ("added", "replaced"),
         ("deleted", "gone"),
         ("deleted", "replaced"),
         ("modified", "changed"),
     ]
-    assert said == [(*each, reason) for each in told]
+    assert published == [(*each, reason) for each in expected]
     assert bool(lists) == (reason == "resume"), lists
 
 

@@ -71,7 +71,7 @@ def test_a_stream_that_comes_back_after_all_is_whole_again(testbed: Testbed) -> 
         reader.read()
         assert len(reader.table("configmaps")) == 12
         assert reader.proven("configmaps")
-        assert len({said.epoch for said in reader.of("configmaps")}) == 3
+        assert len({record.epoch for record in reader.of("configmaps")}) == 3
 
 
 def test_retire_refuses_a_stream_of_the_config_and_one_that_nobody_confirms(
@@ -251,12 +251,12 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
         forced = command("retire", "configmaps", "--yes", "--force", "-c", file)
         assert (forced.code, forced.stderr) == (0, ""), forced
         assert relay.exit_code() == 75
-        (said,) = relay.said("stream ownership lost to another relay")
-        assert said["error"].startswith(
+        (line,) = relay.logged("stream ownership lost to another relay")
+        assert line["error"].startswith(
             "stream configmaps was retired while this relay wrote it, by `watchrelay retire on "
         )
         assert (
             "take it out of this relay's config, or its next start publishes them again"
-            in said["error"]
+            in line["error"]
         )
     assert_retired(testbed, keys)

@@ -110,7 +110,7 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             kafka={"bootstrapServers": [secured.listeners["SCRAM"]], "security": security},
         )
 
-        def connects_anew() -> None:
+        def connects_again() -> None:
             watches = partial(relay.metric, "watchrelay_watch_starts_total")
             before = watches()
             path.refuse()
@@ -133,14 +133,14 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             token.write_text(cluster.service_account_token("default", "next"))
             cluster.request("DELETE", "/api/v1/namespaces/default/serviceaccounts/former")
             wait_until("the former token is refused", partial(refused, cluster, former))
-            connects_anew()
+            connects_again()
             churn.reach(churn.operations() + 40)
 
             ca.write_bytes(ca.read_bytes() + later.certificate.read_bytes())
             cluster.serve_by(later.issue("kube-apiserver"))
-            connects_anew()
+            connects_again()
             ca.write_bytes(later.certificate.read_bytes())
-            connects_anew()
+            connects_again()
             churn.reach(churn.operations() + 40)
 
             secured.set_password("the next one")
@@ -161,11 +161,11 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             assert relay.metric("watchrelay_missed_changes_total") == 0
             verified = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
             assert verified.code == 0, verified.stdout + verified.stderr
-            said = json.dumps(relay.lines())
+            log = json.dumps(relay.lines())
             assert not [
                 secret
                 for secret in (former, token.read_text(), secured.password, "the next one")
-                if secret in said
+                if secret in log
             ]
             assert relay.stop() == 0
             reader.read()

@@ -77,7 +77,7 @@ def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -
         after = replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
         took_s = time.monotonic() - began_s
         for name, streams in after.items():
-            assert set(before[name]) <= set(streams), "a death moves nothing of the living"
+            assert set(before[name]) <= set(streams), "a death moves no stream of live replicas"
         print(f"killed: each stream has one owner after {took_s:.2f} s")
         resumed = [line for line in lines() if line["message"] == "log read back"]
         assert len(resumed) == len(before["a"])
@@ -115,7 +115,7 @@ def test_a_replica_that_ends_hands_each_stream_over_and_exits_with_0(shared: Any
         print(f"ended: seconds without a record {sorted(gaps_s(reader, before).values())}")
         churn.finish()
         replicas.verify()
-        assert not replicas.said("repairing stale records"), "nothing stale in a planned move"
+        assert not replicas.logged("repairing stale records"), "nothing stale in a planned move"
 
 
 def test_a_replica_that_was_suspended_writes_nothing_of_what_it_lost(shared: Any) -> None:
@@ -128,12 +128,12 @@ def test_a_replica_that_was_suspended_writes_nothing_of_what_it_lost(shared: Any
         finally:
             suspended.send(signal.SIGCONT)
         replicas.running["a"] = suspended
-        wait_until("it is a member again", lambda: suspended.said("streams assigned")[1:])
+        wait_until("it is a member again", lambda: suspended.logged("streams assigned")[1:])
         replicas.await_shared(deadline_s=30.0)
         assert suspended.alive
         churn.finish()
         replicas.verify()
-        stale = replicas.said("repairing stale records")
+        stale = replicas.logged("repairing stale records")
         print(f"suspended: {sum(line['objects'] for line in stale)} stale records")
         assert not stale
 
@@ -146,10 +146,10 @@ def test_in_a_rolling_update_each_stream_is_handed_over(shared: Any) -> None:
             assert replicas.running.pop(old).stop() == 0
             replicas.await_shared(deadline_s=15.0)
         after = replicas.epochs()
-        claims = Counter(line["stream"] for line in replicas.said("stream claimed"))
+        claims = Counter(line["stream"] for line in replicas.logged("stream claimed"))
         print(f"rolled: claims by stream {sorted(claims.values())}")
         assert all(after[stream] > before[stream] for stream in before)
         churn.finish()
         replicas.verify()
-        assert not replicas.said("repairing stale records")
-        assert not replicas.said("drain deadline passed")
+        assert not replicas.logged("repairing stale records")
+        assert not replicas.logged("drain deadline passed")

@@ -1,7 +1,7 @@
 """An embedded Kafka that misbehaves to order: nothing lost, nothing out of order, and the trouble
-told.
+reported.
 
-The embedded broker checks no sequences, so that a batch whose acknowledgement was lost stands there
+The embedded broker checks no sequences, so that a batch whose acknowledgement was lost is there
 twice; on real brokers it does not (`test_producer_real`).
 """
 
@@ -114,15 +114,15 @@ async def test_an_error_that_stays_is_shown_with_its_cure_and_retried_until_it_i
             await until(lambda: running.errors("t").get("TopicAuthorizationFailedError", 0) >= 2)
             kafka.clear_request_errors(PRODUCE)
         assert not running.problem
-    said = [
+    logged = [
         record.getMessage()
         for record in caplog.records
         if record.name == "watchrelay.kafka.troubles"
     ]
-    assert said == ["kafka does not accept records", "kafka accepts records again"]
+    assert logged == ["kafka does not accept records", "kafka accepts records again"]
 
 
-async def test_kafka_takes_records_again_is_said_when_all_topics_do(
+async def test_kafka_accepts_records_again_is_logged_when_all_topics_do(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="watchrelay")
@@ -157,12 +157,12 @@ async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until
                 running.sink.deliver(batch("t", 0, "a")._replace(stream="pods")), name="delivery"
             )
             await until(lambda: "records" in waits.troubles)
-            said = waits.as_json()["lastError"]
-            assert isinstance(said, dict)
-            assert "no acknowledgement" in said["message"]
+            error = waits.as_json()["lastError"]
+            assert isinstance(error, dict)
+            assert "no acknowledgement" in error["message"]
             assert idle.as_json()["lastError"] is None
             assert (waits.last_error, waits.waits_for, waits.complete) == (None, "", False), (
-                "readiness is told nothing"
+                "readiness is not affected"
             )
             await until(lambda: running.errors("t")["no_acknowledgement"] >= 2)
             kafka.set_rtt(0)
@@ -408,7 +408,7 @@ async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_noth
                 for place in range(3)
             ]
             # What was in flight may stand there twice; a reader drops what it had, so each key
-            # counts where it stands first.
+            # counts at its first offset.
             assert list(dict.fromkeys(keys)) == wanted
 
 

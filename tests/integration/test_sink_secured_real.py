@@ -114,7 +114,7 @@ async def test_each_way_in_creates_checks_writes_and_reads_with_the_rights_liste
         await asyncio.wait([tail])
 
 
-async def test_a_wrong_password_is_told_as_such_and_mended_by_the_file_alone(
+async def test_a_wrong_password_is_reported_as_such_and_corrected_by_the_file_alone(
     secured: KafkaBroker, tmp_path: Path
 ) -> None:
     connection, name = way_in(secured, "SCRAM", tmp_path), fresh_topic()
@@ -131,30 +131,30 @@ async def test_a_wrong_password_is_told_as_such_and_mended_by_the_file_alone(
 @asynccontextmanager
 async def load(running: Running, topic: str) -> AsyncIterator[list[bytes]]:
     """Batches one after the other; the keys that were acknowledged, in order."""
-    said: list[bytes] = []
+    acked: list[bytes] = []
 
     async def deliver() -> None:
         for number in itertools.count():
             await running.sink.deliver(batch(topic, 0, f"n{number}"))
-            said.append(f"n{number}".encode())
+            acked.append(f"n{number}".encode())
 
     task = asyncio.get_running_loop().create_task(deliver(), name="load")
     try:
-        yield said
+        yield acked
     finally:
         task.cancel()
         await asyncio.wait([task])
 
 
-async def goes_on(said: list[bytes]) -> None:
+async def goes_on(acked: list[bytes]) -> None:
     """Returns when more was acknowledged."""
-    more = len(said) + 20
-    await until(lambda: len(said) >= more)
+    more = len(acked) + 20
+    await until(lambda: len(acked) >= more)
 
 
-def assert_in_order(log: list[bytes], said: list[bytes]) -> None:
+def assert_in_order(log: list[bytes], acked: list[bytes]) -> None:
     """What was acknowledged is there, in order and once."""
-    assert log[: len(said)] == said
+    assert log[: len(acked)] == acked
     assert len(log) == len(set(log))
 
 
@@ -172,21 +172,21 @@ async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_
             name=f"{name}.control", kind="control", replication_factor=1, min_insync_replicas=1
         )
     )
-    async with running_sink(connection, HASTY) as running, load(running, name) as said:
+    async with running_sink(connection, HASTY) as running, load(running, name) as acked:
         control = ControlTopic(connection, f"{name}.control", running.sink)
         tail = asyncio.get_running_loop().create_task(control.run(), name="control")
         await control.caught_up()
-        await goes_on(said)
+        await goes_on(acked)
         file.write_text("not yet known to the broker")
         await until(lambda: "are not usable; keeping the previous ones" in running.problem)
-        await goes_on(said)
+        await goes_on(acked)
         assert running.rebuilds("credentials") == 0
         await asyncio.to_thread(secured.set_password, "the next one")
         try:
             file.write_text("the next one")
             await until(lambda: running.rebuilds("credentials") == 1)
             await until(lambda: running.problem == "")
-            await goes_on(said)
+            await goes_on(acked)
             await control.write("stream", "pods", description(1, topic=name))
             await control.until(lambda: control.described("pods") is not None)
         finally:
@@ -194,7 +194,7 @@ async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_
             tail.cancel()
             await asyncio.wait([tail])
         assert running.rebuilds("identity") == running.rebuilds("watchdog") == 0, "nothing was cut"
-    assert_in_order((await keys_on(secured.bootstrap, name, 1))[0], said)
+    assert_in_order((await keys_on(secured.bootstrap, name, 1))[0], acked)
 
 
 async def test_a_client_certificate_that_is_replaced_under_load_is_used_once_it_is_whole(
@@ -208,20 +208,20 @@ async def test_a_client_certificate_that_is_replaced_under_load_is_used_once_it_
     shutil.copy(own.key_file, files["key"])
     connection = replace(own, cert_file=str(files["certificate"]), key_file=str(files["key"]))
     await Topics(connection).ensure_topic(one(name, partitions=1))
-    async with running_sink(connection, HASTY) as running, load(running, name) as said:
-        await goes_on(said)
+    async with running_sink(connection, HASTY) as running, load(running, name) as acked:
+        await goes_on(acked)
         issued = secured.client_certificate()
         shutil.copy(issued.certificate, files["certificate"])
         await until(lambda: "belong together" in running.problem)
-        await goes_on(said)
+        await goes_on(acked)
         shutil.copy(issued.key, files["key"])
         await until(lambda: running.rebuilds("credentials") == 1)
-        await goes_on(said)
+        await goes_on(acked)
         assert running.problem == ""
-    assert_in_order((await keys_on(secured.bootstrap, name, 1))[0], said)
+    assert_in_order((await keys_on(secured.bootstrap, name, 1))[0], acked)
 
 
-async def test_an_unknown_authority_and_a_missing_client_certificate_are_told_as_such(
+async def test_an_unknown_authority_and_a_missing_client_certificate_are_reported_as_such(
     secured: KafkaBroker,
 ) -> None:
     for listener, protocol in (("SCRAM", "SASL_SSL"), ("MTLS", "SSL")):

@@ -105,7 +105,7 @@ def test_a_stream_is_resized_on_three_replicas_under_churn_and_verifies(
         churn.finish()
         verified = command("verify", "-c", relays[0].file, "--cluster", timeout_s=120.0)
         assert verified.code == 0, verified.stdout + verified.stderr
-        listed = [line for relay in relays for line in relay.said("list compared with the log")]
+        listed = [line for relay in relays for line in relay.logged("list compared with the log")]
         assert not listed, "parts go on from the log"
         if delivery == "transactional":
             reader.assert_one_owner_at_a_time(topic)

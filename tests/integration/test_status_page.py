@@ -86,7 +86,7 @@ def test_an_api_server_that_goes_and_comes_is_seen_live(
     page.wait("the title counts", "document.title.startsWith('(3) ')")
     page.click("#rows > [data-stream=pods] .name")
     page.wait(
-        "its story is told",
+        "its transitions are shown",
         "/backoff.*refused|backoff.*broke/s.test(document.querySelector('.transitions')?.innerText)",
     )
     cluster.restart()
@@ -96,7 +96,7 @@ def test_an_api_server_that_goes_and_comes_is_seen_live(
     )
     page.wait("no card is left", "document.querySelectorAll('#cards > li').length === 0")
     page.wait(
-        "the story goes on",
+        "its recovery is shown",
         "document.querySelector('.transitions').innerText.includes('recovered')",
     )
     well(page)
@@ -143,7 +143,7 @@ def test_what_only_a_person_can_mend_comes_first_and_says_what_to_do(
         for words in ("needs you", "403", "watchrelay rbac", "WatchRelayForbidden", "Since"):
             assert words in card
         page.wait(
-            "its row stands first", "document.querySelector('#rows > tr').dataset.stream === 'pods'"
+            "its row is first", "document.querySelector('#rows > tr').dataset.stream === 'pods'"
         )
         page.click("#cards .name")
         page.wait(

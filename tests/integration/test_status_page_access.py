@@ -269,7 +269,7 @@ def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: RunningAdmin
     assert page.evaluate("document.activeElement.name") == "level"
     page.press("ArrowRight", code=39)
     assert page.evaluate("document.activeElement.value") == "wrong"
-    page.wait("it is told in the address", "location.hash.includes('show=wrong')")
+    page.wait("it is part of the address", "location.hash.includes('show=wrong')")
     for _ in range(20):
         page.press("Tab", code=9)
         if page.evaluate("document.activeElement.matches('#rows .name')"):

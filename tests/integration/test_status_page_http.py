@@ -176,7 +176,9 @@ def test_what_others_wrote_is_text_in_every_form(window: RunningAdminServer) -> 
     assert html.escape("</pre></noscript><script>alert(1)</script>") in shown
 
 
-def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: RunningAdminServer) -> None:
+def test_one_stream_is_served_by_its_name_whatever_characters_it_has(
+    window: RunningAdminServer,
+) -> None:
     window.do(lambda: live(window.statuses, "widgets.example.com/v1").failed("watch", "refused"))
     status, _, text = get(window, "/api/streams/widgets.example.com%2Fv1")
     assert (status, json.loads(text)["transitions"][0]["message"]) == (200, "refused")
@@ -187,7 +189,7 @@ def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: RunningAdm
     ]
 
 
-def test_one_viewer_too_many_is_told_to_ask(window: RunningAdminServer) -> None:
+def test_one_viewer_too_many_has_to_poll(window: RunningAdminServer) -> None:
     viewers = [viewer(window) for _ in range(VIEWERS_MAX)]
     try:
         for each in viewers:

@@ -170,7 +170,7 @@ async def test_a_stream_that_is_neither_published_nor_awaited_is_refused_at_once
         await everything(tail)
 
 
-async def test_a_broker_that_is_not_there_is_told_in_plain_words() -> None:
+async def test_an_unreachable_broker_is_reported_in_plain_words() -> None:
     tail = TailReader(
         KafkaConnection(bootstrap_servers=("127.0.0.1:1", "127.0.0.1:2")), control_topic=CONTROL
     )
@@ -182,7 +182,7 @@ async def test_a_broker_that_is_not_there_is_told_in_plain_words() -> None:
     )
 
 
-async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_without_end() -> None:
+async def test_an_end_that_is_never_written_is_reported_and_not_waited_for_forever() -> None:
     """The broker goes away while most of the topic has still to come: eight megabytes more than a
     client fetches ahead."""
     with EmbeddedKafka.start() as broker:

@@ -1,4 +1,4 @@
-"""`TopicReader` against an embedded Kafka: bootstrap, repair, resumption, and what stands on topics
+"""`TopicReader` against an embedded Kafka: bootstrap, repair, resumption, and what is on topics
 that should not."""
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ async def test_saved_positions_go_on_where_they_stood_and_tell_the_deletes_of_th
         assert reader.positions() == again, "no marker came since, and the place is still that"
 
 
-async def test_a_sweep_of_the_meantime_is_told_too(pod_topics: PodTopics) -> None:
+async def test_a_sweep_of_the_meantime_is_a_change_too(pod_topics: PodTopics) -> None:
     await pod_topics.begin()
     async with pod_topics.ended() as reader:
         await everything(reader)
@@ -458,11 +458,13 @@ async def test_a_stream_that_is_described_later_is_followed_from_then_on(
 
 
 async def test_it_says_what_it_waits_for_and_goes_on_when_it_comes(pod_topics: PodTopics) -> None:
-    said: list[str] = []
-    async with pod_topics.reader(waiting=said.append) as reader, asyncio.TaskGroup() as tasks:
+    problems: list[str] = []
+    async with pod_topics.reader(waiting=problems.append) as reader, asyncio.TaskGroup() as tasks:
         ready = tasks.create_task(reader.ready())
-        await until(lambda: bool(said))
-        assert said[0] == f"no stream has been published yet: {pod_topics.control} describes none"
+        await until(lambda: bool(problems))
+        assert (
+            problems[0] == f"no stream has been published yet: {pod_topics.control} describes none"
+        )
         assert not ready.done()
         await pod_topics.begin()
         await ready
@@ -477,7 +479,7 @@ async def test_ready_and_the_iteration_may_run_side_by_side(pod_topics: PodTopic
         assert {change.key for change in await taken} == pod_topics.held().keys()
 
 
-async def test_a_broker_that_is_not_there_is_said_in_one_line() -> None:
+async def test_an_unreachable_broker_is_reported_in_one_line() -> None:
     with pytest.raises(KafkaUnavailable, match=r"kafka at 127\.0\.0\.1:1 is not usable"):
         async with TopicReader("127.0.0.1:1", control_topic="k8s.x.control"):
             pass

@@ -20,7 +20,7 @@ from watchrelay.consumer import Change, TopicReader
 pytestmark = pytest.mark.real
 
 
-async def tell(broker: KafkaBroker, name: str, *pods: str, epoch: int) -> Writer:
+async def written(broker: KafkaBroker, name: str, *pods: str, epoch: int) -> Writer:
     """Topics with two partitions, on which pods are published and proven."""
     topic, control = f"k8s.{name}.core.pods", f"k8s.{name}.control"
     broker.create_topic(topic, partitions=2)
@@ -42,13 +42,13 @@ def delete(broker: KafkaBroker, *topics: str) -> None:
 
 
 @on_both
-async def test_topics_made_anew_while_they_are_read_are_read_anew(
+async def test_topics_recreated_while_they_are_read_are_read_again(
     kafka_broker: KafkaBroker,
 ) -> None:
     """The new log is shorter than the former one, and its epochs are lower: what was held of the
     former one must not stay."""
-    topic, control, said = "k8s.recreated.core.pods", "k8s.recreated.control", list[str]()
-    await tell(kafka_broker, "recreated", *(f"shop/{number}" for number in range(20)), epoch=7)
+    topic, control, problems = "k8s.recreated.core.pods", "k8s.recreated.control", list[str]()
+    await written(kafka_broker, "recreated", *(f"shop/{number}" for number in range(20)), epoch=7)
     changes = deque[Change]()
 
     async def follow(reader: TopicReader) -> None:
@@ -57,19 +57,22 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(
 
     async with (
         asyncio.timeout(60.0),
-        TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader,
+        TopicReader(
+            kafka_broker.bootstrap, control_topic=control, waiting=problems.append
+        ) as reader,
     ):
         await reader.ready()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(follow(reader), name="follow")
             await until(lambda: len(changes) == 20)
             delete(kafka_broker, topic, control)
-            await until(lambda: bool(said))
+            await until(lambda: bool(problems))
             assert (
-                f"topic {topic} of stream pods is described on {control} and not there" in said[0]
+                f"topic {topic} of stream pods is described on {control} and not there"
+                in problems[0]
             )
             assert not reader.proven
-            new = await tell(kafka_broker, "recreated", "shop/3", "shop/z", epoch=2)
+            new = await written(kafka_broker, "recreated", "shop/3", "shop/z", epoch=2)
             held = {key.decode() for each in new.held for key in each}
             await until(lambda: reader.proven and set(reader.objects("pods")) == held)
             await reader.close()
@@ -82,10 +85,10 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(
     )
 
 
-async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(
+async def test_a_recreated_log_is_not_proven_before_its_end_is_reached(
     kafka_broker: KafkaBroker,
 ) -> None:
-    """The new log is shorter than where the reader stands, and longer than what it takes at once:
+    """The new log is shorter than the reader's position, and longer than what it takes at once:
     its first marker is long past."""
     topic, control = "k8s.past.core.pods", "k8s.past.control"
     kafka_broker.create_topic(control)
@@ -115,20 +118,20 @@ async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(
             delete(kafka_broker, topic)
             await until(lambda: topic not in kafka_broker.admin.list_topics(timeout=10.0).topics)
             new = await publish(second, 3, 3000)
-            held = {key.decode(): said.value for each in new.held for key, said in each.items()}
+            held = {key.decode(): record.value for each in new.held for key, record in each.items()}
             while state(reader) != held:
                 await reader._step()
                 assert not (reader.proven and reader.problems) or state(reader) == held
             await reader.ready()
 
 
-async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_one(
+async def test_a_recreated_log_that_is_longer_already_is_distinguished_from_the_former_one(
     kafka_broker: KafkaBroker,
 ) -> None:
     """The reader was held up meanwhile: no offset is out of reach, no topic was missing, and every
     epoch is that of a former writer."""
     topic, control = "k8s.longer.core.pods", "k8s.longer.control"
-    await tell(kafka_broker, "longer", *(f"shop/old{number}" for number in range(10)), epoch=7)
+    await written(kafka_broker, "longer", *(f"shop/old{number}" for number in range(10)), epoch=7)
     async with (
         asyncio.timeout(60.0),
         TopicReader(kafka_broker.bootstrap, control_topic=control) as reader,
@@ -142,7 +145,7 @@ async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_on
             pods = (f"shop/new{number}" for number in range(60))
             # holds up this loop
             new = elsewhere.submit(
-                lambda: asyncio.run(tell(kafka_broker, "longer", *pods, epoch=2))
+                lambda: asyncio.run(written(kafka_broker, "longer", *pods, epoch=2))
             ).result()
         held = {key.decode() for each in new.held for key in each}
         while set(reader.objects("pods")) != held:
@@ -154,9 +157,9 @@ async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_on
 async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_waited_for(
     kafka_broker: KafkaBroker,
 ) -> None:
-    """Its deletes were not read before the topic was gone: they are told all the same."""
+    """Its deletes were not read before the topic was gone: they are changes all the same."""
     topic, control = "k8s.over.core.nodes", "k8s.over.control"
-    pods = await tell(kafka_broker, "over", "shop/a", epoch=2)
+    pods = await written(kafka_broker, "over", "shop/a", epoch=2)
     kafka_broker.create_topic(topic)
     nodes = Writer(stream(NODES), [Log()], epoch=2)
     nodes.first("n1")
@@ -186,21 +189,23 @@ async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_wait
 
 
 async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker) -> None:
-    topic, control, said = "k8s.added.core.pods", "k8s.added.control", list[str]()
-    writer = await tell(kafka_broker, "added", "shop/a", "shop/b", "shop/c", epoch=2)
+    topic, control, problems = "k8s.added.core.pods", "k8s.added.control", list[str]()
+    writer = await written(kafka_broker, "added", "shop/a", "shop/b", "shop/c", epoch=2)
     async with LogAppender(kafka_broker.bootstrap) as appender:
         await appender.send(control, "stream/pods", description(3, topic=topic))
     async with (
         asyncio.timeout(60.0),
-        TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader,
+        TopicReader(
+            kafka_broker.bootstrap, control_topic=control, waiting=problems.append
+        ) as reader,
         asyncio.TaskGroup() as tasks,
     ):
         ready = tasks.create_task(reader.ready(), name="ready")
-        await until(lambda: bool(said))
+        await until(lambda: bool(problems))
         assert (
             f"topic {topic} of stream pods has 2 partitions, the description on {control} "
             "says 3: kafka-topics.sh"
-        ) in said[0]
+        ) in problems[0]
         for added in kafka_broker.admin.create_partitions([NewPartitions(topic, 3)]).values():
             added.result(10)
         await until(lambda: len(reader.partitions()) == 3)

@@ -1,5 +1,5 @@
-"""`TopicReader` and its kin where something is missing: said by name, looked for again, taken in
-when it comes; and how reading ends."""
+"""`TopicReader`, `tail` and `verify` where something is missing: it is named, looked for again, and
+read once it exists; and how reading ends."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ async def tell_nodes(pod_topics: PodTopics, topic: str) -> None:
 async def test_a_topic_that_comes_later_is_waited_for_by_name_and_taken_in(
     pod_topics: PodTopics,
 ) -> None:
-    topic, said = await describe_nodes(pod_topics), list[str]()
+    topic, problems = await describe_nodes(pod_topics), list[str]()
     async with (
-        pod_topics.reader(waiting=said.append) as reader,
+        pod_topics.reader(waiting=problems.append) as reader,
         asyncio.timeout(20.0),
         asyncio.TaskGroup() as tasks,
     ):
         ready = tasks.create_task(reader.ready())
-        await until(lambda: len(said) > 1)
+        await until(lambda: len(problems) > 1)
         assert (
             f"topic {topic} of stream nodes is described on {pod_topics.control} and not there"
-            in said[0]
+            in problems[0]
         )
         await tell_nodes(pod_topics, topic)
         await ready
@@ -60,19 +60,19 @@ async def test_a_topic_that_comes_later_is_waited_for_by_name_and_taken_in(
 
 async def test_the_other_streams_are_read_while_one_topic_is_missing(pod_topics: PodTopics) -> None:
     await pod_topics.begin()
-    topic, said = await describe_nodes(pod_topics), list[str]()
-    async with pod_topics.reader(waiting=said.append) as reader, asyncio.timeout(20.0):
+    topic, problems = await describe_nodes(pod_topics), list[str]()
+    async with pod_topics.reader(waiting=problems.append) as reader, asyncio.timeout(20.0):
         changes = await take(reader, len(pod_topics.held()))
         assert {change.stream for change in changes} == {"pods"}
         assert not reader.proven
-        assert topic in said[0]
+        assert topic in problems[0]
         await tell_nodes(pod_topics, topic)
         await reader.ready()
         assert reader.streams == ["nodes", "pods"]
     assert not reader.problems
 
 
-async def test_with_an_end_a_missing_topic_is_said_in_place_of_the_proof(
+async def test_with_an_end_a_missing_topic_is_reported_in_place_of_the_proof(
     pod_topics: PodTopics,
 ) -> None:
     topic = await describe_nodes(pod_topics)
@@ -88,8 +88,10 @@ async def test_with_an_end_a_missing_topic_is_said_in_place_of_the_proof(
             await reader.ready()
 
 
-async def test_too_few_partitions_are_said_at_once_by_every_reader(pod_topics: PodTopics) -> None:
-    topic, said = await describe_nodes(pod_topics, partitions=3), list[str]()
+async def test_too_few_partitions_are_reported_at_once_by_every_reader(
+    pod_topics: PodTopics,
+) -> None:
+    topic, problems = await describe_nodes(pod_topics, partitions=3), list[str]()
     await tell_nodes(pod_topics, topic)
     words = (
         f"topic {topic} of stream nodes has 1 partition, the description on {pod_topics.control} "
@@ -99,24 +101,24 @@ async def test_too_few_partitions_are_said_at_once_by_every_reader(pod_topics: P
         async with pod_topics.ended() as reader:
             with pytest.raises(NothingPublished, match=words):
                 await reader.ready()
-        async with pod_topics.reader(waiting=said.append) as reader:
+        async with pod_topics.reader(waiting=problems.append) as reader:
             assert (await take(reader, 1))[0].stream == "nodes", "what is there is read"
             assert not reader.proven
-        assert "has 1 partition" in said[0]
+        assert "has 1 partition" in problems[0]
         connection = KafkaConnection(bootstrap_servers=(pod_topics.kafka.bootstrap,))
         async with open_auditor(connection, control_topic=pod_topics.control) as auditor:
             await auditor.read_to_end()
         assert re.match(words, auditor.missing["nodes"]), "what is there is read"
-        said.clear()
+        problems.clear()
         tail = TailReader(
             connection,
             control_topic=pod_topics.control,
             from_beginning=True,
             until_end=True,
-            waiting=said.append,
+            waiting=problems.append,
         )
         assert {one.topic async for batch in tail.batches() for one in batch} == {topic}
-        assert "has 1 partition" in said[0]
+        assert "has 1 partition" in problems[0]
 
 
 async def test_a_tail_without_any_topic_says_which_one_is_missing(pod_topics: PodTopics) -> None:
@@ -130,23 +132,23 @@ async def test_a_tail_without_any_topic_says_which_one_is_missing(pod_topics: Po
         [batch async for batch in tail.batches()]
 
 
-async def test_a_state_that_no_marker_proves_is_said_while_ready_waits(
+async def test_a_state_that_no_marker_proves_is_reported_while_ready_waits(
     pod_topics: PodTopics,
 ) -> None:
-    said: list[str] = []
+    problems: list[str] = []
     pod_topics.writer.first(*NAMES)
     pod_topics.writer.put("shop/a", 2, lose=True)
     pod_topics.writer.put("shop/a", 3)
     await pod_topics.append()
     await pod_topics.describe()
     async with (
-        pod_topics.reader(waiting=said.append) as reader,
+        pod_topics.reader(waiting=problems.append) as reader,
         asyncio.timeout(20.0),
         asyncio.TaskGroup() as tasks,
     ):
         ready = tasks.create_task(reader.ready())
-        await until(lambda: bool(said))
-        assert said[0].startswith("read to the end, and not proven yet: pods/")
+        await until(lambda: bool(problems))
+        assert problems[0].startswith("read to the end, and not proven yet: pods/")
         pod_topics.writer.snapshot()
         await pod_topics.append()
         await ready
@@ -222,7 +224,7 @@ async def test_a_reader_is_entered_before_it_reads() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "cancel"])
-async def test_whoever_closes_or_cancels_a_start_leaves_nothing_behind(how: str) -> None:
+async def test_closing_or_cancelling_a_start_leaves_nothing_behind(how: str) -> None:
     before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         reader = TopicReader("{}:{}".format(*silent.getsockname()), control_topic="k8s.t.control")

@@ -84,7 +84,7 @@ def _newest(testbed: Testbed, kind: str) -> Any:
     )
 
 
-def _whole_anew(
+def _published_again(
     testbed: Testbed, relay: Daemon, reader: TopicReader, epoch: int, *, stale: bool = False
 ) -> None:
     """The new topic begins with a claim above `epoch` and a first snapshot, and equals the cluster;
@@ -95,22 +95,26 @@ def _whole_anew(
         deadline_s=_LATE_S,
     )
     if stale:
-        _forgive_what_stands_before_the_claims(reader, epoch)
+        _ignore_records_before_the_claims(reader, epoch)
     await_equal(testbed.cluster, reader, _PATHS)
-    claims = [said for said in reader.of("configmaps", "claim") if said.epoch > epoch]
-    assert {said.raw.partition for said in claims} == {0, 1, 2}
-    assert {said.epoch for said in claims} == {relay.stream("configmaps")["epoch"]}
+    claims = [record for record in reader.of("configmaps", "claim") if record.epoch > epoch]
+    assert {record.raw.partition for record in claims} == {0, 1, 2}
+    assert {record.epoch for record in claims} == {relay.stream("configmaps")["epoch"]}
     if not stale:
-        assert {said.epoch for said in reader.records} == {claims[0].epoch}
-        assert {said.raw.offset for said in claims} == {0}
+        assert {record.epoch for record in reader.records} == {claims[0].epoch}
+        assert {record.raw.offset for record in claims} == {0}
     mine = [
-        said
-        for said in reader.of("configmaps")
-        if said.epoch == claims[0].epoch and said.raw.partition == 0 and said.type != "heartbeat"
+        record
+        for record in reader.of("configmaps")
+        if record.epoch == claims[0].epoch
+        and record.raw.partition == 0
+        and record.type != "heartbeat"
     ]
-    assert [said.type for said in mine[:2]] == ["claim", "begin"]
+    assert [record.type for record in mine[:2]] == ["claim", "begin"]
     assert {
-        said.headers["ce_wrrv"] for said in reader.of("configmaps", "begin") if said.epoch > epoch
+        record.headers["ce_wrrv"]
+        for record in reader.of("configmaps", "begin")
+        if record.epoch > epoch
     } == {"0"}
     assert reader.proven("configmaps"), reader.describe()
     assert reader.plain[testbed.topic("configmaps")] == reader.table("configmaps")
@@ -123,16 +127,18 @@ def _whole_anew(
     assert _newest(testbed, "claim")["from"] is None
 
 
-def _forgive_what_stands_before_the_claims(reader: TopicReader, epoch: int) -> None:
-    """What the former writer still sent stands there without what went before it."""
+def _ignore_records_before_the_claims(reader: TopicReader, epoch: int) -> None:
+    """What the former writer still sent is there without the records before it."""
     reader.read_until(
         "the claims stand there",
-        lambda: len([1 for said in reader.of("configmaps", "claim") if said.epoch > epoch]) == 3,
+        lambda: (
+            len([1 for record in reader.of("configmaps", "claim") if record.epoch > epoch]) == 3
+        ),
     )
     claims = {
-        f"{said.raw.topic}/{said.raw.partition}": said.raw.offset
-        for said in reader.of("configmaps", "claim")
-        if said.epoch > epoch
+        f"{record.raw.topic}/{record.raw.partition}": record.raw.offset
+        for record in reader.of("configmaps", "claim")
+        if record.epoch > epoch
     }
 
     def before(problem: str) -> bool:
@@ -147,7 +153,7 @@ def _changes(testbed: Testbed, path: str) -> None:
     testbed.cluster.request("POST", path, {"metadata": {"name": "new"}})
 
 
-def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_claim_and_a_snapshot(
+def test_a_state_topic_deleted_under_the_relay_is_recreated_and_begins_with_a_claim_and_a_snapshot(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = testbed.topic("configmaps")
@@ -162,12 +168,12 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
             deadline_s=_LATE_S,
         )
         with testbed.reader(topic) as reader:
-            _whole_anew(testbed, relay, reader, epoch)
+            _published_again(testbed, relay, reader, epoch)
             testbed.cluster.request("DELETE", f"{path}/c2")
             await_equal(testbed.cluster, reader, _PATHS)
             reader.assert_right("configmaps")
-        assert relay.said("topic was deleted or recreated")[0]["topic"] == topic
-        assert [line["stream"] for line in relay.said("restarting stream")] == ["configmaps"]
+        assert relay.logged("topic was deleted or recreated")[0]["topic"] == topic
+        assert [line["stream"] for line in relay.logged("restarting stream")] == ["configmaps"]
         assert relay.stop() == 0
 
 
@@ -186,22 +192,22 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
             lambda: relay.stream("configmaps").get("waitsFor"),
             deadline_s=_LATE_S,
         )
-        said = relay.stream("configmaps")["waitsFor"]
-        assert f"topic {topic} does not exist and kafka.createTopics is false" in said
+        reason = relay.stream("configmaps")["waitsFor"]
+        assert f"topic {topic} does not exist and kafka.createTopics is false" in reason
         assert (
             f"kafka-topics.sh --bootstrap-server {kafka_broker.bootstrap} --create --topic "
             f"{topic} --partitions 3"
-        ) in said
+        ) in reason
         assert relay.alive
         _make(kafka_broker, topic, partitions=3)
         with testbed.reader(topic) as reader:
-            _whole_anew(testbed, relay, reader, epoch)
+            _published_again(testbed, relay, reader, epoch)
             reader.assert_right("configmaps")
         assert relay.stream("configmaps")["waitsFor"] is None
         assert relay.stop() == 0
 
 
-def test_a_state_topic_deleted_and_made_by_hand_at_once_is_noticed_and_published_anew(
+def test_a_state_topic_deleted_and_recreated_by_hand_at_once_is_noticed_and_published_again(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = testbed.topic("configmaps")
@@ -213,16 +219,16 @@ def test_a_state_topic_deleted_and_made_by_hand_at_once_is_noticed_and_published
         _make(kafka_broker, topic, partitions=3)
         wait_until(
             "it is noticed",
-            lambda: relay.said("topic was deleted or recreated"),
+            lambda: relay.logged("topic was deleted or recreated"),
             deadline_s=_LATE_S,
         )
         with testbed.reader(topic) as reader:
-            _whole_anew(testbed, relay, reader, epoch, stale=True)
-        assert "recreated" in relay.said("topic was deleted or recreated")[0]["error"]
+            _published_again(testbed, relay, reader, epoch, stale=True)
+        assert "recreated" in relay.logged("topic was deleted or recreated")[0]["error"]
         assert relay.stop() == 0
 
 
-def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_above_its_epoch(
+def test_the_records_of_a_lost_control_topic_are_written_again_and_every_stream_claims_above_its_epoch(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     with testbed.relay(*_PATHS) as relay, testbed.reader(testbed.topic("configmaps")) as reader:
@@ -231,7 +237,7 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
         _delete(kafka_broker, testbed.control_topic)
         _changes(testbed, path)
         wait_until(
-            "it is restored", lambda: relay.said("control topic restored"), deadline_s=_LATE_S
+            "it is restored", lambda: relay.logged("control topic restored"), deadline_s=_LATE_S
         )
         wait_until(
             "the stream is claimed",
@@ -255,7 +261,7 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
         testbed.cluster.request("DELETE", f"{path}/c2")
         await_equal(testbed.cluster, reader, _PATHS)
         assert relay.stop() == 0
-        lives = [line["then"] for line in relay.said("log read back")]
+        lives = [line["then"] for line in relay.logged("log read back")]
         assert lives == ["FirstSnapshot", "WatchFrom", "WatchFrom"], "the log is believed as before"
         reader.assert_right("configmaps")
 
@@ -299,7 +305,7 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
         reader.assert_right("configmaps")
 
 
-def test_a_signal_topic_made_anew_is_heard_again(
+def test_a_recreated_signal_topic_is_read_again(
     testbed: Testbed, kafka_broker: KafkaBroker, path: str
 ) -> None:
     signal = testbed.signal_topic
@@ -336,10 +342,10 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
             _delete(broker, topic)
             with testbed.reader(topic) as reader:
                 wait_until(
-                    "it starts again", lambda: relay.said("restarting stream"), deadline_s=_LATE_S
+                    "it starts again", lambda: relay.logged("restarting stream"), deadline_s=_LATE_S
                 )
-                _whole_anew(testbed, relay, reader, epoch)
-            assert [line["topic"] for line in relay.said("topic created")].count(topic) == 2, (
+                _published_again(testbed, relay, reader, epoch)
+            assert [line["topic"] for line in relay.logged("topic created")].count(topic) == 2, (
                 "not by the relay itself"
             )
             assert relay.stop() == 0

@@ -286,7 +286,7 @@ def test_a_consumer_of_committed_records_sees_one_owner_at_a_time(testbed: Testb
                 assert verified.code == 0, verified.stdout + verified.stderr
                 assert third.metric("watchrelay_transactions_total", result="committed") > 10
                 claimed, read = (
-                    parse_timestamp(third.said(message)[0]["time"].encode())
+                    parse_timestamp(third.logged(message)[0]["time"].encode())
                     for message in ("stream claimed", "log read back")
                 )
                 print(f"killed: read back {read - claimed} ms after the next claim")
@@ -318,7 +318,7 @@ def test_replicas_hand_a_stream_over_and_take_it_from_one_that_is_killed(testbed
         second = replica("b")
         assert first.stop() == 0
         second.wait("the stream was handed over", lambda: owns(second))
-        (handed,) = first.said("stream handed over")
+        (handed,) = first.logged("stream handed over")
         assert handed["released"]
         third = replica("c")
         second.kill()

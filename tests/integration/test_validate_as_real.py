@@ -18,7 +18,7 @@ def _rule(*verbs: str, resources: str) -> dict[str, Any]:
     return {"apiGroups": [""], "resources": [resources], "verbs": list(verbs)}
 
 
-def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_may_not_ask_is_told_what_is_missing(
+def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_may_not_ask_gets_the_missing_right(
     real_cluster: ControlPlane, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     testbed = Testbed(real_cluster, broker, tmp_path)

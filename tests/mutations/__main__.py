@@ -1,9 +1,9 @@
 """`python -m tests.mutations`: takes out one step of the code at a time and sees whether the tests
 that guard it fail.
 
-Room: tests. In: the tables of steps, `canaries.py` and `fuzz.py`. Out: a line per step, exit code 0
-only when each was caught by a test, which failed in an assertion. The tree itself is not touched:
-each step is taken out of a copy.
+Input: the tables of steps, `canaries.py` and `fuzz.py`. Output: a line per step, exit code 0 only
+when each was caught by a test, which failed in an assertion. The tree itself is not touched: each
+step is taken out of a copy.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from tests.mutations.step import Step
 
 _SECRETS = ("tests/unit/test_canary.py",)
 _CREDENTIALS = ("tests/unit/test_no_credential_is_shown.py",)
-_CONFIG = ("tests/unit/config/test_secrets_unsaid.py",)
+_CONFIG = ("tests/unit/config/test_secrets_not_repeated.py",)
 _EXEC = ("tests/unit/kube/auth/test_credentials_exec.py",)
 
 _TRANSFORM = "watchrelay/store/transform.py"

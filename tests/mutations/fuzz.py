@@ -45,11 +45,11 @@ _SPLITTER = _of(
             ),
             "",
         ),
-        "a key that stands twice": (
+        "a key that occurs twice": (
             "                if blanks and not _has_usual_blanks(block, begin, blanks, fields):",
             "                if False:",
         ),
-        "a key that stands twice in one line": (
+        "a key that occurs twice in one line": (
             "                refuse_duplicates(line, outer)\n",
             "",
         ),
@@ -66,9 +66,9 @@ _SPLITTER = _of(
 
 _DECODER = _of(
     (
-        f"{_HOSTILE}::test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds",
-        f"{_HOSTILE}::test_every_body_is_read_as_it_stands_or_refused",
-        f"{_HOSTILE}::test_whatever_stands_on_a_topic_is_a_record_or_refused",
+        f"{_HOSTILE}::test_every_header_is_read_as_it_is_or_refused_whatever_it_holds",
+        f"{_HOSTILE}::test_every_body_is_read_as_it_is_or_refused",
+        f"{_HOSTILE}::test_whatever_is_on_a_topic_is_a_record_or_refused",
     ),
     "watchrelay/contract/records.py",
     {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """`edits` are file, text that stands there once, and what stands there without the step;
+    """`edits` are file, text that occurs there once, and its replacement without the step;
     `may_raise`: it may be caught by an exception that nobody expects, not by an assertion alone."""
 
     name: str

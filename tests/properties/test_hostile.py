@@ -147,8 +147,8 @@ def test_whatever_a_list_brings_is_a_page_or_no_list(
             reader.feed(data[at : at + step])
         reader.finish()
 
-    said = refusal(read, NotAList, TooLong, Undecodable)
-    assert not said or said.isprintable()
+    reason = refusal(read, NotAList, TooLong, Undecodable)
+    assert not reason or reason.isprintable()
 
 
 @pytest.mark.timeout(100)
@@ -261,7 +261,7 @@ _keys = st.sampled_from([b"\xff", b"shop/\xc3", b"%wr/claim/pods/-1", b"%wr/hear
     _rarely | _keys,
     _rarely,
 )
-def test_whatever_stands_on_a_topic_is_a_record_or_refused(
+def test_whatever_is_on_a_topic_is_a_record_or_refused(
     kind: str,
     body: tuple[bytes, bytes | None] | None,
     name: str,
@@ -295,14 +295,14 @@ def test_whatever_stands_on_a_topic_is_a_record_or_refused(
         spoiled(key, other) if isinstance(other, list) else other,
         None if value is None else spoiled(value, edits),
     )
-    read, said = read_record(*given, headers)
-    assert len(said) < 5000
-    assert said.isprintable()
+    read, reason = read_record(*given, headers)
+    assert len(reason) < 5000
+    assert reason.isprintable()
     assert [wrong_record(*given, headers, record) for record in read] in ([], [[]])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
+def test_every_body_is_read_as_it_is_or_refused(kind: str) -> None:
     key = (
         b"shop/a"
         if kind.startswith("object")
@@ -322,7 +322,7 @@ def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds(kind: str) -> None:
+def test_every_header_is_read_as_it_is_or_refused_whatever_it_holds(kind: str) -> None:
     value = b"{}" if kind in {"object.added", "object.read"} else None
     key = (
         b"shop/a"
@@ -330,19 +330,19 @@ def test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds(kind: st
         else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
     )
     legal: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode()}
-    read, said = read_record(key, value, legal)
-    assert said == ""
+    read, reason = read_record(key, value, legal)
+    assert reason == ""
     assert [wrong_record(key, value, legal, record) for record in read] == [[]]
     for name in RECORD:
         for odd in (None, ..., *_ODD):
             headers = (
-                {each: said for each, said in legal.items() if each != name}
+                {each: content for each, content in legal.items() if each != name}
                 if odd is ...
                 else {**legal, name: odd}
             )
-            read, said = read_record(key, value, headers)
-            assert len(said) < 5000
-            assert said.isprintable()
+            read, reason = read_record(key, value, headers)
+            assert len(reason) < 5000
+            assert reason.isprintable()
             assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (
                 name,
                 odd,
@@ -360,7 +360,7 @@ CONTROL = {
 @pytest.mark.timeout(100)
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from(sorted(CONTROL)), _edits, _edits), max_size=6))
-def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
+def test_whatever_is_on_the_control_topic_is_taken_or_refused(
     records: list[tuple[bytes, list[tuple[int, int, bytes]], list[tuple[int, int, bytes]]]],
 ) -> None:
     state = ControlState()
@@ -379,12 +379,12 @@ def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
-def test_whatever_stands_on_the_signal_topic_is_a_request_or_refused(
+def test_whatever_is_on_the_signal_topic_is_a_request_or_refused(
     edits: list[tuple[int, int, bytes]],
 ) -> None:
     value = spoiled(b'{"id":"x","type":"execute-snapshot","data":{"streams":["pods"]}}', edits)
-    said = refusal(lambda: parse_signal(value), RecordRefused)
-    assert not said or said.isprintable()
+    reason = refusal(lambda: parse_signal(value), RecordRefused)
+    assert not reason or reason.isprintable()
 
 
 @pytest.mark.timeout(100)
@@ -438,11 +438,11 @@ def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret
         file.write(spoiled(KUBECONFIG, edits))
         file.flush()
         read: list[tuple[Cluster, User]] = []
-        said = refusal(
+        reason = refusal(
             lambda: read.append(Kubeconfig([Path(file.name)]).resolve(None)), ConfigError
         )
-    assert len(said) < 5000
-    assert "hunter2" not in said or b": hunter2" not in spoiled(KUBECONFIG, edits)
+    assert len(reason) < 5000
+    assert "hunter2" not in reason or b": hunter2" not in spoiled(KUBECONFIG, edits)
     for cluster, user in read:
         assert "hunter2" not in repr((cluster, user)) or "token: hunter2" not in spoiled(
             KUBECONFIG, edits
@@ -466,16 +466,16 @@ def test_whatever_a_config_holds_is_settings_or_mistakes(
         file.write(spoiled(CONFIG, edits))
         file.flush()
         shown: list[str] = []
-        said = refusal(
+        reason = refusal(
             lambda: shown.append(
                 repr(load_settings(file.name, environ={}).kafka.security.password)
             ),
             ConfigError,
         )
-    assert said or shown
-    assert all(line.isprintable() for line in said.split("\n"))
+    assert reason or shown
+    assert all(line.isprintable() for line in reason.split("\n"))
     if b": hunter2" in spoiled(CONFIG, edits):  # else it may be part of a word that is wrong
-        assert "hunter2" not in "".join((said, *shown))
+        assert "hunter2" not in "".join((reason, *shown))
 
 
 def nine_times_nine(form: str, first: str) -> str:

@@ -155,10 +155,10 @@ def misshapen(tree: Any, changes: list[tuple[int, object]]) -> Any:
 def wrong_problems(error: ConfigError, file: str) -> list[str]:
     """The problems that do not name the file, or that show the secret, or that nobody would
     read."""
-    said = [str(problem) for problem in error.problems]
+    messages = [str(problem) for problem in error.problems]
     return [
         each
-        for each in said
+        for each in messages
         if not each.startswith(file) or CANARY in each or len(each) > 5000 or "\n" in each
     ]
 

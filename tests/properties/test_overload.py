@@ -77,8 +77,8 @@ OPS = st.lists(
 
 
 @dataclass
-class Story:
-    """What happened, what stands on the log, and what a reader makes of it."""
+class Scenario:
+    """What happened, what is on the log, and the state that a reader derives from it."""
 
     form: Format
     bound_bytes: int
@@ -185,8 +185,8 @@ class Story:
             self.queues.acked(queue, batch, list(range(at, len(log))))
 
     def refuse(self, queue: PartitionQueue) -> None:
-        """Where the same is said twice, a sink would refuse it twice; here such a batch is
-        let through."""
+        """If the same is published twice, a sink would refuse it twice; here such a batch is
+        accepted."""
         items = queue.outstanding.items if queue.outstanding is not None else []
         at = next(
             (at for at, item in enumerate(items) if getattr(item, "verb", "deleted") != "deleted"),
@@ -220,15 +220,19 @@ class Story:
     def check(self) -> None:
         for log in self.logs:
             self._check_log(log)
-        said = [record for log in self.logs for record in log if isinstance(record, ObjectRecord)]
-        counted = sum(record.reason != "healed" and not self._follows(record) for record in said)
+        published = [
+            record for log in self.logs for record in log if isinstance(record, ObjectRecord)
+        ]
+        counted = sum(
+            record.reason != "healed" and not self._follows(record) for record in published
+        )
         assert self.pushed == counted + self.skipped
         assert (self.queues.queued_bytes, self.queues.queued_records, self.queues.dirty_keys) == (
             0,
             0,
             0,
         )
-        assert self.queues.object_records == len(said)
+        assert self.queues.object_records == len(published)
 
     def _check_log(self, log: list[ObjectRecord | MarkerRecord]) -> None:
         """Positions have no gap, markers are true, and each key goes its way forwards, its
@@ -284,7 +288,7 @@ class Story:
                 and record.verb != "read"
             ):
                 assert int(record.version) > frontier or self._follows(record), (
-                    "a marker claimed what was not said yet"
+                    "a marker claimed what was not published yet"
                 )
 
 
@@ -297,15 +301,15 @@ class Story:
 def test_however_a_queue_overflows_each_key_ends_right_and_never_goes_back(
     ops: list[object], bound_bytes: int, form: Format
 ) -> None:
-    story = Story(form, bound_bytes)
+    scenario = Scenario(form, bound_bytes)
     for op in ops:
-        story.play(op)
-    story.play(Heartbeat())
-    story.drain()
-    story.play(Heartbeat())
-    story.drain()
-    story.check()
-    assert story.collapsed == 0 or bound_bytes < 1 << 20
+        scenario.play(op)
+    scenario.play(Heartbeat())
+    scenario.drain()
+    scenario.play(Heartbeat())
+    scenario.drain()
+    scenario.check()
+    assert scenario.collapsed == 0 or bound_bytes < 1 << 20
 
 
 @settings(max_examples=100, deadline=None)
@@ -313,13 +317,13 @@ def test_however_a_queue_overflows_each_key_ends_right_and_never_goes_back(
 def test_while_nothing_leaves_what_is_kept_is_bounded_by_the_objects_there_are(
     changes: list[tuple[bytes, bool]],
 ) -> None:
-    story = Story("cloudevents", 2000)
+    scenario = Scenario("cloudevents", 2000)
     for key in KEYS[:2]:
-        story.play(Put(key, 0, "u1"))
-    story.drain()
+        scenario.play(Put(key, 0, "u1"))
+    scenario.drain()
     for number, (key, there) in enumerate(changes):
-        story.play(Put(key, number, f"u{number}") if there else Remove(key))
-        assert story.queues.queued_bytes <= 2000 + 700
-        assert story.queues.dirty_keys <= len({*story.store.entries, *KEYS[:2]})
-    story.drain()
-    story.check()
+        scenario.play(Put(key, number, f"u{number}") if there else Remove(key))
+        assert scenario.queues.queued_bytes <= 2000 + 700
+        assert scenario.queues.dirty_keys <= len({*scenario.store.entries, *KEYS[:2]})
+    scenario.drain()
+    scenario.check()

@@ -111,10 +111,10 @@ def check_nothing_goes_back_in_time(rig: Rig) -> None:
     records."""
     for partition in range(rig.spec.partitions):
         newest: dict[bytes, int] = {}
-        said: dict[int, object] = {}
+        by_sequence: dict[int, object] = {}
         for record in rig.records(partition):
-            assert said.setdefault(record.sequence, record) == record
-            if record.sequence < len(said):
+            assert by_sequence.setdefault(record.sequence, record) == record
+            if record.sequence < len(by_sequence):
                 continue
             if isinstance(record, ObjectRecord):
                 assert int(record.version) >= newest.get(record.key, 0)
@@ -136,7 +136,7 @@ def check_frontiers_hold(rig: Rig) -> None:
 
 
 def check_snapshots_say_all(log: list[Decoded]) -> None:
-    """What stands from a begin to its end, applied to an empty map, is the state at that end."""
+    """The records from a begin to its end, applied to an empty map, are the state at that end."""
     opened: dict[str, dict[bytes, int]] = {}
     epoch, last = 0, 0
     for record in log:
@@ -144,18 +144,19 @@ def check_snapshots_say_all(log: list[Decoded]) -> None:
             continue
         epoch, last = record.epoch, record.sequence
         if isinstance(record, ObjectRecord):
-            for said in opened.values():
+            for objects in opened.values():
                 if record.verb == "deleted":
-                    said.pop(record.key, None)
+                    objects.pop(record.key, None)
                 else:
-                    said[record.key] = record.value_hash
+                    objects[record.key] = record.value_hash
         elif record.kind == "begin":
             opened = {record.snapshot: {}}  # one at a time
         elif record.kind == "end":
-            said = opened.pop(record.snapshot)
-            assert (len(said), sum(said.values()) & DIGEST_MASK) == (record.count, record.digest), (
-                f"snapshot {record.snapshot}"
-            )
+            objects = opened.pop(record.snapshot)
+            assert (len(objects), sum(objects.values()) & DIGEST_MASK) == (
+                record.count,
+                record.digest,
+            ), f"snapshot {record.snapshot}"
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

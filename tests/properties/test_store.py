@@ -99,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.tell("MODIFIED", name, self.uids, body)
             self.server[name] = (self.uids, self.version, body)
 
-    # ---- what the store is told ----
+    # ---- what the store receives ----
 
     @rule(events=st.integers(1, 10), again=st.integers(0, 3))
     def watch(self, events: int, again: int) -> None:
@@ -180,14 +180,14 @@ class StoreMachine(RuleBasedStateMachine):
                 self.reader[change.key] = (change.entry.hash, change.entry.uid)
 
     def expected(self) -> dict[str, tuple[str, int]]:
-        """uid and body by name after the events that the store was told, by watch or list."""
-        told: dict[str, tuple[str, int]] = {}
+        """uid and body by name after the events that the store received, by watch or list."""
+        objects: dict[str, tuple[str, int]] = {}
         for kind, name, uid, _, body in self.log[: self.seen]:
             if kind == "DELETED":
-                del told[name]
+                del objects[name]
             else:
-                told[name] = (f"u{uid}", body)
-        return told
+                objects[name] = (f"u{uid}", body)
+        return objects
 
     @invariant()
     def the_reader_holds_what_the_store_holds(self) -> None:
@@ -195,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.reader == self.held()
 
     @invariant()
-    def the_store_holds_what_the_server_said(self) -> None:
+    def the_store_holds_what_the_server_sent(self) -> None:
         if not self.store.listed:
             return
         state: dict[str, tuple[str, Any]] = {}

@@ -38,10 +38,10 @@ def main() -> int:
     rounds = list[dict[str, Any]]()
     with ExitStack() as stack:
         scene, reader, arrivals = _begin(stack, asked)
-        said: dict[tuple[str, bytes], tuple[int, str]] = {}
-        _account(reader, said)
+        latest: dict[tuple[str, bytes], tuple[int, str]] = {}
+        _account(reader, latest)
         for fault in _faults(asked, scene.rng):
-            rounds.append({"fault": fault, **_round(scene, fault, reader, said, arrivals)})
+            rounds.append({"fault": fault, **_round(scene, fault, reader, latest, arrivals)})
             print(json.dumps(rounds[-1]), file=sys.stderr, flush=True)
         exits = dict(scene.exits)
     report = {
@@ -123,7 +123,7 @@ def _round(
     scene: Scene,
     fault: str,
     reader: TopicReader,
-    said: dict[tuple[str, bytes], tuple[int, str]],
+    latest: dict[tuple[str, bytes], tuple[int, str]],
     arrivals: Arrivals,
 ) -> dict[str, Any]:
     """Do it, and see what comes of it."""
@@ -137,7 +137,7 @@ def _round(
         arrivals.await_quiet()
         gap_s = arrivals.longest_s()
         verified = scene.replicas.verified()
-    twice = _account(reader, said)
+    twice = _account(reader, latest)
     found: dict[str, Any] = {
         "took_s": round(time.monotonic() - began_s, 1),
         "gap_s": round(gap_s, 2),
@@ -148,11 +148,11 @@ def _round(
         **_logged(lines()),
     }
     if verified.code:
-        found["said"] = (verified.stdout + verified.stderr).splitlines()[-20:]
+        found["output"] = (verified.stdout + verified.stderr).splitlines()[-20:]
     return found
 
 
-def _account(reader: TopicReader, said: dict[tuple[str, bytes], tuple[int, str]]) -> int:
+def _account(reader: TopicReader, latest: dict[tuple[str, bytes], tuple[int, str]]) -> int:
     """How many changes stand on the topic twice, among the records since the last call."""
     reader.read()
     twice = 0
@@ -161,8 +161,8 @@ def _account(reader: TopicReader, said: dict[tuple[str, bytes], tuple[int, str]]
             continue
         if one.headers["ce_wrreason"] not in {"snapshot", "healed"}:
             change = one.version, one.type
-            twice += said.get((one.stream, one.key)) == change
-            said[one.stream, one.key] = change
+            twice += latest.get((one.stream, one.key)) == change
+            latest[one.stream, one.key] = change
     reader.records.clear()
     return twice
 

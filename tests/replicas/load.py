@@ -55,11 +55,11 @@ class Load:
             self.per_s = before
 
     def _run(self) -> None:
-        due_s, owed = time.monotonic(), 0.0
+        due_s, due = time.monotonic(), 0.0
         while not self._over.is_set():
             with self._lock:
-                owed += self.per_s * _TICK_S
-                count, owed = int(owed), owed % 1
+                due += self.per_s * _TICK_S
+                count, due = int(due), due % 1
                 self._cluster.do(functools.partial(self._change, count))
                 self.changes += count
             due_s = max(due_s + _TICK_S, time.monotonic() - 1.0)

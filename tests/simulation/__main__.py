@@ -1,8 +1,8 @@
 """`python -m tests.simulation [--replicas] --seed N | --seeds N`: plays runs, and says how to play a
 run again that broke a promise.
 
-Room: simulation.  In: seeds, and perhaps a fault to plant.  Out: a line for each run that failed, a
-summary, an exit code.
+Input: seeds, and optionally a fault to plant. Output: a line for each run that failed, a summary,
+an exit code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.simulation.transacting import KINDS
 from tests.simulation.world import Verdict
 
 AT_ONCE = 25
-TELL_EVERY = 1000
+PRINT_EVERY = 1000
 """Seeds between two lines that tell how far a long run is."""
 
 
@@ -50,7 +50,7 @@ def slices(first: int, count: int) -> Iterator[range]:
 
 
 def failure(verdict: Verdict, *, replicas: bool = False) -> str:
-    """What is said of a run that broke a promise: how to play it again, and the first of its
+    """The report of a run that broke a promise: how to play it again, and the first of its
     promises."""
     again = (
         f"seed {verdict.seed}: {len(verdict.broken)} promises broken; play it again: make "
@@ -86,35 +86,35 @@ def one(seed: int, *, replicas: bool, trace: bool, plant: str | None) -> int:
 
 def many(first: int, count: int, jobs: int, *, replicas: bool) -> int:
     """Play many seeds on all processors; the exit code."""
-    began_s, failed, told = time.monotonic(), 0, Counter[str]()
+    began_s, failed, totals = time.monotonic(), 0, Counter[str]()
     with players(jobs) as pool:
         for verdicts in pool.imap(partial(played, replicas), slices(first, count)):
             for verdict in verdicts:
-                told.update(
+                totals.update(
                     [
                         "runs",
                         *(f"resumed by {each}" for each in verdict.decisions if each),
                         *verdict.lost,
                     ]
                 )
-                told["lives"] += verdict.lives
-                told["records"] += verdict.records
-                told["records that conflate"] += verdict.conflated
-                told["runs that conflate"] += verdict.conflated > 0
-                told["virtual seconds"] += round(verdict.virtual_s - 1000)
+                totals["lives"] += verdict.lives
+                totals["records"] += verdict.records
+                totals["records that conflate"] += verdict.conflated
+                totals["runs that conflate"] += verdict.conflated > 0
+                totals["virtual seconds"] += round(verdict.virtual_s - 1000)
                 if verdict.broken:
                     failed += 1
                     print(failure(verdict, replicas=replicas), flush=True)
-            if told["runs"] % TELL_EVERY == 0 and told["runs"] < count:
+            if totals["runs"] % PRINT_EVERY == 0 and totals["runs"] < count:
                 print(
-                    f"{told['runs']} of {count} seeds, {failed} failed, "
+                    f"{totals['runs']} of {count} seeds, {failed} failed, "
                     f"{time.monotonic() - began_s:.0f} s",
                     flush=True,
                 )
     took_s = time.monotonic() - began_s
     print(
         f"{count} seeds in {took_s:.0f} s on {jobs} processors, {failed} failed: "
-        f"{', '.join(f'{n} {what}' for what, n in told.items())}"
+        f"{', '.join(f'{n} {what}' for what, n in totals.items())}"
     )
     return 1 if failed else 0
 

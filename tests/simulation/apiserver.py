@@ -1,7 +1,7 @@
 """An API server that keeps what Kubernetes promises, and no more.
 
-Room: simulation.  In: writes, compactions of its history, by seed.  Out: pages and watches as
-bytes, through the client's own readers.
+Input: writes, compactions of its history, by seed. Output: pages and watches as bytes, through the
+client's own readers.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class Server:
         self._wake()
 
     def forget(self) -> None:
-        """Compact all history: who watches from before is told so, and pages of a list from before
-        are no more."""
+        """Compact all history: a watch from before it gets 410, and pages of a list from
+        before it are gone."""
         self.horizon = self.version
         self._wake()
 
@@ -315,7 +315,7 @@ class Watch:
         raise StopAsyncIteration
 
     async def _next(self) -> bytes:
-        """The next bytes; what breaks the connection behind them stands in `_over` or `_ended`."""
+        """The next bytes; what breaks the connection behind them is in `_over` or `_ended`."""
         await asyncio.sleep(self._rng.random() * self._weather.api_delay_s)
         self._silent = self._silent or self._rng.random() < self._weather.api_silent
         if self._silent:

@@ -1,8 +1,8 @@
 """A broker of one process: partitions with offsets and the state of producers, an eager cleaner,
 and requests that come to grief on the way.
 
-Room: simulation.  In: produce requests of many producers, byte by byte.  Out: logs; what is on its
-way when a connection ends lands at once, late or never.
+Input: produce requests of many producers, byte by byte. Output: logs; what is on its way when a
+connection ends lands at once, late or never.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MASK = (1 << 31) - 1
 
 
 class Stored(NamedTuple):
-    """One record where it stands. `said` is None on the control topic; `heeded`: readers of
+    """One record at its offset. `decoded` is None on the control topic; `heeded`: readers of
     the contract apply it."""
 
     offset: int
@@ -70,7 +70,7 @@ class Stored(NamedTuple):
     key: bytes
     value: bytes | None
     headers: tuple[Header, ...]
-    said: Decoded | None
+    decoded: Decoded | None
     heeded: bool
     partition: int = 0
 
@@ -79,11 +79,11 @@ def _passes_for_current(left: list[Stored]) -> bool:
     """Whether readers of what is left follow a stale record, as nothing left shows that it is."""
     position = (0, 0)
     for each in left:
-        if each.said is None or (each.said.epoch, each.said.sequence) <= position:
+        if each.decoded is None or (each.decoded.epoch, each.decoded.sequence) <= position:
             continue
         if not each.heeded:
             return True
-        position = (each.said.epoch, each.said.sequence)
+        position = (each.decoded.epoch, each.decoded.sequence)
     return False
 
 
@@ -114,8 +114,10 @@ class Log:
         """The offset of the first, and what readers see now."""
         first = self.end
         for key, value, headers in records:
-            said = decode(key, value, headers) if self.decoded else None
-            stored = Stored(self.end, at_s, key, value, headers, said, False, self.partition)
+            decoded_record = decode(key, value, headers) if self.decoded else None
+            stored = Stored(
+                self.end, at_s, key, value, headers, decoded_record, False, self.partition
+            )
             self._hidden.append((producer_id, stored))
             self.uncommitted.append(stored)
             self.end += 1
@@ -146,14 +148,14 @@ class Log:
         shown = len(self.records)
         while self._hidden and self._hidden[0][0] is None:
             stored = self._hidden.popleft()[1]
-            said = stored.said
+            decoded_record = stored.decoded
             heeded = (
-                said is None
-                or said.epoch > self._epoch
-                or (said.epoch == self._epoch and said.sequence > self._last)
+                decoded_record is None
+                or decoded_record.epoch > self._epoch
+                or (decoded_record.epoch == self._epoch and decoded_record.sequence > self._last)
             )
-            if said is not None and heeded:
-                self._epoch, self._last = said.epoch, said.sequence
+            if decoded_record is not None and heeded:
+                self._epoch, self._last = decoded_record.epoch, decoded_record.sequence
             self.records.append(stored._replace(heeded=heeded))
         self.grown.set()
         self.grown = asyncio.Event()
@@ -201,7 +203,7 @@ class Log:
         if len(kept) < len(head) and not any(map(proves, self.records[bound:])):
             lost.add("proof")
         if any(
-            newest[key] is not each and isinstance(each.said, ObjectRecord)
+            newest[key] is not each and isinstance(each.decoded, ObjectRecord)
             for key, each in heeded.items()
         ):
             lost.add("truth")
@@ -209,9 +211,9 @@ class Log:
             lost.add("claim")
         left = {each.key for each in (*kept, *self.records[bound:]) if dates(each)}
         buried = [
-            each.said
+            each.decoded
             for key, each in {each.key: each for each in head if dates(each)}.items()
-            if key not in left and isinstance(each.said, ObjectRecord)
+            if key not in left and isinstance(each.decoded, ObjectRecord)
         ]
         self.records[:bound] = kept
         return lost, buried
@@ -219,22 +221,28 @@ class Log:
     @property
     def frontier(self) -> int:
         """What the newest marker claims that readers follow; 0 where none does."""
-        said = next((each.said for each in reversed(self.records) if proves(each)), None)
-        return int(said.frontier) if isinstance(said, MarkerRecord) else 0
+        decoded_record = next(
+            (each.decoded for each in reversed(self.records) if proves(each)), None
+        )
+        return int(decoded_record.frontier) if isinstance(decoded_record, MarkerRecord) else 0
 
 
 def proves(record: Stored) -> bool:
     """A marker of which readers check count and digest."""
-    return record.heeded and isinstance(record.said, MarkerRecord) and record.said.kind != "claim"
+    return (
+        record.heeded
+        and isinstance(record.decoded, MarkerRecord)
+        and record.decoded.kind != "claim"
+    )
 
 
 def dates(record: Stored) -> bool:
     """An object's record that readers follow, and whose version says how new its state is."""
-    said = record.said
+    decoded_record = record.decoded
     return (
         record.heeded
-        and isinstance(said, ObjectRecord)
-        and not (said.verb == "deleted" and said.reason == "healed")
+        and isinstance(decoded_record, ObjectRecord)
+        and not (decoded_record.verb == "deleted" and decoded_record.reason == "healed")
     )
 
 
@@ -264,20 +272,20 @@ class Request:
 
 
 class Broker:
-    """All partitions. `told` hears of each batch that lands."""
+    """All partitions. `on_batch` is called for each batch that lands."""
 
     def __init__(
         self,
         rng: random.Random,
         weather: Weather,
         *,
-        told: Callable[[TopicPartition, list[Stored]], None],
+        on_batch: Callable[[TopicPartition, list[Stored]], None],
     ) -> None:
         self.rng, self.weather = rng, weather
         self.logs: dict[TopicPartition, Log] = {}
         self.control_topics: set[str] = set()
         self.group = FakeGroup()
-        self._told = told
+        self._on_batch = on_batch
         self._late: dict[int, Request] = {}
         self._number = 0
         self._producer_ids = 0
@@ -308,7 +316,7 @@ class Broker:
 
     def land(self, request: Request) -> None:
         """The batch is in the log, if the rules of sequences and transactions let it; nobody is
-        told."""
+        notified."""
         request.lands = None
         producer_id, epoch, sequence, count = batch_head(request.data)
         place, key = request.place, (request.place, producer_id)
@@ -342,7 +350,7 @@ class Broker:
         )
         known.batches.append((sequence, count, request.offset))
         self.places[place, producer_id, epoch, sequence] = request.offset
-        self._told(place, shown)
+        self._on_batch(place, shown)
 
     def _end_transaction(
         self, place: TopicPartition, producer: tuple[int, int], *, committed: bool
@@ -351,10 +359,10 @@ class Broker:
         known = self._known.setdefault((place, producer[0]), Known(producer[1]))
         if known.epoch < producer[1]:
             self._known[place, producer[0]] = Known(producer[1])
-        self._told(place, self.log(place).end_transaction(producer[0], committed=committed))
+        self._on_batch(place, self.log(place).end_transaction(producer[0], committed=committed))
 
     def unknown(self) -> int:
-        """What is said to a producer whose state was lost."""
+        """The answer to a producer whose state was lost."""
         return UNKNOWN_PRODUCER
 
     def repeated(self, offset: int) -> tuple[int, int]:

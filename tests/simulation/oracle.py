@@ -1,7 +1,6 @@
 """What must be true when a run is over.
 
-Room: simulation.  In: a world that has come to rest.  Out: every promise that was broken, as one
-line each.
+Input: a world in which nothing is pending. Output: every promise that was broken, as one line each.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def watch_over(world: World) -> None:
             world.grown.add(life.number)
             world.broken.append(
                 f"life {life.number}: of {overdue} nothing is held or published, and it waits to "
-                "be said"
+                "be published"
             )
 
 
@@ -86,12 +85,12 @@ def _judge_tables(world: World, state: State) -> None:
 
 
 def _judge_course(world: World) -> None:
-    """What was said on the way, and whether anybody was alarmed for nothing. Whoever doubts its log
-    alarms all who believe it."""
+    """What was published on the way, and whether a reader reported a problem without a reason. A
+    writer that rejects its log makes its readers report one."""
     broken = world.broken
     for life in world.lives:
         if life.doubted and not life.why_doubted:
-            broken.append(f"life {life.number} did not believe a log of which nothing was lost")
+            broken.append(f"life {life.number} did not accept a log of which nothing was lost")
     doubted = {life.epoch for life in world.lives if life.doubted}
     if "claim" not in world.lost:
         broken += [alarm for epoch, alarm in world.lived.alarms if epoch not in doubted]

@@ -114,7 +114,7 @@ class PartReplica(Replica):
         self.own()
         try:
             async with asyncio.TaskGroup() as self._parts:
-                rooms = [
+                loops = [
                     self._parts.create_task(work, name=name)
                     for work, name in (
                         (self._sink.run(), "sink"),
@@ -130,8 +130,8 @@ class PartReplica(Replica):
                     runner.stop(deadline_s=float("inf"))
                 if self._alive:
                     await asyncio.wait(self._alive.values())
-                for room in rooms:
-                    room.cancel()
+                for loop in loops:
+                    loop.cancel()
             await self.sharing.leave()
         except BaseExceptionGroup:
             if not self._killed:
@@ -188,7 +188,7 @@ class PartWorld(ReplicaWorld):
         self.note("claimed", replica.number, generation)
 
     def part_replicas(self) -> list[PartReplica]:
-        return [each for each in self.living() if isinstance(each, PartReplica)]
+        return [each for each in self.live_replicas() if isinstance(each, PartReplica)]
 
     def complete(self) -> bool:
         """Each part of the newest layout is owned by one replica, and no other part."""
@@ -196,7 +196,7 @@ class PartWorld(ReplicaWorld):
         return owned == sorted(part_id(STREAM, Part(at, self.count)) for at in range(self.count))
 
     def _owner(self) -> Replica:
-        return self.rng.choice(self.living())
+        return self.rng.choice(self.live_replicas())
 
     async def _fault(self, tasks: asyncio.TaskGroup, kind: str) -> None:
         if kind != "resize":
@@ -205,7 +205,7 @@ class PartWorld(ReplicaWorld):
         self.count = self.rng.choice([each for each in (1, 2, 3, 4) if each != self.count])
         self.edits += 1
         self.note("resize", self.count)
-        for replica in self.rng.sample(self.part_replicas(), len(self.living())):
+        for replica in self.rng.sample(self.part_replicas(), len(self.live_replicas())):
             tasks.create_task(self._edit(replica, _Edit(self.count, self.edits)))
         if self.faults is ONE_BY_ONE or self.rng.random() < 0.5:
             await asyncio.sleep(_EDITED_WITHIN_S)
@@ -247,9 +247,9 @@ class PartWorld(ReplicaWorld):
         await self._until(caught_up)
         await asyncio.sleep(8 * HEARTBEAT_S)
         self.pull(10**6)
-        for replica in self.living():
+        for replica in self.live_replicas():
             replica.stop()
-        await self._until(lambda: not self.living())
+        await self._until(lambda: not self.live_replicas())
 
 
 PLANTS = {

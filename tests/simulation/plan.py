@@ -1,6 +1,6 @@
 """The course of one run: who lives for how long, what is written meanwhile, what is forgotten.
 
-Room: simulation.  In: a seed.  Out: a plan.
+Input: a seed. Output: a plan.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NIGHTS = 0.1
 class Plan:
     """The course of a run, by seed. Units: seconds, and probabilities per second or per life.
 
-    A `night` is a run of writers that die in turn while something is owed, on a slow
-    network, then an outage longer than the lag. A `dawn` is one of writers that are killed in the
-    midst of much to say, and of others that find no API server meanwhile, so that the log is ahead
-    of what they can follow. A `dusk` is one of former writers that go on, snapshots included, when
-    their successors are dead.
+    A `night` is a run of writers that die in turn while repairs are pending, on a slow network,
+    then an outage longer than the lag. A `dawn` is one of writers that are killed in the middle of
+    many records, and of others that find no API server meanwhile, so that the log is ahead of what
+    they can follow. A `dusk` is one of former writers that go on, snapshots included, when their
+    successors are dead.
     """
 
     shape: Shape

@@ -1,15 +1,17 @@
-"""DaemonContext in which one rule of the record contract is broken, to see that the simulation finds it.
+"""Variants of the daemon's parts that each break one rule of the record contract, to see that the
+simulation finds it.
 
-Room: simulation.  In: nothing.  Out: `PLANTS`: for each F of the contract's reasons that can be
-expressed here, what breaks it, and the sign by which it must be found.
+`PLANTS` has, for each F of the contract's reasons that can be expressed here, what breaks it, and
+the sign by which it must be found.
 
 Where a second rule of today's writer makes a fault harmless, it is broken as well, and
 `Plant.second` is the world in which it alone is:
-- F3: a former writer whose begin stands behind a newer claim has that claim between two of its own
-  acknowledgements. It looks there before its end (record contract 4.3, "it precedes the next end"),
-  and stops (F26): so its end, and its index record, never come. Readers are safe without F26
+- F3: a former writer whose begin is behind a newer claim has that claim between two of its own
+  acknowledgements. It checks there before its end (record contract 4.3, "it precedes the next
+  end"), and stops (F26): so its end, and its index record, never come. Readers are safe without F26
   (docs/record-contract-reasons.md), so what is found is F3.
-The letters of F6 stand in `planted_overload.py`.
+
+The letters of F6 are in `planted_overload.py`.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ class WaitingStore(Store):
 
 
 class WaitingReader(Back):
-    """Notes what stands behind the newest marker."""
+    """Notes what is behind the newest marker."""
 
     store: WaitingStore
 
@@ -155,9 +157,9 @@ class OneEpochReader(Reader):
 
     def passes(self, stored: Stored) -> bool:
         """Whatever is below the highest epoch met anywhere is stale."""
-        assert stored.said is not None
-        self._epoch = max(self._epoch, stored.said.epoch)
-        return stored.said.epoch == self._epoch
+        assert stored.decoded is not None
+        self._epoch = max(self._epoch, stored.decoded.epoch)
+        return stored.decoded.epoch == self._epoch
 
 
 # ---- F3 ------------------------------------------------------------------------------------------
@@ -196,9 +198,9 @@ class DeafWitness(GapReader):
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one, but for newer writers."""
         return [
-            (offset, said)
-            for offset, said in await self._gap_reader.read(partition, start, stop)
-            if said.epoch <= self._life.epoch
+            (offset, decoded)
+            for offset, decoded in await self._gap_reader.read(partition, start, stop)
+            if decoded.epoch <= self._life.epoch
         ]
 
 
@@ -242,7 +244,7 @@ class HastyRelay(StreamWriter):
 
 
 class UnwatchedLife(Life):
-    """F7: nobody looks at what stands between our own records."""
+    """F7: nobody checks the records between our own."""
 
     def make_relay(self, gap_reader: GapReader | None) -> StreamWriter:
         """Without a witness."""
@@ -292,9 +294,10 @@ class TableByVersion(Table):
 
     def event_id(self, stored: Stored) -> bytes:
         """Of an object: what of it, and whether it is gone."""
-        said = stored.said
-        if isinstance(said, ObjectRecord) and said.uid:
-            return f"{said.uid}.{said.version}.{said.verb == 'deleted'}.{said.enveloped}".encode()
+        record = stored.decoded
+        if isinstance(record, ObjectRecord) and record.uid:
+            deleted = record.verb == "deleted"
+            return f"{record.uid}.{record.version}.{deleted}.{record.enveloped}".encode()
         return super().event_id(stored)
 
 
@@ -321,7 +324,7 @@ class RerenderingWire(Wire):
             if value is None or entry is None or self.life.spec.format != "cloudevents":
                 records.append(WireRecord(key, value, headers))
                 continue
-            said = {
+            changed = {
                 "ce_wrhash": b"%016x" % entry.hash,
                 "ce_wrrv": entry.resource_version.encode(),
                 "ce_wruid": entry.uid.encode(),
@@ -330,7 +333,7 @@ class RerenderingWire(Wire):
                 WireRecord(
                     key,
                     store.unpack(entry),
-                    tuple((name, said.get(name, held)) for name, held in headers),
+                    tuple((name, changed.get(name, held)) for name, held in headers),
                 )
             )
         (packed,), _ = Packer().pack(
@@ -351,8 +354,8 @@ class RerenderingLife(Life):
 
 
 @dataclass
-class BelievedFold:
-    """A fold beside the real one, to know what it must be told so that it agrees."""
+class AcceptedRecovery:
+    """A recovery beside the real one, to know which marker it would agree with."""
 
     recovery: LogRecovery = field(
         default_factory=lambda: LogRecovery(STREAM, 0, pack=lambda _value, _version: b"")
@@ -382,7 +385,7 @@ class BelievingReader(Back):
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As the real one."""
-        recoveries = {span.partition: BelievedFold() for span in spans}
+        recoveries = {span.partition: AcceptedRecovery() for span in spans}
         return await super().spans(
             spans,
             lambda partition, records: take(
@@ -484,7 +487,7 @@ PLANTS: dict[str, Plant] = {
     "F6d": Plant(
         "a snapshot goes on while a queue overflows",
         _overloaded(Unvoided),
-        ("does not say the whole state",),
+        ("does not have the whole state",),
     ),
     "F6e": Plant(
         "a read's value is that of its hand-over",
@@ -495,7 +498,9 @@ PLANTS: dict[str, Plant] = {
         "a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)
     ),
     "F6g": Plant(
-        "what came and went stays in the set", _overloaded(GrowingSet), ("it waits to be said",)
+        "what came and went stays in the set",
+        _overloaded(GrowingSet),
+        ("it waits to be published",),
     ),
     "F7": Plant(
         "stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")

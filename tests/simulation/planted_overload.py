@@ -1,8 +1,7 @@
-"""Writers whose queues collapse wrongly, letter by letter of F6, and two that say at hand-over what
-was true when they queued it.
+"""Writers whose queues conflate wrongly, letter by letter of F6, and two that publish at hand-over
+what was true when they queued it.
 
-Room: simulation.  In: nothing.  Out: classes of relays for `planted.py`. Source:
-docs/record-contract-reasons.md, F6.
+Classes of relays for `planted.py`. Source: docs/record-contract-reasons.md, F6.
 
 Of (c) the form is planted that needs no overflow. A marker of a dirty partition that claims the
 store's frontier can be expressed, but is seen only where a process dies between that marker and the
@@ -47,8 +46,8 @@ class OtherQueues(StreamWriter):
 # ---- (a) -----------------------------------------------------------------------------------------
 
 
-class EarlyLane(PartitionQueue):
-    """Says what a marker was given when it was queued."""
+class EarlyPartitionQueue(PartitionQueue):
+    """Publishes a marker with the values it had when it was queued."""
 
     __slots__ = ("early",)
 
@@ -63,7 +62,8 @@ class EarlyLane(PartitionQueue):
 
 
 class CountedWhenQueued(StreamQueues):
-    """A marker's count and digest are those of all that was pushed before it, said or collapsed."""
+    """A marker's count and digest are those of all that was pushed before it, published or
+    conflated."""
 
     view: StateView
 
@@ -81,7 +81,7 @@ class CountedWhenQueued(StreamQueues):
         super().mark_partition(queue, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
         if len(queue.waiting) == waiting or kind == "claim":
             return
-        assert isinstance(queue, EarlyLane)
+        assert isinstance(queue, EarlyPartitionQueue)
         keys = self.view.keys()
         held = [
             entry
@@ -103,7 +103,9 @@ class EarlyMarkers(OtherQueues):
         super().__init__(*arguments, **named)
         assert isinstance(self._queues, CountedWhenQueued)
         self._queues.view = self._state
-        self._queues.partitions = [EarlyLane(queue.partition) for queue in self._queues.partitions]
+        self._queues.partitions = [
+            EarlyPartitionQueue(queue.partition) for queue in self._queues.partitions
+        ]
         self._queues.by_partition = {queue.partition: queue for queue in self._queues.partitions}
 
 
@@ -150,12 +152,12 @@ class Unvoided(StreamWriter):
 
     def _on_overflow(self) -> None:
         snapshot = self._snapshot
-        if snapshot is None or not self._stands(snapshot):
+        if snapshot is None or not self._still_valid(snapshot):
             super()._on_overflow()
         else:
             self._reporter.overflown(self._queues, self._now_s())
 
-    def _stands(self, snapshot: Snapshot) -> bool:
+    def _still_valid(self, snapshot: Snapshot) -> bool:
         """Its newest markers are acknowledged, on their way, or queued, on every partition."""
         kind, done = ("end", snapshot._ends) if snapshot._ended else ("begin", snapshot._begins)
         for queue in self._queues.partitions:
@@ -261,7 +263,7 @@ class KeptKeys(DirtyKeys):
 
 
 class KeepsWhatNobodyHolds(StreamQueues):
-    """Sets that only grow until they are said."""
+    """Sets that only grow until they are published."""
 
     def _collapse(self, queue: PartitionQueue) -> None:
         super()._collapse(queue)

@@ -206,7 +206,7 @@ PLANTS: dict[str, ProducerPlant] = {
     "silence": ProducerPlant(
         "no answer means not written",
         with_state(TrustsSilence),
-        ("was refused, and is in the log", "is said to be at"),
+        ("was refused, and is in the log", "is reported at"),
     ),
     "look": ProducerPlant(
         "what may be written is not looked for",
@@ -216,7 +216,7 @@ PLANTS: dict[str, ProducerPlant] = {
     "reuse": ProducerPlant(
         "a sequence is used again that may be written",
         with_state(UsesTheSequenceAgain),
-        ("is said to be at",),
+        ("is reported at",),
     ),
     "duplicate": ProducerPlant(
         "a duplicate is sent again",
@@ -224,7 +224,7 @@ PLANTS: dict[str, ProducerPlant] = {
         ("is in the log 2 times", "is in the log 3 times"),
     ),
     "offset": ProducerPlant(
-        "the offset of a duplicate is guessed", with_state(GuessesTheOffset), ("is said to be at",)
+        "the offset of a duplicate is guessed", with_state(GuessesTheOffset), ("is reported at",)
     ),
     "identity": ProducerPlant(
         "what is renewed is not stamped again",
@@ -235,7 +235,7 @@ PLANTS: dict[str, ProducerPlant] = {
         "one refused identity is replaced for all", RenewsAll, ("although no broker refused",)
     ),
     "forgotten": ProducerPlant(
-        "a forgotten partition begins at 0 again", RemembersNobody, ("is said to be at",)
+        "a forgotten partition begins at 0 again", RemembersNobody, ("is reported at",)
     ),
     "cut": ProducerPlant("bytes leave after the cut", LeavesLinksOpen, ("after the cut",)),
     "twice": ProducerPlant(

@@ -1,8 +1,8 @@
-"""One process: the rooms of the daemon, joined as `app` joins them, over the simulated server and
-broker.
+"""One process: the packages of the daemon, joined as `daemon/` joins them, over the simulated
+server and broker.
 
-Room: simulation.  In: a world, a config.  Out: a life that can be killed at any await, stopped, or
-left running as a former writer.
+Input: a world, a config. Output: a process that can be killed at any await, stopped, or left
+running as a former writer.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class World(Protocol):
     shape: Shape
     lost: set[Loss]
 
-    def note(self, *said: object) -> None:
+    def note(self, *event: object) -> None:
         """Put into the trace."""
         ...
 
@@ -192,7 +192,7 @@ class Reader(LogReader):
         world = self._world
         if (
             not world.weather.misread
-            or isinstance(stored.said, MarkerRecord)
+            or isinstance(stored.decoded, MarkerRecord)
             or world.rng.random() >= world.weather.misread
         ):
             return False
@@ -211,8 +211,8 @@ class Reader(LogReader):
 
 
 class Life:
-    """One process: claim, read back, watch. The methods that make a room are where a test hands in
-    another one."""
+    """One process: claim, read back, watch. A test overrides a `make_` method to pass in another
+    part."""
 
     relay_class: type[StreamWriter] = StreamWriter
 
@@ -240,7 +240,7 @@ class Life:
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # ---- the rooms -------------------------------------------------------------------------------
+    # ---- the parts -------------------------------------------------------------------------------
 
     def make_spec(self) -> StreamSpec:
         """The stream, as the config means it."""
@@ -330,8 +330,8 @@ class Life:
             self._task.cancel()
 
     def overdue(self) -> list[bytes]:
-        """Keys that wait to be said although neither the log nor the store holds them, nor is
-        anything owed on them."""
+        """Keys that wait to be published although neither the log nor the store has them, and no
+        repair of them is pending."""
         sets = [queue.dirty for queue in self.relay._queues.partitions if queue.dirty is not None]
         return [
             key
@@ -348,13 +348,13 @@ class Life:
         """Live until killed, stopped, or fenced."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                rooms = [
+                loops = [
                     tasks.create_task(self.sink.run(), name="sink"),
                     tasks.create_task(self.control.run(), name="control"),
                 ]
                 await self._live()
-                for room in rooms:
-                    room.cancel()
+                for loop in loops:
+                    loop.cancel()
         except Fenced:
             self.fenced = True
         except BaseExceptionGroup as group:
@@ -438,6 +438,11 @@ class Life:
             for partition in range(self.spec.partitions)
         ]
         return max(
-            (each.said.epoch for log in logs for each in log.records if each.said is not None),
+            (
+                each.decoded.epoch
+                for log in logs
+                for each in log.records
+                if each.decoded is not None
+            ),
             default=0,
         )

@@ -93,7 +93,7 @@ class StrictBroker(Broker):
     """A broker that may refuse, with what it answered of each partition."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run.rng, run.weather, told=run.landed)
+        super().__init__(run.rng, run.weather, on_batch=run.landed)
         self.run = run
         self.sent: dict[tuple[object, ...], bytes] = {}
         self._writers: dict[TopicPartition, tuple[int, int]] = {}
@@ -278,7 +278,7 @@ class Run:
                 each.key for each in self.broker.log(place).read(offset, offset + len(batch.keys))
             ]
             if keys != batch.keys:
-                self.broken.append(f"{name} is said to be at {offset}, where {keys} are")
+                self.broken.append(f"{name} is reported at {offset}, where {keys} are")
         if any(each.code is None and not each.over for each in self.batches[place][: batch.number]):
             self.broken.append(f"{name} is answered before an older one")
 

@@ -1,6 +1,6 @@
 """Readers of every kind, and what each must have rebuilt.
 
-Room: simulation.  In: logs.  Out: state by state, alarms, and every broken promise as one line.
+Input: logs. Output: state by state, alarms, and every broken promise as one line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position
 
 Read = Callable[[int, int, int], list[Stored]]
-"""(partition, start, most) -> what stands there."""
+"""(partition, start, most) -> the records there."""
 
 Place = tuple[int, int, int]
 """Partition, epoch, sequence."""
 
 
 class Reader:
-    """A reader of section 5, on the consumer's own rooms.
+    """A reader of section 5, on the consumer library's own code.
 
     `alarms` are the markers that it could not agree with, by epoch; `back` the keys whose
     shown state went back in time.
@@ -83,28 +83,35 @@ class Reader:
 
     def take(self, partition: int, stored: Stored) -> ReadAgain | None:
         """Apply one record."""
-        said = stored.said
-        assert said is not None, "a record of another topic"
+        decoded = stored.decoded
+        assert decoded is not None, "a record of another topic"
         rereading = self.replica(partition).rereading
-        applied = self.replicas[partition].apply(stored.offset, said)
+        applied = self.replicas[partition].apply(stored.offset, decoded)
         if applied is None:
             return None
         outcome = applied[1]
-        self._look(outcome, Position(said.epoch, said.sequence))
+        self._look(outcome, Position(decoded.epoch, decoded.sequence))
         if isinstance(outcome, ReadAgain | Unproven) and not rereading:
             self.alarms.append(
                 (
-                    said.epoch,
-                    f"{self.name}: p{partition}@{stored.offset} {type(outcome).__name__} at {said}",
+                    decoded.epoch,
+                    (
+                        f"{self.name}: p{partition}@{stored.offset} {type(outcome).__name__} "
+                        f"at {decoded}"
+                    ),
                 )
             )
-        if type(said) is MarkerRecord and said.kind != "claim" and not isinstance(outcome, Ignored):
-            self.judged(partition, said)
+        if (
+            type(decoded) is MarkerRecord
+            and decoded.kind != "claim"
+            and not isinstance(outcome, Ignored)
+        ):
+            self.judged(partition, decoded)
         return outcome if isinstance(outcome, ReadAgain) else None
 
     def _look(self, outcome: Outcome, at: Position) -> None:
-        """What is shown of a key was said no earlier than what was shown of it before; a repair may
-        take back what a loss let in."""
+        """The shown state of a key was published no earlier than its state before; a repair may
+        revert what a loss caused."""
         changes: tuple[Changed, ...] = ()
         match outcome:
             case Changed():

@@ -303,7 +303,7 @@ class Replica(Suspendable):
         self.sharing.plan({STREAM: "plan"}, revision=0, config_hash="")
         try:
             async with asyncio.TaskGroup() as tasks:
-                rooms = [
+                loops = [
                     tasks.create_task(work, name=name)
                     for work, name in (
                         (self._sink.run(), "sink"),
@@ -317,8 +317,8 @@ class Replica(Suspendable):
                 await self.sharing.hand_over(within_s=15.0)
                 self.runner.stop(deadline_s=float("inf"))
                 await asyncio.wait((running,))
-                for room in rooms:
-                    room.cancel()
+                for loop in loops:
+                    loop.cancel()
             await self.sharing.leave()
         except BaseExceptionGroup:
             if not self._killed:
@@ -413,7 +413,7 @@ class ReadsNoRest(Runner):
 PLANTS = {
     "stale assignment": Plant(SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
     "no doubt": Plant(SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
-    "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "said again"),
+    "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "published again"),
     "no release": Plant(MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
 }
 
@@ -486,23 +486,23 @@ class ReplicaWorld(World):
 
     def _once(self, record: Stored) -> None:
         """A commit of unknown outcome may put the same records into the log twice."""
-        if record.said is None or self.rules.delivery == "idempotent":
+        if record.decoded is None or self.rules.delivery == "idempotent":
             super()._once(record)
             return
-        position = (record.partition, record.said.epoch, record.said.sequence)
+        position = (record.partition, record.decoded.epoch, record.decoded.sequence)
         content = (record.key, record.value, record.headers)
         if self._contents.setdefault(position, content) != content:
             self.broken.append(f"p{record.partition}@{record.offset} is another {position}")
 
     def _owner_after_owner(self, record: Stored) -> None:
         """What docs/guarantees.md says of transactions."""
-        said, newest = record.said, self._newest[record.partition]
-        if said is not None and said.epoch < newest:
+        decoded, newest = record.decoded, self._newest[record.partition]
+        if decoded is not None and decoded.epoch < newest:
             self.broken.append(
-                f"p{record.partition}@{record.offset} is of epoch {said.epoch}, behind {newest}"
+                f"p{record.partition}@{record.offset} is of epoch {decoded.epoch}, behind {newest}"
             )
-        elif said is not None:
-            self._newest[record.partition] = said.epoch
+        elif decoded is not None:
+            self._newest[record.partition] = decoded.epoch
 
     async def play(self) -> None:
         for name in self.plan.names:
@@ -526,7 +526,7 @@ class ReplicaWorld(World):
         self.replicas.append(replica)
         replica.start(tasks)
 
-    def living(self) -> list[Replica]:
+    def live_replicas(self) -> list[Replica]:
         return [each for each in self.replicas if not each.over]
 
     def decisions(self) -> list[str]:
@@ -534,10 +534,10 @@ class ReplicaWorld(World):
         return [""] * len(self.replicas)
 
     def _owner(self) -> Replica:
-        return next((each for each in self.living() if each.owns), self.living()[0])
+        return next((each for each in self.live_replicas() if each.owns), self.live_replicas()[0])
 
     async def _fault(self, tasks: asyncio.TaskGroup, kind: str) -> None:
-        victim = self._owner() if self.rng.random() < 0.7 else self.rng.choice(self.living())
+        victim = self._owner() if self.rng.random() < 0.7 else self.rng.choice(self.live_replicas())
         self.note(kind, victim.number)
         match kind:
             case "stop":
@@ -554,7 +554,7 @@ class ReplicaWorld(World):
             case "suspend":
                 await self._suspend([victim])
             case _:
-                await self._suspend(self.rng.sample(self.living(), 2))
+                await self._suspend(self.rng.sample(self.live_replicas(), 2))
 
     async def _suspend(self, victims: list[Replica]) -> None:
         for victim in victims:
@@ -567,7 +567,7 @@ class ReplicaWorld(World):
     async def _owned(self, within_s: float) -> None:
         """One replica owns the stream. Broken if that does not come in time."""
         began_s = now_s()
-        while sum(each.owns for each in self.living()) != 1:
+        while sum(each.owns for each in self.live_replicas()) != 1:
             began_s = now_s() if self._is_one_suspended() else began_s
             if now_s() - began_s > within_s:
                 self.broken.append(f"not owned by one replica after {within_s} s")
@@ -576,7 +576,7 @@ class ReplicaWorld(World):
 
     def _is_one_suspended(self) -> bool:
         """Time does not count then."""
-        return any(each.suspended for each in self.living())
+        return any(each.suspended for each in self.live_replicas())
 
     async def _rest(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
         self.weather.clear()
@@ -592,9 +592,9 @@ class ReplicaWorld(World):
         await self._until(caught_up)
         await asyncio.sleep(8 * HEARTBEAT_S)
         self.pull(10**6)
-        for replica in self.living():
+        for replica in self.live_replicas():
             replica.stop()
-        await self._until(lambda: not self.living())
+        await self._until(lambda: not self.live_replicas())
 
 
 def _later(seconds: float, resume: Callable[[], None]) -> None:

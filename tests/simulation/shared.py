@@ -1,6 +1,6 @@
 """The runs with replicas by number: one stream that moves, and one that is split, in turn.
 
-Room: simulation.  In: a number.  Out: the world as it was at the end of that run.
+Input: a number. Output: the world as it was at the end of that run.
 """
 
 from __future__ import annotations

@@ -90,13 +90,13 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_a_seed_replays_exactly_in_another_process_whatever_its_hashes() -> None:
-    told = [
+    traces = [
         simulation("--seed", "101", "--trace", hash_seed=hash_seed)
         for hash_seed in ("0", "1", "4711")
     ]
-    assert all(each.returncode == 0 for each in told), told[0].stdout[-2000:] + told[0].stderr
-    assert len(told[0].stdout) > 10_000
-    assert told[0].stdout == told[1].stdout == told[2].stdout
+    assert all(each.returncode == 0 for each in traces), traces[0].stdout[-2000:] + traces[0].stderr
+    assert len(traces[0].stdout) > 10_000
+    assert traces[0].stdout == traces[1].stdout == traces[2].stdout
 
 
 def test_a_run_that_breaks_a_promise_names_the_command_that_plays_it_again() -> None:

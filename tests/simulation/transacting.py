@@ -181,7 +181,7 @@ class ReadsUncommitted(Runner):
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """`sign`: what is said of a run of which the rule is broken. `right`: the run without."""
+    """`sign`: what is reported of a run in which the rule is broken. `right`: the run without."""
 
     about: str
     right: Kind

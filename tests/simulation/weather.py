@@ -1,7 +1,7 @@
 """What goes wrong in one run, and how often.
 
-Room: simulation.  In: a seed.  Out: rates of faults; most runs have some kinds and not others, so
-that no fault hides another.
+Input: a seed. Output: rates of faults; most runs have some kinds and not others, so that no fault
+hides another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Weather:
 
     `api_*` are of the API server: `refused` an answer that is an error; `cut` a connection
     that breaks, in mid-line as often as not; `silent` a watch that says no more; `stale` an answer
-    from a cache that lags. `lost` never reaches the broker, `lost_ack` stands in the log unknown to
+    from a cache that lags. `lost` never reaches the broker, `lost_ack` is in the log unknown to
     its sender, `late` lands after its sender gave it up. `renewed`: a producer that worked is
     thrown away. `deaf_s` is how late the control topic is read. `misread`, per record: a writer
     that reads its log back never gets it.

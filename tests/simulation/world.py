@@ -1,8 +1,8 @@
 """One run: a server, a broker, processes that come and go, readers that look on, all by one seed;
 and what must be true at its end.
 
-Room: simulation.  In: a seed, and perhaps rooms in which a rule is broken.  Out: a verdict: what
-was broken, and the trace of the run.
+Input: a seed, and optionally parts in which a rule is broken. Output: a verdict: what was broken,
+and the trace of the run.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class World:
         if self.plan.night and not calm:
             self.weather.delay_s, self.weather.late, self.weather.lost = 1.0, 0.1, 0.0
         self.server = Server()
-        self.broker = Broker(self.rng, self.weather, told=self._landed)
+        self.broker = Broker(self.rng, self.weather, on_batch=self._landed)
         self.broker.control_topics.add(CONTROL)
         self.lives: list[Life] = []
         self.running: list[Life] = []
@@ -128,9 +128,9 @@ class World:
 
     # ---- the trace -------------------------------------------------------------------------------
 
-    def note(self, *said: object) -> None:
+    def note(self, *event: object) -> None:
         """Put into the trace."""
-        self.trace.append((round(asyncio.get_running_loop().time(), 6), *said))
+        self.trace.append((round(asyncio.get_running_loop().time(), 6), *event))
 
     def _landed(self, place: TopicPartition, records: list[Stored]) -> None:
         self.trace.append(records)
@@ -138,13 +138,13 @@ class World:
             for each in records:
                 self._once(each)
                 self.histories[place.partition].take(each)
-                if not each.heeded and isinstance(each.said, ObjectRecord):
+                if not each.heeded and isinstance(each.decoded, ObjectRecord):
                     self.stale += 1
 
     def _once(self, record: Stored) -> None:
         """Within one life no record is in the log twice."""
-        if record.said is not None:
-            position = (record.partition, record.said.epoch, record.said.sequence)
+        if record.decoded is not None:
+            position = (record.partition, record.decoded.epoch, record.decoded.sequence)
             if position in self._positions:
                 self.broken.append(
                     f"p{record.partition}@{record.offset} is there twice: {position}"
@@ -247,11 +247,11 @@ class World:
             if lost:
                 self.note("lost", place.partition, *sorted(lost))
                 self.lost |= lost
-            for said in buried:
+            for record in buried:
                 # no writer can know of it any more, and a watch from the frontier shows what was
                 # before
-                if int(said.version) > frontier:
-                    self.histories[place.partition].forget(said.key)
+                if int(record.version) > frontier:
+                    self.histories[place.partition].forget(record.key)
 
     def doubted(self) -> None:
         """A writer does not believe the log."""
@@ -275,7 +275,7 @@ class World:
             return "doubted before"
         for partition in range(self.shape.partitions):
             records = self.broker.log(TopicPartition(TOPIC, partition)).records
-            if any(isinstance(each.said, ObjectRecord) for each in records) and not any(
+            if any(isinstance(each.decoded, ObjectRecord) for each in records) and not any(
                 map(proves, records)
             ):
                 return "no marker"
@@ -317,7 +317,7 @@ class World:
                 self.stale > stale or (life.claimed and not life.decision and rng.random() < 0.3)
             ):
                 await asyncio.sleep(rng.random() * 2 * self.weather.delay_s * (self.stale > stale))
-                break  # the moments in which something is owed
+                break  # the moments in which something is pending
         await self._steps()
         self.server.away = False
         if rng.random() < plan.zombies and life.claimed:
@@ -433,12 +433,12 @@ class World:
         return [life.decision for life in self.lives]
 
     def verdict(self, *, tracing: bool) -> Verdict:
-        """What came of the run."""
-        told = self.told() if tracing else []
+        """The result of the run."""
+        lines = self.trace_lines() if tracing else []
         return Verdict(
             self.seed,
             self.broken,
-            hashlib.sha256("\n".join(told).encode()).hexdigest() if tracing else "",
+            hashlib.sha256("\n".join(lines).encode()).hexdigest() if tracing else "",
             len(self.decisions()),
             sum(log.end for log in self.broker.logs.values()),
             self.ended_s,
@@ -446,10 +446,10 @@ class World:
             frozenset(self.lost),
             len(self.lossy.alarms),
             sum(history.conflated for history in self.histories),
-            told,
+            lines,
         )
 
-    def told(self) -> list[str]:
+    def trace_lines(self) -> list[str]:
         """The trace as lines."""
         lines: list[str] = []
         for each in self.trace:

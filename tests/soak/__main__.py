@@ -1,7 +1,7 @@
 """`python -m tests.soak --minutes N --seed S`: the relay for so long on real parts, under churn and
 faults by seed, and then the verdict.
 
-Room: tests. In: minutes, a seed. Out: a report as JSON; exit code 0 only when the topics end right
+Input: minutes, a seed. Output: a report as JSON; exit code 0 only when the topics end right
 (`watchrelay verify --cluster` 0, no rule of the contract broken for a second reader), and no line
 of the log is unexplained.
 """
@@ -41,7 +41,7 @@ _PER_S = 50
 _SETTLED_S = 180.0
 _NOTICED_S = 120.0
 """From the last fault on, all must be right after so long: a frozen connection is noticed within
-about 75 s, and what it held back said."""
+about 75 s, and what it held back is published then."""
 _SAMPLE_S = 0.5
 _MIB = 1024 * 1024
 
@@ -113,7 +113,7 @@ def _begin(stack: ExitStack, for_s: float, seed: int) -> Scene:
     namespaces = testbed.namespaces(12)
     stack.enter_context(relay)
     relay.await_ready(deadline_s=90.0)
-    # the least; it goes on until it is told that it is enough
+    # the minimum; it goes on until it is stopped
     operations = int(for_s * _PER_S / 10) + 200
     kinds = ("configmaps", "configmaps", "deployments")
     churn = stack.enter_context(
@@ -196,8 +196,8 @@ def _verdict(scene: Scene, faults: Counter[str]) -> dict[str, Any]:
 
 
 def _verified(scene: Scene) -> Iterator[dict[str, Any]]:
-    """What `verify --cluster` said, looked at until it is content or a frozen connection would long
-    have been noticed.
+    """The results of `verify --cluster`, repeated until it succeeds or a frozen connection would
+    long have been noticed.
 
     A path that forgot its connections a moment ago leaves watches that are silent and look well:
     the relay says so after about 75 s.
@@ -209,7 +209,7 @@ def _verified(scene: Scene) -> Iterator[dict[str, Any]]:
         yield {
             "exit": outcome.code,
             "after_s": round(after_s, 1),
-            "said": (outcome.stdout + outcome.stderr).splitlines(),
+            "output": (outcome.stdout + outcome.stderr).splitlines(),
         }
         if outcome.code == 0 or after_s > _NOTICED_S:
             return

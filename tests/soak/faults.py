@@ -1,7 +1,7 @@
 """What a soak does to the relay, to both sides of it, and to the paths between; each fault is over
 when its function returns.
 
-Room: tests. In: a scene. Out: faults by name; how long each lasts is drawn from the seed.
+Input: the parts under test. Output: faults by name; how long each lasts is drawn from the seed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which lines of the relay's log a soak's faults explain.
 
-Room: tests. In: log lines. Out: those that nothing explains, counted. A warning or an error is
-explained only by being named here.
+Input: log lines. Output: those that nothing explains, counted. A warning or an error is explained
+only by being named here.
 """
 
 import re

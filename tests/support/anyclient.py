@@ -1,4 +1,4 @@
-"""A broker's address, a record: the record stands there, written as any client of Kafka may."""
+"""Writes a record to a topic, as any client of Kafka may."""
 
 import json
 import uuid

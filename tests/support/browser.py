@@ -47,7 +47,7 @@ def page_wanted() -> bool:
 
 
 def program() -> str | None:
-    """The browser's program: CHROMIUM, else what stands on the PATH."""
+    """The browser's program: CHROMIUM, else the one on the PATH."""
     named = os.environ.get("CHROMIUM")
     return named or next(
         filter(
@@ -171,27 +171,27 @@ class Page:
 
     async def _listen(self) -> None:
         async for message in self._socket:
-            said = json.loads(message.data)
-            if "id" in said:
-                self._answers.pop(said["id"]).set_result(said)
+            reply = json.loads(message.data)
+            if "id" in reply:
+                self._answers.pop(reply["id"]).set_result(reply)
             else:
-                self._heard(said["method"], said["params"])
+                self._received(reply["method"], reply["params"])
 
-    def _heard(self, method: str, said: dict[str, Any]) -> None:
+    def _received(self, method: str, reply: dict[str, Any]) -> None:
         match method:
             case "Runtime.exceptionThrown":
                 self.problems.append(
-                    json.dumps(said["exceptionDetails"].get("exception", said))[:400]
+                    json.dumps(reply["exceptionDetails"].get("exception", reply))[:400]
                 )
-            case "Runtime.consoleAPICalled" if said["type"] in {"error", "warning", "assert"}:
-                self.problems.append(json.dumps(said["args"])[:400])
-            case "Log.entryAdded" if said["entry"]["level"] in {"error", "warning"}:
+            case "Runtime.consoleAPICalled" if reply["type"] in {"error", "warning", "assert"}:
+                self.problems.append(json.dumps(reply["args"])[:400])
+            case "Log.entryAdded" if reply["entry"]["level"] in {"error", "warning"}:
                 self.problems.append(
-                    f"{said['entry']['source']}: {said['entry']['text']} "
-                    f"{said['entry'].get('url', '')}"
+                    f"{reply['entry']['source']}: {reply['entry']['text']} "
+                    f"{reply['entry'].get('url', '')}"
                 )
             case "Network.requestWillBeSent":
-                self.requests.append(said["request"]["url"])
+                self.requests.append(reply["request"]["url"])
             case _:
                 pass
 
@@ -199,10 +199,10 @@ class Page:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
-        said = await answer
-        if "error" in said:
-            raise PartError(f"{method}: {said['error']}")
-        return said["result"]
+        reply = await answer
+        if "error" in reply:
+            raise PartError(f"{method}: {reply['error']}")
+        return reply["result"]
 
     def send(self, method: str, **params: Any) -> Any:
         """The answer to one command of the protocol."""
@@ -221,14 +221,14 @@ class Page:
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page, waited for when it is a promise."""
-        said = self.send(
+        reply = self.send(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        if "exceptionDetails" in said:
+        if "exceptionDetails" in reply:
             raise AssertionError(
-                f"{expression[:200]}: {json.dumps(said['exceptionDetails'])[:600]}"
+                f"{expression[:200]}: {json.dumps(reply['exceptionDetails'])[:600]}"
             )
-        return said["result"].get("value")
+        return reply["result"].get("value")
 
     def wait(self, claim: str, expression: str, *, deadline_s: float = 30.0) -> Any:
         """Returns the expression's value once it is true; raises with what the page shows when the

@@ -1,7 +1,7 @@
 """A transform of Secrets: all that leaves the relay when Secrets full of canaries go every way
 through it.
 
-Each canary sits where one step of the redaction stands before it, so that a canary that got out
+Each canary is where one step of the redaction hides it, so that a canary that got out
 names the step that failed. Readers, store, reflector, relay and resume are the real ones; the
 server is bytes as it would send them, Kafka a list of records, time virtual.
 """
@@ -72,7 +72,7 @@ keys cannot be read, "damaged" an object that says its payload twice."""
 
 
 def b64(text: str) -> str:
-    """As the payload of a Secret is written. No canary's form depends on what stands beside
+    """As the payload of a Secret is written. No canary's form depends on what is beside
     it."""
     return base64.b64encode(text.encode()).decode()
 
@@ -171,12 +171,12 @@ def secrets(version: int) -> list[bytes]:
 
 
 @dataclass
-class Told:
-    """What left the relay, by the way it took."""
+class Outputs:
+    """What left the relay, by path."""
 
     by_path: dict[str, bytes] = field(default_factory=dict)
     objects: Counter[str] = field(default_factory=Counter)
-    """Records of objects by path: that a path said nothing would prove nothing."""
+    """Records of objects by path: a path without any would prove nothing."""
     read: Counter[int] = field(default_factory=Counter)
 
     def add(self, path: str, text: str | bytes) -> None:
@@ -190,13 +190,13 @@ class Told:
 
 
 class _Lines(logging.Handler):
-    def __init__(self, told: Told) -> None:
+    def __init__(self, outputs: Outputs) -> None:
         super().__init__(logging.DEBUG)
-        self._told = told
+        self._outputs = outputs
         self.setFormatter(JsonFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._told.add("logs", self.format(record) + repr(record.__dict__))
+        self._outputs.add("logs", self.format(record) + repr(record.__dict__))
 
 
 class _Process:
@@ -251,7 +251,7 @@ class _Process:
         )
 
     def written(self) -> list[tuple[int, int, WireRecord]]:
-        """Partition, offset and record of all that stands in the log."""
+        """Partition, offset and record of everything in the log."""
         logs = [
             (partition, self.kafka.logs.get((self.spec.topic, partition), []))
             for partition in range(PARTITIONS)
@@ -262,13 +262,13 @@ class _Process:
             for offset, record in enumerate(log)
         ]
 
-    def tell(self, told: Told, path: str) -> None:
-        """What stands in the log now and did not before, said to have left by `path`."""
+    def collect(self, outputs: Outputs, path: str) -> None:
+        """Adds the new records of the log, as having left by `path`."""
         for partition, offset, record in self.written():
-            if offset < told.read[partition]:
+            if offset < outputs.read[partition]:
                 continue
-            told.read[partition] = offset + 1
-            told.add(
+            outputs.read[partition] = offset + 1
+            outputs.add(
                 path,
                 (record.key or b"")
                 + (record.value or b"")
@@ -278,26 +278,26 @@ class _Process:
                 isinstance(decode(record.key, record.value, record.headers), ObjectRecord)
                 and record.value is not None
             ):
-                told.objects[path] += 1
+                outputs.objects[path] += 1
 
 
-async def tell(
+async def collect(
     transform: Transform, *, form: Format = "cloudevents", metadata_only: bool = False
-) -> Told:
+) -> Outputs:
     """Everything that leaves, from the first list to a resume by another process. Use inside
     `run_virtually`."""
-    told = Told()
-    handler = _Lines(told)
+    outputs = Outputs()
+    handler = _Lines(outputs)
     logging.root.addHandler(handler)
     logging.root.setLevel(logging.DEBUG)  # put back by tests/conftest.py
     try:
-        await _tell(told, transform, Selection(SECRETS, metadata_only=metadata_only), form)
+        await _run(outputs, transform, Selection(SECRETS, metadata_only=metadata_only), form)
     finally:
         logging.root.removeHandler(handler)
-    return told
+    return outputs
 
 
-async def _tell(told: Told, transform: Transform, selection: Selection, form: Format) -> None:
+async def _run(outputs: Outputs, transform: Transform, selection: Selection, form: Format) -> None:
     kafka, control = KafkaLogs(), FakeControl()
     first = _Process(transform, selection, form, kafka, control)
     await first.relay.claim(_none)
@@ -310,37 +310,37 @@ async def _tell(told: Told, transform: Transform, selection: Selection, form: Fo
             ("streaming list", _streaming),
             ("snapshot", _snapshot),
         ):
-            await step(told, first)
+            await step(outputs, first)
             await asyncio.sleep(3.0)
-            first.tell(told, path)
+            first.collect(outputs, path)
         running.cancel()
-    _tell_of(told, first)
-    _errors(told, selection)
+    _add_statuses(outputs, first)
+    _errors(outputs, selection)
     second = _Process(transform, selection, form, kafka, control)
     found = await resume(
         second.spec, second.relay, second.store, second.log, await second.relay.claim(_none)
     )
-    told.add("resume", repr(found))
+    outputs.add("resume", repr(found))
     for key in list(second.store.keys()):
         entry = second.store.get(key)
         assert entry is not None
-        told.add("resume", second.store.unpack(entry))
+        outputs.add("resume", second.store.unpack(entry))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(second.relay.run(), name="relay")
         second.relay.watch_accepted()
-        await _watch(told, second, version=900)
-        await _snapshot(told, second)
+        await _watch(outputs, second, version=900)
+        await _snapshot(outputs, second)
         await asyncio.sleep(3.0)
-        second.tell(told, "resume")
+        second.collect(outputs, "resume")
         running.cancel()
-    _tell_of(told, second)
+    _add_statuses(outputs, second)
 
 
 async def _none() -> int:
     return 0
 
 
-async def _list(told: Told, process: _Process, version: int = 100) -> None:
+async def _list(outputs: Outputs, process: _Process, version: int = 100) -> None:
     reader = PageReader(process.selection)
     body = (
         b'{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%b]}'
@@ -352,27 +352,27 @@ async def _list(told: Told, process: _Process, version: int = 100) -> None:
     for at in range(0, len(body), 1000):
         reader.feed(body[at : at + 1000])
     page = reader.finish()
-    await _take_list(told, process, page.objects, page.failures, page.resource_version)
+    await _take_list(outputs, process, page.objects, page.failures, page.resource_version)
 
 
 async def _take_list(
-    told: Told,
+    outputs: Outputs,
     process: _Process,
     objects: list[ObjectFrame],
     failures: Sequence[Exception],
     version: str,
 ) -> None:
     for failure in failures:
-        told.add("errors", str(failure) + repr(failure))
+        outputs.add("errors", str(failure) + repr(failure))
         process.status.failed("watch", str(failure))
-        told.add("status", json.dumps(process.status.as_json()))
+        outputs.add("status", json.dumps(process.status.as_json()))
     await process.reflector.take(ListBegun())
     await process.reflector.take(ListedObjects(objects, unreadable=len(failures)))
     await process.reflector.take(ListDone(version, accept_any_size=True))
 
 
-async def _relist(told: Told, process: _Process) -> None:
-    await _list(told, process, version=300)
+async def _relist(outputs: Outputs, process: _Process) -> None:
+    await _list(outputs, process, version=300)
 
 
 def _lines(verb: str, version: int) -> bytes:
@@ -381,7 +381,7 @@ def _lines(verb: str, version: int) -> bytes:
     )
 
 
-async def _watch(told: Told, process: _Process, version: int = 200) -> None:
+async def _watch(outputs: Outputs, process: _Process, version: int = 200) -> None:
     stream = FrameStream(process.selection)
     body = _lines("MODIFIED", version) + b'{"type":"DELETED","object":%b}\n' % secret(
         "plain", version + 20
@@ -391,17 +391,17 @@ async def _watch(told: Told, process: _Process, version: int = 200) -> None:
     objects = [frame for frame in frames if isinstance(frame, ObjectFrame)]
     for frame in frames:
         if isinstance(frame, Failure):
-            told.add("errors", str(frame.error) + repr(frame.error))
+            outputs.add("errors", str(frame.error) + repr(frame.error))
     await process.reflector.take(WatchedObjects(objects, asyncio.get_running_loop().time()))
     await process.reflector.take(CursorMoved(str(version + 50)))
 
 
-async def _streaming(told: Told, process: _Process) -> None:
+async def _streaming(outputs: Outputs, process: _Process) -> None:
     stream = FrameStream(process.selection)
     frames = stream.feed(_lines("ADDED", 400)) + stream.finish()
     objects = [frame for frame in frames if isinstance(frame, ObjectFrame)]
     await _take_list(
-        told,
+        outputs,
         process,
         objects,
         [frame.error for frame in frames if isinstance(frame, Failure)],
@@ -409,16 +409,16 @@ async def _streaming(told: Told, process: _Process) -> None:
     )
 
 
-async def _snapshot(told: Told, process: _Process) -> None:
+async def _snapshot(outputs: Outputs, process: _Process) -> None:
     before = process.status.last_snapshot
     process.relay.request_snapshot("asked")
     await until(lambda: process.status.last_snapshot != before)
-    told.add("snapshot", repr(process.status.as_json()))
+    outputs.add("snapshot", repr(process.status.as_json()))
 
 
-def _errors(told: Told, selection: Selection) -> None:
-    """What is said of answers that hold Secrets and are not what was asked for: of any type and
-    code, whole, cut or out of place."""
+def _errors(outputs: Outputs, selection: Selection) -> None:
+    """The errors for answers that hold Secrets and are not what was requested: of any type and
+    code, whole, truncated or out of place."""
     body = b'{"kind":"SecretList","items":[%b]}' % b",".join(secrets(1))
     unlike_json = (
         *(
@@ -437,16 +437,20 @@ def _errors(told: Told, selection: Selection) -> None:
         ),
     )
     for message in _QUOTING:
-        said = json.dumps({"kind": "Status", "code": 500, "message": message}).encode()
-        told.add(
+        answer = json.dumps({"kind": "Status", "code": 500, "message": message}).encode()
+        outputs.add(
             "errors",
             repr(
                 from_response(
-                    500, {"Content-Type": "application/json"}, said, what="list secrets", wall_ms=0
+                    500,
+                    {"Content-Type": "application/json"},
+                    answer,
+                    what="list secrets",
+                    wall_ms=0,
                 )
             ),
         )
-        told.add("errors", repr(from_stream(said)))
+        outputs.add("errors", repr(from_stream(answer)))
     for data in (
         body,
         b" \n" + body,
@@ -465,7 +469,7 @@ def _errors(told: Told, selection: Selection) -> None:
                 "application/yaml",
                 "application/vnd.kubernetes.protobuf",
             ):
-                told.add(
+                outputs.add(
                     "errors",
                     repr(
                         from_response(
@@ -479,7 +483,7 @@ def _errors(told: Told, selection: Selection) -> None:
             "application/yaml",
             "application/octet-stream",
         ):
-            told.add(
+            outputs.add(
                 "errors",
                 repr(
                     from_response(
@@ -496,7 +500,7 @@ def _errors(told: Told, selection: Selection) -> None:
         try:
             reader.finish()
         except (NotAList, KubeError) as error:
-            told.add("errors", repr(error))
+            outputs.add("errors", repr(error))
         lines = (
             data,
             data[: len(data) // 2],
@@ -506,17 +510,17 @@ def _errors(told: Told, selection: Selection) -> None:
         for line in lines:
             for frame in FrameStream(selection).feed(line + b"\n"):
                 if isinstance(frame, Failure):
-                    told.add("errors", repr(frame.error))
+                    outputs.add("errors", repr(frame.error))
 
 
-def _tell_of(told: Told, process: _Process) -> None:
+def _add_statuses(outputs: Outputs, process: _Process) -> None:
     """What operators and the commands see."""
-    told.add("metrics", generate_latest(process.metrics.registry))
-    told.add(
+    outputs.add("metrics", generate_latest(process.metrics.registry))
+    outputs.add(
         "status", json.dumps([status.as_json() for status in process.statuses.streams.values()])
     )
-    told.add("status", json.dumps(Readiness(process.statuses).check()[1]))
-    told.add("repr", repr(process.spec) + repr(process.store) + repr(process.status))
+    outputs.add("status", json.dumps(Readiness(process.statuses).check()[1]))
+    outputs.add("repr", repr(process.spec) + repr(process.store) + repr(process.status))
     audits = [
         Audit(
             "secrets",
@@ -528,17 +532,17 @@ def _tell_of(told: Told, process: _Process) -> None:
         for each in range(PARTITIONS)
     ]
     for partition, offset, record in process.written():
-        said = decode(record.key, record.value, record.headers)
-        seen = TailRecord(process.spec.topic, partition, offset, said)
-        told.add(
+        decoded = decode(record.key, record.value, record.headers)
+        seen = TailRecord(process.spec.topic, partition, offset, decoded)
+        outputs.add(
             "tail",
             as_text(seen, coloured=False) + as_json(seen) + yaml_printer()(seen) + as_name(seen),
         )
-        audits[partition].take(offset, offset - 1, said, record.headers)
+        audits[partition].take(offset, offset - 1, decoded, record.headers)
         audits[partition].add(
-            AuditProblem("hash", offset, str(record.key), "said to see how it is shown")
+            AuditProblem("hash", offset, str(record.key), "added to see how it is shown")
         )
-    told.add("verify", _rows(audits, "text") + _rows(audits, "json"))
+    outputs.add("verify", _rows(audits, "text") + _rows(audits, "json"))
 
 
 def _rows(audits: Iterable[Audit], output: str) -> str:

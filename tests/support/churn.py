@@ -3,7 +3,7 @@
 `Churn` starts this file as a program. It creates, changes and deletes ConfigMaps and widgets, and
 scales Deployments, in namespaces that exist already, and goes on through outages of the server:
 every operation is repeated until the server answered it. It ends when it has done what the plan
-asks for and the test has said that it may, so that what the test does in between happens under
+asks for and the test has allowed it, so that what the test does in between happens under
 churn on any machine.
 """
 
@@ -252,7 +252,7 @@ def run(plan: Plan) -> None:
                     done += 1
                     if done % _REPORT_EVERY == 0:
                         print(json.dumps({"operations": done}), flush=True)
-        except Exception as error:  # noqa: BLE001  # said on stdout, and the exit code tells
+        except Exception as error:  # noqa: BLE001  # printed on stdout, and the exit code shows it
             failures.append(f"{type(error).__name__}: {error}")
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(_WORKERS)]

@@ -1,7 +1,7 @@
 """A config as a dict: the program as its users run it: `watchrelay run` and the other commands.
 
-The program is a child process like any other part; it is spoken to by signals and by its HTTP
-window, and heard by its logs.
+The program is a child process like any other part; tests control it by signals and by its
+admin server, and read its logs.
 """
 
 import http.client
@@ -65,7 +65,7 @@ def relay_config(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command that ended said."""
+    """The output of a command that ended."""
 
     code: int
     stdout: str
@@ -208,14 +208,13 @@ class Daemon:
                 now[reason] += int(float(value))
         return +now
 
-    def story(self) -> str:
-        """Its rebuilds of the producer and its last warnings, for people who ask why a record
-        stands twice."""
+    def explained(self) -> str:
+        """Its rebuilds of the producer and its last warnings: why a record is on the log twice."""
         warnings = [line for line in self.lines() if line["level"] in {"warning", "error"}]
-        told = "\n".join(json.dumps(line, ensure_ascii=False)[:500] for line in warnings[-10:])
+        shown = "\n".join(json.dumps(line, ensure_ascii=False)[:500] for line in warnings[-10:])
         return (
             f"{self._log.stem}: watchrelay_producer_rebuilds_total by reason "
-            f"{dict(self.rebuilds())}, last warnings:\n{told or 'none'}"
+            f"{dict(self.rebuilds())}, last warnings:\n{shown or 'none'}"
         )
 
     def wait(
@@ -245,11 +244,11 @@ class Daemon:
 
     @property
     def log_bytes(self) -> int:
-        """How much it has said so far, over all its lives: for `lines`."""
+        """The size of its log so far, over all its lives: for `lines`."""
         return self._log.stat().st_size if self._log.exists() else 0
 
     def lines(self, *, since: int = 0) -> list[dict[str, Any]]:
-        """All it said (behind the first `since` bytes), decoded; a line that is not one JSON object
+        """Its log (behind the first `since` bytes), decoded; a line that is not one JSON object
         (a traceback, a stray print) is an AssertionError.
         """
         text = ""
@@ -264,7 +263,7 @@ class Daemon:
             lines.append(json.loads(line))
         return lines
 
-    def said(self, *words: str) -> list[dict[str, Any]]:
+    def logged(self, *words: str) -> list[dict[str, Any]]:
         """The log lines that hold all these words, anywhere."""
         return [
             line
@@ -312,5 +311,5 @@ class Daemon:
 
 def assert_verified(relay: Daemon) -> None:
     """The program itself finds the relay's topics whole, and equal to what the API server lists."""
-    said = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
-    assert said.code == 0, said.stdout + said.stderr
+    verified = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
+    assert verified.code == 0, verified.stdout + verified.stderr

@@ -1,4 +1,4 @@
-"""The pages of the docs, of the README and of what stands beside the parts: their fenced blocks,
+"""The pages of the docs, of the README and beside the parts: their fenced blocks,
 and what each is there for.
 
 A comment before a block says how it is held true:
@@ -41,7 +41,7 @@ class Block:
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """Its place, for messages."""
         return f"{self.page}:{self.line}"
 
     def lines(self) -> Iterator[str]:

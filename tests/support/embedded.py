@@ -125,8 +125,8 @@ class EmbeddedCluster:
 
 
 class EmbeddedBroker:
-    """The mock Kafka; a context manager. What it cannot do is said at `EmbeddedKafka`; topics must
-    be made before they are used."""
+    """The mock Kafka; a context manager. Its limits are described at `EmbeddedKafka`; topics must
+    be created before they are used."""
 
     def __init__(self) -> None:
         self.kafka = EmbeddedKafka.start()

@@ -2,7 +2,7 @@
 (so resends), refusals, an outage.
 
 The log keeps every copy, as a broker without idempotence would: a record whose
-acknowledgement was lost stands there twice.
+acknowledgement was lost is there twice.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class FaultProxy:
         async def cut_after() -> None:
             self._cut_after = count
             for link in self._links:
-                link.said = 0
+                link.counted_bytes = 0
 
         self._on_loop(cut_after())
 
@@ -184,11 +184,11 @@ class FaultProxy:
                 if (
                     counts
                     and self._cut_after is not None
-                    and link.said + len(data) > self._cut_after
+                    and link.counted_bytes + len(data) > self._cut_after
                 ):
-                    sink.write(data[: max(0, self._cut_after - link.said)])
+                    sink.write(data[: max(0, self._cut_after - link.counted_bytes)])
                     return
-                link.said += len(data) if counts else 0
+                link.counted_bytes += len(data) if counts else 0
                 sink.write(data)
                 await sink.drain()
         except OSError:
@@ -198,12 +198,12 @@ class FaultProxy:
 
 
 class _Link:
-    """One connection through the proxy. `said` counts what the server sent, in bytes."""
+    """One connection through the proxy. `counted_bytes` is how much the server sent."""
 
     def __init__(self, client: asyncio.StreamWriter) -> None:
         self.writers = [client]
         self.frozen = False
-        self.said = 0
+        self.counted_bytes = 0
         self.over = asyncio.Event()
 
     @property

@@ -177,8 +177,8 @@ class Scene:
             if sample.name == f"watchrelay_{name}" and labels.items() <= sample.labels.items()
         )
 
-    def synced_anew(self) -> Callable[[], bool]:
-        """A claim for `until`: another list was completed since this call."""
+    def synced_again(self) -> Callable[[], bool]:
+        """A condition for `until`: another list was completed since this call."""
         before = self.mirror.synced
         return lambda: self.mirror.synced > before
 

@@ -65,7 +65,7 @@ class KafkaBroker:
     (SASL_SSL, SCRAM-SHA-512), MTLS (SSL, client certificates, principal User:<CN>) and PLAIN
     (SASL_PLAINTEXT, PLAIN and OAUTHBEARER), and an authorizer that lets nobody but INT do anything
     until `admin.create_acls`. `bootstrap` is PLAINTEXT or INT. With `via`, the port of a proxy,
-    there is VIA (plaintext), whose clients are told to come by that port: the proxy leads to
+    there is VIA (plaintext), which advertises that port to its clients: the proxy leads to
     `ports["VIA"]`.
     """
 

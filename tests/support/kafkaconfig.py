@@ -124,10 +124,12 @@ def server_properties(
     """The settings of one node, broker and controller at once; the first listener is the one
     between brokers.
 
-    Clients that came by the listener VIA are told that it is at the port `via`.
+    To clients of the listener VIA the broker advertises the port `via`.
     """
     addresses = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
-    told = [f"{name}://127.0.0.1:{via if name == 'VIA' else port}" for name, port in ports.items()]
+    advertised = [
+        f"{name}://127.0.0.1:{via if name == 'VIA' else port}" for name, port in ports.items()
+    ]
     replicas = str(plan.replicas)
     in_sync = str(min(plan.replicas, 2))
     settings = {
@@ -137,7 +139,7 @@ def server_properties(
             f"{voter.node_id}@127.0.0.1:{voter.port}" for voter in plan.voters
         ),
         "listeners": ",".join([*addresses, f"CONTROLLER://127.0.0.1:{plan.controller_port}"]),
-        "advertised.listeners": ",".join(told),
+        "advertised.listeners": ",".join(advertised),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": next(iter(ports)),
         "listener.security.protocol.map": ",".join(

@@ -59,35 +59,38 @@ class Victim:
         self._since = self.relay.log_bytes
         self.relay.start()
 
-    def _said(self, message: str) -> list[dict[str, Any]]:
+    def _logged(self, message: str) -> list[dict[str, Any]]:
         return [line for line in self.relay.lines(since=self._since) if line["message"] == message]
 
     def _await(self, message: str) -> None:
         looked_at = -1
 
-        def said_or_ended() -> bool:
+        def logged_or_ended() -> bool:
             nonlocal looked_at
             # decoded only when it grew: the relay shall find a free core
             before, looked_at = looked_at, self.relay.log_bytes
-            return (looked_at > before and bool(self._said(message))) or not self.relay.alive
+            return (looked_at > before and bool(self._logged(message))) or not self.relay.alive
 
         try:
             wait_until(
-                f"the relay says {message!r}", said_or_ended, deadline_s=_DEADLINE_S, poll_s=_POLL_S
+                f"the relay logs {message!r}",
+                logged_or_ended,
+                deadline_s=_DEADLINE_S,
+                poll_s=_POLL_S,
             )
         except TimeoutError as late:
             raise AssertionError(f"{late}: {self.relay.api_streams()}") from None
-        assert self._said(message), (
+        assert self._logged(message), (
             f"the relay ended by itself: {json.dumps(self.relay.lines(since=self._since)[-3:])}"
         )
 
     def _was_at(self) -> set[str]:
         claimed, read = (
-            {line["stream"] for line in self._said(message)}
+            {line["stream"] for line in self._logged(message)}
             for message in ("stream claimed", "log read back")
         )
         begun, complete = (
-            {(line["stream"], line["snapshot"]) for line in self._said(message)}
+            {(line["stream"], line["snapshot"]) for line in self._logged(message)}
             for message in ("snapshot started", "snapshot complete")
         )
         return {

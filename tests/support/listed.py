@@ -33,7 +33,7 @@ def _value(text: str, at: int) -> tuple[str, int]:
 
 
 def members(text: str) -> Members:
-    """The members of a JSON object: decoded key, value as it stands."""
+    """The members of a JSON object: decoded key, value as received."""
     at = _skip(text, 0)
     assert text[at] == "{", text[:40]
     at = _skip(text, at + 1)
@@ -87,7 +87,7 @@ def without(item: str, key: str) -> str:
 
 
 def redacted(item: str) -> str:
-    """An object whose values all become the word that stands for a redacted one."""
+    """An object whose values are all replaced by the placeholder of a redacted one."""
     return joined([(name, '"<redacted>"') for name, _ in members(item)])
 
 

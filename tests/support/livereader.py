@@ -16,13 +16,13 @@ _ANSWER_S = 30.0
 class LiveReader:
     """A `TopicReader` that is iterated forever; a context manager.
 
-    `told` is the state that its changes alone make, by stream and key; it must be what the
-    reader itself holds.
+    `by_changes` is the state that its changes alone make, by stream and key; it must be that of
+    the reader itself.
     """
 
     def __init__(self, bootstrap: str, control_topic: str) -> None:
         self._reader = TopicReader(bootstrap, control_topic=control_topic)
-        self.told: dict[str, dict[bytes, bytes]] = {}
+        self.by_changes: dict[str, dict[bytes, bytes]] = {}
         self.changes = 0
         self._failed: list[BaseException] = []
         self._loop = asyncio.new_event_loop()
@@ -44,7 +44,7 @@ class LiveReader:
         async with self._reader as reader:
             async for change in reader:
                 self.changes += 1
-                table = self.told.setdefault(change.stream, {})
+                table = self.by_changes.setdefault(change.stream, {})
                 if change.value is None:
                     table.pop(change.key.encode(), None)
                 else:
@@ -69,14 +69,14 @@ class LiveReader:
         return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(_ANSWER_S)
 
     def tables(self) -> dict[str, dict[bytes, bytes]]:
-        """What it holds now, by stream."""
+        """Its present state, by stream."""
         return self._ask(
             lambda: {stream: table_of(self._reader, stream) for stream in self._reader.streams}
         )
 
     def from_changes(self) -> dict[str, dict[bytes, bytes]]:
-        """What its changes alone came to."""
-        return self._ask(lambda: {stream: dict(table) for stream, table in self.told.items()})
+        """The state that its changes alone make."""
+        return self._ask(lambda: {stream: dict(table) for stream, table in self.by_changes.items()})
 
     def proven(self) -> bool:
         """Whether every partition agreed with its newest marker."""

@@ -1,4 +1,4 @@
-"""Seconds: they have passed, and the caller said what for.
+"""Seconds: they have passed, and the caller named the reason.
 
 The one place where tests let real time go by as such. Each function names a reason for which the
 length itself is what is wanted; nothing here may stand for "by then it will be true": that is
@@ -9,7 +9,7 @@ import time
 
 
 def _pass(seconds: float) -> None:
-    """The only sleep of the tests that stands for itself: its callers below say what the length is
+    """The only sleep of the tests: its callers below say what the length is
     wanted for."""
     time.sleep(seconds)
 

@@ -115,7 +115,9 @@ class PodTopics:
         await self.appender.send(self.control, "claim/nodes", claim("w1"))
 
     def held(self) -> dict[str, bytes]:
-        return {key.decode(): said.value for held in self.writer.held for key, said in held.items()}
+        return {
+            key.decode(): entry.value for held in self.writer.held for key, entry in held.items()
+        }
 
     def reader(self, **more: Any) -> TopicReader:
         return TopicReader(self.kafka.bootstrap, **({"control_topic": self.control} | more))

@@ -1,7 +1,7 @@
 """Pods as a busy cluster has them: about 5.1 KB each, 3.8 KB without managedFields; every one
 different where real ones differ.
 
-Room: tests. In: a number. Out: the JSON bytes that an API server sends, and frames cut from them.
+Input: a number. Output: the JSON bytes that an API server sends, and frames cut from them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A way to a broker that knows produce requests and their answers, and loses, tears, withholds or
 rewrites them on command.
 
-Room: test support.  In: the port of a broker, and a fate for each produce request.  Out: a port.
-It runs in the loop of the test; `tests/support/faultproxy.py` knows bytes only.
+Input: the port of a broker, and an outcome for each produce request. Output: a port. It runs in the
+loop of the test; `tests/support/faultproxy.py` knows bytes only.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _PRODUCE = 0
 
 
 class ProduceProxy:
-    """`fate` is asked for each produce request; `seen` counts what it said."""
+    """`fate` is called for each produce request; `seen` counts its answers."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -82,7 +82,7 @@ class ProduceProxy:
 
 @asynccontextmanager
 async def produce_proxy(proxy: ProduceProxy, target: int) -> AsyncIterator[ProduceProxy]:
-    """The proxy at work, before a broker that was told to send its clients to `proxy.port`."""
+    """The proxy at work, in front of a broker that advertises `proxy.port`."""
     proxy.target = target
     serving: set[asyncio.Task[None]] = set()
 

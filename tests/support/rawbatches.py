@@ -29,8 +29,8 @@ def sized(data: bytes | None) -> bytes:
 def encoded(record: Raw, index: int) -> bytes:
     """One record, its length before it."""
     key, value, headers = record
-    told = b"".join(sized(name) + sized(said) for name, said in headers)
-    body = b"\0\0" + varint(index) + sized(key) + sized(value) + varint(len(headers)) + told
+    pairs = b"".join(sized(name) + sized(text) for name, text in headers)
+    body = b"\0\0" + varint(index) + sized(key) + sized(value) + varint(len(headers)) + pairs
     return varint(len(body)) + body
 
 

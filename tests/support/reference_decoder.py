@@ -18,15 +18,15 @@ _VERBS = {"ADDED", "MODIFIED", "DELETED"}
 
 def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
     """What of `frames` does not follow from the lines of `data`. A line that is not blank
-    has one frame, up to one that ends it all; what stands behind the last line end has one only if
+    has one frame, up to one that ends it all; what is behind the last line end has one only if
     it is whole."""
     lines = [each.strip() for each in data.split(b"\n")]
     cut = bool(lines[-1]) and not isinstance(_read(lines[-1]), dict)
     lines = [each for each in (lines[:-1] if cut else lines) if each]
     found = [
-        f"{said} in {line[:300]!r}"
+        f"{problem} in {line[:300]!r}"
         for line, frame in zip(lines, frames, strict=False)
-        if (said := _wrong_frame(line, frame))
+        if (problem := _wrong_frame(line, frame))
     ]
     ends = next((at for at, line in enumerate(lines) if _ends(line)), len(lines) - 1)
     if len(frames) > ends + 1:
@@ -37,38 +37,38 @@ def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
 
 
 def _read(line: bytes) -> object:
-    """What stands in `line`; None where that is no JSON, nested beyond what is read here, or holds
+    """The JSON of `line`; None where that is no JSON, nested beyond what is read here, or holds
     half a surrogate pair."""
     try:
-        said: object = json.loads(line.decode())
-        json.dumps(said, ensure_ascii=False).encode()
+        content: object = json.loads(line.decode())
+        json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
-    return said
+    return content
 
 
 def _ends(line: bytes) -> bool:
     """An ERROR line, which nothing comes behind."""
-    said = _read(line)
-    return isinstance(said, dict) and said.get("type") == "ERROR"
+    content = _read(line)
+    return isinstance(content, dict) and content.get("type") == "ERROR"
 
 
 def _wrong_frame(line: bytes, frame: Frame) -> str:
     if isinstance(frame, Failure):
         return ""
     try:
-        said = json.loads(line.decode(), object_pairs_hook=_once)
+        content = json.loads(line.decode(), object_pairs_hook=_once)
     except RecursionError:
         return ""
     except ValueError as error:
         return f"a frame of what is no JSON: {error}"
-    inner = said.get("object")
+    inner = content.get("object")
     if isinstance(frame, Bookmark):
-        return "" if said.get("type") == "BOOKMARK" else "a bookmark of another type"
+        return "" if content.get("type") == "BOOKMARK" else "a bookmark of another type"
     assert isinstance(frame, ObjectFrame)
     metadata = inner["metadata"]
     identity = (
-        said["type"],
+        content["type"],
         metadata.get("namespace") or "",
         metadata["name"],
         metadata.get("uid") or "",
@@ -88,7 +88,7 @@ def _wrong_frame(line: bytes, frame: Frame) -> str:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key occurs twice")
     return found
 
 
@@ -101,7 +101,7 @@ def wrong_record(
     key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None], record: Decoded
 ) -> list[str]:
     """What of `record` does not follow from the headers, or should have been refused."""
-    held = {name: said or b"" for name, said in headers.items()}
+    held = {name: header or b"" for name, header in headers.items()}
     numbers = {"ce_wrepoch": record.epoch, "ce_sequence": record.sequence}
     texts = {"ce_wrstream": record.stream, "ce_time": record.time}
     if isinstance(record, ObjectRecord):

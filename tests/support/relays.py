@@ -1,8 +1,7 @@
 """A relay over plain values: a dict for a store, `FakeSink` for Kafka, and a reader that rebuilds
 the state from the fake's log.
 
-Room: tests. In: objects by key. Out: a `StreamWriter` with everything around it, and what its log
-says.
+Input: objects by key. Output: a `StreamWriter` with everything around it, and what its log says.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class Remove:
 
 
 class DictStore:
-    """The smallest `StateView`: what it is told, packed with zlib, and the changes that telling
-    makes."""
+    """The smallest `StateView`: values packed with zlib, and the changes that each `put` and
+    `remove` makes."""
 
     def __init__(self, partitions: int) -> None:
         self.entries: dict[bytes, Entry] = {}
@@ -195,14 +194,14 @@ class Rig:
     # ---- the log ----
 
     def records(self, partition: int) -> list[Decoded]:
-        """What stands in one partition."""
+        """The records of one partition."""
         return [
             decode(record.key, record.value, record.headers)
             for record in self.sink.log(self.spec.topic, partition)
         ]
 
     def all_records(self) -> list[Decoded]:
-        """What stands in all, partition by partition."""
+        """The records of all, partition by partition."""
         return [
             record
             for partition in range(self.spec.partitions)
@@ -238,7 +237,7 @@ class Rig:
         }
 
     def assert_hashes(self) -> None:
-        """Each object's record says the hash of the value that stands beside it."""
+        """Each object's record has the hash of its own value."""
         for record in self.objects():
             if record.value is not None:
                 assert record.value_hash == content_hash(record.key, record.value), record

@@ -92,7 +92,7 @@ class Replicas:
 
         wait_until("each stream has a warm standby", warm, deadline_s=deadline_s)
 
-    def await_said(self, name: str, message: str, number: int = 1, *, since: int = 0) -> None:
+    def await_logged(self, name: str, message: str, number: int = 1, *, since: int = 0) -> None:
         """Return once the replica has logged the message so often behind its first `since` bytes."""
         self.running[name].wait(
             f"{name} logs {message!r}",
@@ -110,9 +110,9 @@ class Replicas:
             if row["complete"]
         }
 
-    def said(self, message: str) -> list[dict[str, Any]]:
+    def logged(self, message: str) -> list[dict[str, Any]]:
         """The log lines of all that hold this text."""
-        return [line for relay in self.all for line in relay.said(message)]
+        return [line for relay in self.all for line in relay.logged(message)]
 
     def mark(self) -> Callable[[], list[dict[str, Any]]]:
         """A function that gives the log lines of all since this call."""

@@ -1,6 +1,6 @@
 """A handler that decides each answer: a raw HTTP/1.1 server on 127.0.0.1 that can also misbehave.
 
-Nothing here is clever about HTTP on purpose: what a handler says is what stands on the wire, byte
+Nothing here is clever about HTTP on purpose: what a handler writes is what is on the wire, byte
 by byte, so that a test can cut a stream anywhere, leave out the terminal chunk, reset the
 connection or fall silent with the socket open.
 """

@@ -56,10 +56,10 @@ def complaints(line: str) -> Iterator[str]:
 
 
 def _arguments(arguments: list[str]) -> Iterator[str]:
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()):
         try:
             build_parser().parse_args(arguments)
         except SystemExit as done:
             if done.code:
-                yield said.getvalue().strip()
+                yield stderr.getvalue().strip()

@@ -1,4 +1,4 @@
-"""A broker's address: a running sink, batches to deliver, and what stands on a topic."""
+"""For tests of the sink: a running sink, batches to deliver, and the records of a topic."""
 
 import asyncio
 import uuid

@@ -53,7 +53,7 @@ class Log:
     start: int = 0
 
     def append(self, record: WireRecord) -> int:
-        """The offset at which it stands."""
+        """Its offset."""
         self.records[self.end] = record
         self.end += 1
         return self.end - 1
@@ -66,14 +66,14 @@ class Log:
         }
 
     def truncate(self, start: int) -> None:
-        """Let go what stands before `start`, as retention does."""
+        """Delete what is before `start`, as retention does."""
         self.start = start
         self.records = {at: each for at, each in self.records.items() if at >= start}
 
 
 @dataclass(slots=True)
-class Said:
-    """One object as a writer believes that the log has it."""
+class PublishedObject:
+    """One object as a writer assumes it to be on the log."""
 
     value: bytes
     hash: int
@@ -101,7 +101,7 @@ class Writer:
         self.spec, self.logs, self.epoch = spec, logs, epoch
         self.own = range(len(logs)) if own is None else own
         self._render = encoder_for(spec, epoch)
-        self.held: list[dict[bytes, Said]] = (
+        self.held: list[dict[bytes, PublishedObject]] = (
             copy.deepcopy(before.held) if before else [{} for _ in logs]
         )
         self.last_snapshot: list[tuple[str, int] | None] = (
@@ -147,7 +147,9 @@ class Writer:
         self.version += 1
         uid = uid or (held.uid if held else f"u-{name.rpartition('/')[2]}")
         value = self._object(name, number, uid)
-        self.held[partition][key] = Said(value, content_hash(key, value), uid, str(self.version))
+        self.held[partition][key] = PublishedObject(
+            value, content_hash(key, value), uid, str(self.version)
+        )
         return self._say(
             partition,
             key,
@@ -174,16 +176,16 @@ class Writer:
         trimmed: Trimmed = "",
         lose: bool = False,
     ) -> WireRecord:
-        said = self.held[partition][key]
+        held = self.held[partition][key]
         place = (partition, self._next(partition), key)
         record = self._render.object(
             *place,
-            said.value,
+            held.value,
             verb,
             reason,
-            said.uid,
-            said.version,
-            said.hash,
+            held.uid,
+            held.version,
+            held.hash,
             self._at_ms,
             trimmed,
         )
@@ -221,26 +223,26 @@ class Writer:
         records = []
         for partition in self.own if partitions is None else partitions:
             held = self.held[partition].values()
-            said = Marker(kind)
+            marker = Marker(kind)
             if kind != "claim":
                 digest = sum(each.hash for each in held) & DIGEST_MASK
-                said = Marker(kind, str(self.version), len(held), digest, self._at_ms)
+                marker = Marker(kind, str(self.version), len(held), digest, self._at_ms)
             if kind == "begin":
-                said = replace_marker(said, snapshot=f"{self.epoch}-{self._snapshots}")
+                marker = replace_marker(marker, snapshot=f"{self.epoch}-{self._snapshots}")
             elif kind == "end":
                 snapshot, sequence, offset = self._begun[partition]
-                said = replace_marker(
-                    said, snapshot=snapshot, begin_sequence=sequence, begin_offset=offset
+                marker = replace_marker(
+                    marker, snapshot=snapshot, begin_sequence=sequence, begin_offset=offset
                 )
             elif kind == "heartbeat" and (last := self.last_snapshot[partition]) is not None:
-                said = replace_marker(said, last_snapshot=last[0], last_snapshot_offset=last[1])
+                marker = replace_marker(marker, last_snapshot=last[0], last_snapshot_offset=last[1])
             sequence = self._next(partition)
-            record = self._render.marker(partition, sequence, self._at_ms, said)
+            record = self._render.marker(partition, sequence, self._at_ms, marker)
             offset = self.logs[partition].end if lose else self.logs[partition].append(record)
             if kind == "begin":
-                self._begun[partition] = (said.snapshot, sequence, offset)
+                self._begun[partition] = (marker.snapshot, sequence, offset)
             elif kind == "end":
-                self.last_snapshot[partition] = (said.snapshot, said.begin_offset)
+                self.last_snapshot[partition] = (marker.snapshot, marker.begin_offset)
             records.append(record)
         return records
 
@@ -317,9 +319,9 @@ class Writer:
         }
 
 
-def replace_marker(said: Marker, **more: object) -> Marker:
-    """`said` with more."""
-    fields = {name: getattr(said, name) for name in said.__struct_fields__}
+def replace_marker(marker: Marker, **more: object) -> Marker:
+    """A copy of `marker` with these fields."""
+    fields = {name: getattr(marker, name) for name in marker.__struct_fields__}
     return Marker(**(fields | more))
 
 

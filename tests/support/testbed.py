@@ -152,7 +152,7 @@ class Testbed:
         per_s: int = 0,
     ) -> Iterator[tuple[Churn, TopicReader]]:
         """`relay` runs and is ready; objects in namespaces of their own change all the while, and a
-        reader stands at the topics."""
+        reader reads the topics."""
         with (
             Churn(
                 self.cluster,

@@ -76,12 +76,12 @@ def assert_retired(testbed: Testbed, keys: list[str], *, format_: str = "cloudev
         if format_ == "cloudevents":
             assert reader.table("configmaps") == {}
             assert reader.proven("configmaps")
-            assert {str(said.key.decode()) for said in reader.of("configmaps", "deleted")} >= set(
-                keys
-            )
-            newest = {said.raw.partition: said for said in reader.of("configmaps")}
-            assert {said.type for said in newest.values()} == {"end"}
-            assert {said.headers["ce_wrcount"] for said in newest.values()} == {"0"}
-            assert {said.headers["ce_wrrv"] for said in newest.values()} == {"0"}, (
+            assert {
+                str(record.key.decode()) for record in reader.of("configmaps", "deleted")
+            } >= set(keys)
+            newest = {record.raw.partition: record for record in reader.of("configmaps")}
+            assert {record.type for record in newest.values()} == {"end"}
+            assert {record.headers["ce_wrcount"] for record in newest.values()} == {"0"}
+            assert {record.headers["ce_wrrv"] for record in newest.values()} == {"0"}, (
                 "a stream that comes back would not list"
             )

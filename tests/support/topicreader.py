@@ -22,7 +22,7 @@ from confluent_kafka import (
 )
 
 from tests.support.process import wait_until
-from tests.support.wirerules import Raw, Said, partition_of, understand
+from tests.support.wirerules import ParsedRecord, Raw, partition_of, understand
 
 _REQUEST_TIMEOUT_S = 10.0
 _BATCH = 500
@@ -31,18 +31,18 @@ _OF_A_CHANGE = frozenset({"watch", "relist"})
 
 
 class Writer(Protocol):
-    """A relay that can tell why it said something twice."""
+    """A relay that can report why it published something twice."""
 
     def rebuilds(self) -> Mapping[str, float]:
-        """How often it resent what was on the way, by reason."""
+        """How often it resent batches in flight, by reason."""
 
-    def story(self) -> str:
-        """The same with its last warnings, for people."""
+    def explained(self) -> str:
+        """The same with its last warnings, as text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What the reader holds of one object."""
+class KnownObject:
+    """The state of one object, as the reader knows it."""
 
     value: bytes
     hash: int
@@ -60,12 +60,12 @@ class PartitionState:
     proven: bool = False
     inherited: bool = False
     frontier: int = 0
-    held: dict[bytes, Held] = field(default_factory=dict)
+    held: dict[bytes, KnownObject] = field(default_factory=dict)
     newest: dict[bytes, int] = field(default_factory=dict)
-    """The highest resourceVersion said of a key, deletes included."""
+    """The highest resourceVersion published of a key, deletes included."""
     placed: set[bytes] = field(default_factory=set)
     """Keys whose partition was checked."""
-    begin: Said | None = None
+    begin: ParsedRecord | None = None
     snapshot: tuple[str, int] | None = None
     """The last one that ended here, and the epoch in which it did."""
     snapshot_in: int = 0
@@ -76,14 +76,14 @@ class PartitionState:
     proofs: int = 0
     ids: dict[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
 
-    def agrees(self, said: Said, since: tuple[int, int] | None = None) -> bool:
+    def agrees(self, record: ParsedRecord, since: tuple[int, int] | None = None) -> bool:
         """Whether count and digest of what is held (not older than `since`) are those that the
         marker says."""
         held = [one for one in self.held.values() if since is None or one.position >= since]
         digest = sum(one.hash for one in held) & _MASK
         return (len(held), digest) == (
-            int(said.headers["ce_wrcount"]),
-            int(said.headers["ce_wrdigest"], 16),
+            int(record.headers["ce_wrcount"]),
+            int(record.headers["ce_wrdigest"], 16),
         )
 
 
@@ -106,7 +106,7 @@ class TopicReader:
         """`writers` are those who write the topics; it may grow."""
         self.topics = topics
         self._writers = writers
-        self.records: list[Said] = []
+        self.records: list[ParsedRecord] = []
         self.problems: list[str] = []
         self.partitions: dict[tuple[str, int], PartitionState] = {}
         self.plain: dict[str, dict[bytes, bytes]] = {topic: {} for topic in topics}
@@ -164,7 +164,7 @@ class TopicReader:
         return not missing
 
     def read(self) -> int:
-        """Takes in what stands on the topics now, up to their ends as asked for at the call; the
+        """Reads what is on the topics now, up to their ends at the call; the
         number of records read.
 
         0 too when the brokers cannot say where the ends are.
@@ -176,7 +176,7 @@ class TopicReader:
         except KafkaException as away:
             # a broker is away, or has just come back and leads nothing yet
             self._unread = str(away)
-            self._begin_anew()
+            self._begin_again()
             return 0
         self._unread = ""
         before = len(self.records)
@@ -200,10 +200,10 @@ class TopicReader:
             wait_until(f"{self.topics} are read to their ends", came)
         return len(self.records) - before
 
-    def _begin_anew(self) -> None:
-        """Reads on with a new consumer: librdkafka keeps what a broker said that had not loaded its
-        topics yet, "unknown partition", for as long as records come, and asking it about the topics
-        does not change its mind.
+    def _begin_again(self) -> None:
+        """Reads on with a new consumer: librdkafka keeps the answer of a broker that had not loaded
+        its topics yet, "unknown partition", for as long as records come, and a metadata request for
+        the topics does not change that.
         """
         self._consumer.close()
         self._consumer = self._connect()
@@ -253,126 +253,128 @@ class TopicReader:
             else:
                 self.plain[topic][raw.key] = raw.value
         try:
-            said = understand(raw)
+            record = understand(raw)
         except ValueError as error:
             self.problems.append(str(error))
             return
-        self.records.append(said)
-        self.problems.extend(f"{said}: {problem}" for problem in said.problems)
-        if not said.problems:
-            self._apply(said)
+        self.records.append(record)
+        self.problems.extend(f"{record}: {problem}" for problem in record.problems)
+        if not record.problems:
+            self._apply(record)
 
     # Section 5.
 
-    def _apply(self, said: Said) -> None:
-        partition = self.partitions.setdefault((said.stream, said.raw.partition), PartitionState())
-        identity = said.headers["ce_id"]
-        content = (said.raw.key, said.raw.value)
+    def _apply(self, record: ParsedRecord) -> None:
+        partition = self.partitions.setdefault(
+            (record.stream, record.raw.partition), PartitionState()
+        )
+        identity = record.headers["ce_id"]
+        content = (record.raw.key, record.raw.value)
         if partition.ids.setdefault(identity, content) != content:
-            self.problems.append(f"{said}: {identity} said something else before")
-        if said.epoch < partition.epoch:
+            self.problems.append(f"{record}: {identity} had other content before")
+        if record.epoch < partition.epoch:
             self.stale += 1
-            self.ignored.add(said.place)
+            self.ignored.add(record.place)
             return
-        if said.epoch > partition.epoch:
-            if said.type != "claim" or said.sequence != 1:
-                self.problems.append(f"{said}: epoch {said.epoch} does not start with a claim")
+        if record.epoch > partition.epoch:
+            if record.type != "claim" or record.sequence != 1:
+                self.problems.append(f"{record}: epoch {record.epoch} does not start with a claim")
             partition.epoch, partition.last, partition.begin, partition.frontier = (
-                said.epoch,
+                record.epoch,
                 0,
                 None,
                 0,
             )
             partition.inherited = bool(partition.held)
             partition.before = {partition.snapshot, None}
-        if said.sequence <= partition.last:
+        if record.sequence <= partition.last:
             self.duplicates += 1
-            self.ignored.add(said.place)
+            self.ignored.add(record.place)
             return
-        if said.sequence != partition.last + 1:
-            self.problems.append(f"{said}: sequence {said.sequence} follows {partition.last}")
-        partition.last = said.sequence
-        if said.is_object:
-            self._object(partition, said)
+        if record.sequence != partition.last + 1:
+            self.problems.append(f"{record}: sequence {record.sequence} follows {partition.last}")
+        partition.last = record.sequence
+        if record.is_object:
+            self._object(partition, record)
         else:
-            self._marker(partition, said)
+            self._marker(partition, record)
 
-    def _object(self, partition: PartitionState, said: Said) -> None:
-        known = partition.held.get(said.key)
-        newest = partition.newest.get(said.key, 0)
-        if known is None and said.type == "added" and said.headers["ce_wrreason"] == "resume":
+    def _object(self, partition: PartitionState, record: ParsedRecord) -> None:
+        known = partition.held.get(record.key)
+        newest = partition.newest.get(record.key, 0)
+        if known is None and record.type == "added" and record.headers["ce_wrreason"] == "resume":
             # a wider selection brings back what a list, and its version, had deleted: the object
             # may be older than that
             newest = 0
-        healed_null = said.type == "deleted" and said.headers["ce_wrreason"] == "healed"
+        healed_null = record.type == "deleted" and record.headers["ce_wrreason"] == "healed"
         if not healed_null:  # that has the frontier, which may be older than the delete
-            if said.version < newest:
-                self.problems.append(f"{said}: resourceVersion {said.version} after {newest}")
-            partition.newest[said.key] = max(newest, said.version)
-        if said.headers["ce_wrreason"] in _OF_A_CHANGE and said.version <= partition.frontier:
+            if record.version < newest:
+                self.problems.append(f"{record}: resourceVersion {record.version} after {newest}")
+            partition.newest[record.key] = max(newest, record.version)
+        if record.headers["ce_wrreason"] in _OF_A_CHANGE and record.version <= partition.frontier:
             self.problems.append(
-                f"{said}: a change at {said.version} behind a frontier of {partition.frontier}"
+                f"{record}: a change at {record.version} behind a frontier of {partition.frontier}"
             )
         if not partition.inherited and partition.ends:
-            self._type_fits(said, known)
-        if said.type == "deleted":
-            partition.held.pop(said.key, None)
+            self._type_fits(record, known)
+        if record.type == "deleted":
+            partition.held.pop(record.key, None)
             return
-        assert said.raw.value is not None
-        partition.held[said.key] = Held(
-            said.raw.value,
-            int(said.headers["ce_wrhash"], 16),
-            (said.epoch, said.sequence),
-            said.headers,
+        assert record.raw.value is not None
+        partition.held[record.key] = KnownObject(
+            record.raw.value,
+            int(record.headers["ce_wrhash"], 16),
+            (record.epoch, record.sequence),
+            record.headers,
         )
 
-    def _type_fits(self, said: Said, known: Held | None) -> None:
-        if (known is None) != (said.type == "added") and not (
-            known is None and said.headers["ce_wrreason"] == "healed"
+    def _type_fits(self, record: ParsedRecord, known: KnownObject | None) -> None:
+        if (known is None) != (record.type == "added") and not (
+            known is None and record.headers["ce_wrreason"] == "healed"
         ):
             self.problems.append(
-                f"{said}: {said.type} of an object that the topic "
+                f"{record}: {record.type} of an object that the topic "
                 f"{'did not hold' if known is None else 'held'}"
             )
         if (
-            said.type == "modified"
+            record.type == "modified"
             and known is not None
-            and known.headers["ce_wruid"] != said.headers["ce_wruid"]
+            and known.headers["ce_wruid"] != record.headers["ce_wruid"]
         ):
-            self.problems.append(f"{said}: another uid without a delete before it")
-        if said.type == "read" and known is not None and known.value != said.raw.value:
-            self.problems.append(f"{said}: read of another value than stood here")
+            self.problems.append(f"{record}: another uid without a delete before it")
+        if record.type == "read" and known is not None and known.value != record.raw.value:
+            self.problems.append(f"{record}: read of another value than was here")
 
-    def _marker(self, partition: PartitionState, said: Said) -> None:
-        count = int(said.headers["ce_wrpartitions"])
+    def _marker(self, partition: PartitionState, record: ParsedRecord) -> None:
+        count = int(record.headers["ce_wrpartitions"])
         wrong = [
             key
             for key in partition.held.keys() - partition.placed
-            if partition_of(key, count) != said.raw.partition
+            if partition_of(key, count) != record.raw.partition
         ]
         partition.placed.update(partition.held)
         if wrong:
-            self.problems.append(f"{said}: keys in the wrong partition of {count}: {wrong[:3]}")
-        if said.type == "claim":
+            self.problems.append(f"{record}: keys in the wrong partition of {count}: {wrong[:3]}")
+        if record.type == "claim":
             return
-        if said.version and said.version < partition.frontier:
+        if record.version and record.version < partition.frontier:
             self.problems.append(
-                f"{said}: the frontier goes back from {partition.frontier} to {said.version}"
+                f"{record}: the frontier goes back from {partition.frontier} to {record.version}"
             )
-        partition.frontier = max(partition.frontier, said.version)
-        if said.type == "begin":
-            partition.begin = said
-        if said.type == "end":
-            self._window(partition, said)
-        if said.type == "heartbeat" and _named(said) not in (
+        partition.frontier = max(partition.frontier, record.version)
+        if record.type == "begin":
+            partition.begin = record
+        if record.type == "end":
+            self._window(partition, record)
+        if record.type == "heartbeat" and _named(record) not in (
             known := {partition.snapshot, *partition.before}
         ):
             self.problems.append(
-                f"{said}: the last snapshot is said to be {_named(said)}, not one of {known}"
+                f"{record}: the last snapshot is named {_named(record)}, not one of {known}"
             )
-        partition.proven = partition.agrees(said)
-        since = (said.epoch, int(said.headers.get("ce_wrbegin", "0")))
-        if said.type == "end" and not partition.proven and partition.agrees(said, since):
+        partition.proven = partition.agrees(record)
+        since = (record.epoch, int(record.headers.get("ce_wrbegin", "0")))
+        if record.type == "end" and not partition.proven and partition.agrees(record, since):
             partition.held = {
                 key: one for key, one in partition.held.items() if one.position >= since
             }
@@ -381,40 +383,41 @@ class TopicReader:
             partition.inherited = False
             partition.proofs += 1
         elif not partition.inherited:
-            stated = (said.headers["ce_wrcount"], said.headers["ce_wrdigest"])
+            stated = (record.headers["ce_wrcount"], record.headers["ce_wrdigest"])
             self.problems.append(
-                f"{said}: says count and digest {stated}, but {len(partition.held)} objects are here"
+                f"{record}: has count and digest {stated}, but {len(partition.held)} objects "
+                "are here"
             )
 
-    def _window(self, partition: PartitionState, said: Said) -> None:
+    def _window(self, partition: PartitionState, record: ParsedRecord) -> None:
         begin = partition.begin
-        if begin is None or begin.headers["ce_wrsnap"] != said.headers["ce_wrsnap"]:
-            self.problems.append(f"{said}: an end without its begin")
+        if begin is None or begin.headers["ce_wrsnap"] != record.headers["ce_wrsnap"]:
+            self.problems.append(f"{record}: an end without its begin")
             return
-        if (int(said.headers["ce_wrbegin"]), int(said.headers["ce_wrbeginoff"])) != (
+        if (int(record.headers["ce_wrbegin"]), int(record.headers["ce_wrbeginoff"])) != (
             begin.sequence,
             begin.raw.offset,
         ):
             self.problems.append(
-                f"{said}: names another begin than that at sequence {begin.sequence}, offset "
+                f"{record}: names another begin than that at sequence {begin.sequence}, offset "
                 f"{begin.raw.offset}"
             )
         partition.before = (
             {partition.snapshot, None}
-            if partition.snapshot_in != said.epoch
+            if partition.snapshot_in != record.epoch
             else {partition.snapshot}
         )
         partition.snapshot, partition.snapshot_in = (
-            (said.headers["ce_wrsnap"], begin.raw.offset),
-            said.epoch,
+            (record.headers["ce_wrsnap"], begin.raw.offset),
+            record.epoch,
         )
         partition.ends += 1
         since = begin.sequence
-        window = [one for one in partition.held.values() if one.position >= (said.epoch, since)]
-        if len(window) != int(said.headers["ce_wrcount"]):
+        window = [one for one in partition.held.values() if one.position >= (record.epoch, since)]
+        if len(window) != int(record.headers["ce_wrcount"]):
             self.problems.append(
-                f"{said}: {len(window)} objects were said since the begin, "
-                f"{said.headers['ce_wrcount']} are alive"
+                f"{record}: {len(window)} objects were published since the begin, "
+                f"{record.headers['ce_wrcount']} are alive"
             )
 
     # Answers.
@@ -425,7 +428,7 @@ class TopicReader:
             partition for (name, _), partition in sorted(self.partitions.items()) if name == stream
         ]
 
-    def held(self, stream: str) -> dict[bytes, Held]:
+    def held(self, stream: str) -> dict[bytes, KnownObject]:
         """All objects of the stream, with what stood on their records."""
         return {
             key: one
@@ -446,36 +449,36 @@ class TopicReader:
         partitions = self.partitions_of(stream)
         return bool(partitions) and all(partition.proven for partition in partitions)
 
-    def of(self, stream: str, *types: str) -> list[Said]:
+    def of(self, stream: str, *types: str) -> list[ParsedRecord]:
         """The stream's records of these types (all if none are named), in the order read."""
         return [
-            said
-            for said in self.records
-            if said.stream == stream and (not types or said.type in types)
+            record
+            for record in self.records
+            if record.stream == stream and (not types or record.type in types)
         ]
 
-    def about(self, stream: str, key: str) -> list[Said]:
+    def about(self, stream: str, key: str) -> list[ParsedRecord]:
         """The records of one object, oldest first."""
-        return [said for said in self.of(stream) if said.key == key.encode()]
+        return [record for record in self.of(stream) if record.key == key.encode()]
 
     def sources(self, stream: str) -> set[str]:
         """Every ce_source that the stream's records name."""
-        return {said.headers["ce_source"] for said in self.of(stream)}
+        return {record.headers["ce_source"] for record in self.of(stream)}
 
     def accounts(self) -> Counter[str]:
-        """Every object record on the topics, by why it stands there.
+        """Every object record on the topics, by reason.
 
-        `changes`: said in the watch, or found by a list. `snapshot`: members of snapshots, those
-        cut short among them. `ignored`: landed late, or twice, around a kill; readers pass over
-        them. `healed`: said again because one of those stood there.
+        `changes`: sent by the watch, or found by a list. `snapshot`: members of snapshots, those
+        cut short among them. `ignored`: appended late, or twice, around a kill; readers skip
+        them. `healed`: published again because of one of those.
         """
         kinds: Counter[str] = Counter()
-        for said in self.records:
-            if said.is_object:
-                reason = said.headers["ce_wrreason"]
+        for record in self.records:
+            if record.is_object:
+                reason = record.headers["ce_wrreason"]
                 kinds[
                     "ignored"
-                    if said.place in self.ignored
+                    if record.place in self.ignored
                     else reason
                     if reason in {"snapshot", "healed"}
                     else "changes"
@@ -483,7 +486,7 @@ class TopicReader:
         return kinds
 
     def describe(self) -> str:
-        """Where everything stands, in one line, for failures."""
+        """The state of everything, in one line, for failures."""
         partitions = {
             f"{stream}/{at}": (
                 partition.epoch,
@@ -500,10 +503,10 @@ class TopicReader:
         )
 
     def assert_right(self, *streams: str, duplicates: bool = False) -> None:
-        """No broken rule, every partition of these streams proven, and nothing said twice unless
-        `duplicates`.
+        """No broken rule, every partition of these streams proven, and nothing published twice
+        unless `duplicates`.
 
-        What a writer resent, as it counts itself, may stand twice, and is shown; without a
+        What a writer resent, by its own count, may be on the log twice, and is printed; without a
         rebuild of its producer nothing may.
         """
         assert self.problems == [], "\n".join(self.problems[:20])
@@ -513,12 +516,12 @@ class TopicReader:
         if duplicates or (self.duplicates, self.stale) == (0, 0):
             return
         twice = f"duplicates {self.duplicates}, stale {self.stale}"
-        stories = "\n".join([writer.story() for writer in self._writers])
-        assert self.stale == 0, f"{twice}\n{stories}"
+        reasons = "\n".join([writer.explained() for writer in self._writers])
+        assert self.stale == 0, f"{twice}\n{reasons}"
         assert any(writer.rebuilds() for writer in self._writers), (
-            f"{twice}, and no writer resent anything\n{stories}"
+            f"{twice}, and no writer resent anything\n{reasons}"
         )
-        print(f"{twice}: resent after a rebuild of the producer\n{stories}")
+        print(f"{twice}: resent after a rebuild of the producer\n{reasons}")
 
     def assert_one_owner_at_a_time(self, topic: str) -> None:
         """Read to the end what was written within transactions. A table that ignores headers is
@@ -575,7 +578,7 @@ def _bytes(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
 
 
-def _named(said: Said) -> tuple[str, int] | None:
-    if "ce_wrlastsnap" not in said.headers:
+def _named(record: ParsedRecord) -> tuple[str, int] | None:
+    if "ce_wrlastsnap" not in record.headers:
         return None
-    return said.headers["ce_wrlastsnap"], int(said.headers["ce_wrlastsnapoff"])
+    return record.headers["ce_wrlastsnap"], int(record.headers["ce_wrlastsnapoff"])

@@ -1,7 +1,7 @@
 """Test vectors of the record contract: what they look like, and the Python reader put to them.
 
-Room: test support.  In: a vector as in tests/vectors/*.json.  Out: what a reader says of it, to be
-compared with `expect`.
+Input: a vector as in tests/vectors/*.json. Output: what a reader says of it, to be compared with
+`expect`.
 """
 
 from __future__ import annotations
@@ -81,16 +81,18 @@ class Reading:
 
     def _one(self, at: int, record: dict[str, Any]) -> ReadAgain | None:
         try:
-            said = decoded(record)
+            decoded_record = decoded(record)
         except RecordRefused:
             self.verdicts.append([at, "", "refused", False])
             return None
-        applied = self.replicas.apply(at, said)
+        applied = self.replicas.apply(at, decoded_record)
         if applied is None:
-            self.verdicts.append([at, said.stream, "passed", False])
+            self.verdicts.append([at, decoded_record.stream, "passed", False])
             return None
         partition_replica, outcome = applied
-        self.verdicts.append([at, said.stream, verdict(outcome), partition_replica.replica.proven])
+        self.verdicts.append(
+            [at, decoded_record.stream, verdict(outcome), partition_replica.replica.proven]
+        )
         return outcome if isinstance(outcome, ReadAgain) else None
 
 
@@ -141,13 +143,13 @@ def origins_of(vector: dict[str, Any]) -> list[dict[str, Origin]]:
 
 
 def _readable(records: list[dict[str, Any]]) -> list[Decoded]:
-    said = []
+    readable = []
     for record in records:
         try:
-            said.append(decoded(record))
+            readable.append(decoded(record))
         except RecordRefused:
             continue
-    return said
+    return readable
 
 
 def judge(vector: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from tests.support.churn import LAST_APPLIED, Target
 from tests.support.process import wait_until
-from tests.support.wirerules import Said
+from tests.support.wirerules import ParsedRecord
 
 Moment = tuple[bytes, int, bool]
 """Key, resourceVersion, whether it is a delete."""
@@ -25,8 +25,8 @@ Moment = tuple[bytes, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`invented` was said and never happened; `missing` changed what is published and was not
-    said; `same` changed nothing of it."""
+    """`invented` was published and never happened; `missing` changed the published state and was
+    not published; `same` did not change it."""
 
     changes: int
     invented: list[Moment]
@@ -124,9 +124,9 @@ class WatchRecorder:
             if not self._over:
                 self.failures.append(f"{stream}: {error}")
 
-    def compare(self, stream: str, said: Iterable[Said], *, upto: int) -> Compared:
+    def compare(self, stream: str, records: Iterable[ParsedRecord], *, upto: int) -> Compared:
         """Hold records of changes against what was seen. Units: `upto` is a resourceVersion up to
-        which everything has been said."""
+        which everything has been published."""
         seen = self._seen[stream]
         assert self.failures == [], self.failures
         wait_until(
@@ -134,15 +134,18 @@ class WatchRecorder:
             lambda: seen.newest >= upto or self.failures,
             deadline_s=75.0,
         )
-        told = {
+        recorded = {
             (one.key, one.version, one.type == "deleted")
-            for one in said
+            for one in records
             if seen.since < one.version <= upto
         }
         changes = {moment for moment in seen.changes if moment[1] <= upto}
         same = {moment for moment in seen.same if moment[1] <= upto}
         return Compared(
-            len(told), sorted(told - changes - same), sorted(changes - told), len(same - told)
+            len(recorded),
+            sorted(recorded - changes - same),
+            sorted(changes - recorded),
+            len(same - recorded),
         )
 
 

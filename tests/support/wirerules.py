@@ -1,4 +1,4 @@
-"""One Kafka record as it stands on a state topic: what it says, and each rule of the contract it
+"""One Kafka record as it is on a state topic: what it contains, and each rule of the contract it
 breaks.
 
 Written from docs/record-contract.md (sections 3 and 5) alone: nothing of the product is imported,
@@ -123,8 +123,8 @@ class Raw:
 
 
 @dataclass(slots=True)
-class Said:
-    """A record understood. `type` is the short one (added, ..., claim, begin, end,
+class ParsedRecord:
+    """A parsed record. `type` is the short one (added, ..., claim, begin, end,
     heartbeat); `problems` one line each."""
 
     raw: Raw
@@ -174,7 +174,7 @@ class Said:
         )
 
 
-def understand(raw: Raw) -> Said:
+def understand(raw: Raw) -> ParsedRecord:
     """The record with every broken rule that shows without looking at other records.
 
     Raises: ValueError when it cannot be attributed to a stream, epoch and sequence at all.
@@ -188,29 +188,29 @@ def understand(raw: Raw) -> Said:
             f"{raw.topic}/{raw.partition}@{raw.offset}: neither an object nor a marker: key "
             f"{raw.key!r}, headers {headers}"
         )
-    said = Said(raw, found[1].removeprefix("snapshot."), headers)
-    said.problems.extend(_names_and_forms(said))
-    if missing := _REQUIRED[said.type] - set(headers):
+    record = ParsedRecord(raw, found[1].removeprefix("snapshot."), headers)
+    record.problems.extend(_names_and_forms(record))
+    if missing := _REQUIRED[record.type] - set(headers):
         if missing & {"ce_wrstream", "ce_wrepoch", "ce_sequence"}:
-            raise ValueError(f"{said}: without {sorted(missing)}")
-        return said  # said.problems names them; what follows would trip over them
-    said.problems.extend(_object_rules(said) if said.is_object else _marker_rules(said))
-    return said
+            raise ValueError(f"{record}: without {sorted(missing)}")
+        return record  # its problems name them; what follows would fail on them
+    record.problems.extend(_object_rules(record) if record.is_object else _marker_rules(record))
+    return record
 
 
-def _names_and_forms(said: Said) -> Iterator[str]:
-    names = [name for name, _ in said.raw.headers]
-    required, optional = _REQUIRED[said.type], _OPTIONAL[said.type]
+def _names_and_forms(record: ParsedRecord) -> Iterator[str]:
+    names = [name for name, _ in record.raw.headers]
+    required, optional = _REQUIRED[record.type], _OPTIONAL[record.type]
     for name in sorted(required - set(names)):
         yield f"header {name} is missing"
     for name in sorted(set(names) - required - optional):
-        yield f"header {name} does not belong on {said.type}"
+        yield f"header {name} does not belong on {record.type}"
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"header {name} is there twice"
-    for name, value in said.raw.headers:
+    for name, value in record.raw.headers:
         if not value:
             yield f"header {name} is empty: it should be absent"
-    headers = said.headers
+    headers = record.headers
     if headers.get("ce_specversion") != "1.0":
         yield f"ce_specversion is {headers.get('ce_specversion')!r}"
     for name, form in _FORMS.items():
@@ -219,7 +219,7 @@ def _names_and_forms(said: Said) -> Iterator[str]:
     place = [
         headers.get("ce_wrstream"),
         headers.get("ce_wrepoch"),
-        str(said.raw.partition),
+        str(record.raw.partition),
         headers.get("ce_sequence", "").lstrip("0"),
     ]
     if headers.get("ce_id") != ".".join(str(part) for part in place):
@@ -231,11 +231,11 @@ def _source(api_version: str) -> re.Pattern[str]:
     return re.compile(rf"/clusters/[A-Za-z0-9._-]+/{re.escape(path)}/[a-z0-9-]+\Z")
 
 
-def _object_rules(said: Said) -> Iterator[str]:
-    headers, raw = said.headers, said.raw
+def _object_rules(record: ParsedRecord) -> Iterator[str]:
+    headers, raw = record.headers, record.raw
     name, namespace = headers["ce_name"], headers.get("ce_namespace")
     plain = f"{namespace or ''}/{name}".encode()
-    if said.key != plain and not said.key.endswith(b"/" + plain):
+    if record.key != plain and not record.key.endswith(b"/" + plain):
         yield f"the key is not made of namespace and name ({namespace!r}, {name!r})"
     if headers["ce_subject"] != (f"{namespace}/{name}" if namespace else name):
         yield f"ce_subject is {headers['ce_subject']!r}"
@@ -245,18 +245,18 @@ def _object_rules(said: Said) -> Iterator[str]:
         yield f"ce_wrreason is {headers['ce_wrreason']!r}"
     if headers.get("ce_wrtrimmed", "stub") not in {"fields", "stub"}:
         yield f"ce_wrtrimmed is {headers['ce_wrtrimmed']!r}"
-    if said.type == "deleted":
+    if record.type == "deleted":
         if raw.value is not None:
             yield "a delete has a value"
         if ("ce_wruid" in headers) == (headers["ce_wrreason"] == "healed"):
             yield "ce_wruid belongs on each delete but a healed null"
         return
     if raw.value is None:
-        yield f"{said.type} has no value"
+        yield f"{record.type} has no value"
         return
     if headers["content-type"] != "application/json":
         yield f"content-type is {headers['content-type']!r}"
-    if int(headers["ce_wrhash"], 16) != value_hash(said.key, raw.value):
+    if int(headers["ce_wrhash"], 16) != value_hash(record.key, raw.value):
         yield "ce_wrhash is not the hash of key and value"
     yield from _value_rules(headers, json.loads(raw.value))
 
@@ -271,17 +271,17 @@ def _value_rules(headers: Headers, value: dict[str, Any]) -> Iterator[str]:
         ("ce_wruid", metadata.get("uid")),
         ("ce_wrrv", metadata.get("resourceVersion")),
     )
-    for header, stands in pairs:
-        if headers.get(header) != stands:
-            yield f"{header} says {headers.get(header)!r}, the value {stands!r}"
+    for header, expected in pairs:
+        if headers.get(header) != expected:
+            yield f"{header} says {headers.get(header)!r}, the value {expected!r}"
 
 
-def _marker_rules(said: Said) -> Iterator[str]:
-    headers = said.headers
-    expected = f"%wr/{said.type}/{said.stream}/{said.raw.partition}".encode()
-    if said.key != expected:
+def _marker_rules(record: ParsedRecord) -> Iterator[str]:
+    headers = record.headers
+    expected = f"%wr/{record.type}/{record.stream}/{record.raw.partition}".encode()
+    if record.key != expected:
         yield f"the marker's key is not {expected!r}"
-    if said.raw.value is not None:
+    if record.raw.value is not None:
         yield "a marker has a value"
     if not re.match(r"/clusters/[^/]+/(api/v\w+|apis/[^/]+/v\w+)/[^/]+\Z", headers["ce_source"]):
         yield f"ce_source is {headers['ce_source']!r}"

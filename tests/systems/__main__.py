@@ -2,8 +2,8 @@
 wrote, set up as docs/systems.md says; and the reader in Java, by the Maven command of
 examples/README.md.
 
-Room: tests. In: a real broker, Maven. Out: what each system holds is what a plain table holds; exit
-code 0 only then (`make systems`).
+Input: a real broker, Maven. Output: what each system holds is what a plain table holds; exit code 0
+only then (`make systems`).
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ def _java(jars: Path, source: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def _compared(said: str, rows: Rows) -> str:
+def _compared(printed: str, rows: Rows) -> str:
     """What differs, in words; "" when nothing does."""
-    found: Rows = json.loads(said.splitlines()[-1])
+    found: Rows = json.loads(printed.splitlines()[-1])
     differ = sorted(key for key in found.keys() | rows.keys() if found.get(key) != rows.get(key))
     return (
         (
@@ -164,9 +164,11 @@ def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
         text=True,
         check=False,
     )
-    # Maven's colours stand before it
-    told = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]
-    count = sum(partition["count"] for partition in told)
+    # after Maven's colour codes
+    partitions = [
+        json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line
+    ]
+    count = sum(partition["count"] for partition in partitions)
     return (
         ""
         if (done.returncode, count) == (0, len(rows))

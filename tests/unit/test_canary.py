@@ -1,9 +1,9 @@
-"""The payload of Secrets, and its copy in the last-applied annotation, leave the relay by no way at
-all unless the config names them.
+"""The payload of Secrets, and its copy in the last-applied annotation, do not leave the relay in
+any form unless the config names them.
 
-Secrets full of canaries go every way through the real rooms; and then again with one step of the
-redaction taken out, where the same look finds the canary that the step had stood before: a test
-that could not see it would prove nothing.
+Secrets full of canaries pass through the real code on every path; and then again with one step of
+the redaction removed, where the same check finds the canary that the step removes: a test that
+could not detect it would prove nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 
 import pytest
 
-from tests.support.canary import CANARIES, NAMES, SECRETS, Told, leaked, secret, tell
+from tests.support.canary import CANARIES, NAMES, SECRETS, Outputs, collect, leaked, secret
 from tests.support.pods import frame_of
 from tests.support.relays import run_virtually
 from watchrelay.model.resources import Resource
@@ -28,34 +28,36 @@ ALL = {"errors", "logs", "metrics", "repr", "status", "verify", *WAYS}
 FORMATS: tuple[Format, ...] = ("cloudevents", "structured", "debezium")
 
 
-def told(
+def outputs(
     transform: Transform, *, form: Format = "cloudevents", metadata_only: bool = False
-) -> Told:
-    return run_virtually(tell(transform, form=form, metadata_only=metadata_only))
+) -> Outputs:
+    return run_virtually(collect(transform, form=form, metadata_only=metadata_only))
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("keep_last_applied", [False, True])
 def test_no_canary_leaves_by_any_way_in_any_format(form: Format, keep_last_applied: bool) -> None:
-    all_said = told(Transform.compile(SECRETS, keep_last_applied=keep_last_applied), form=form)
-    assert all_said.leaks() == {}
-    assert set(all_said.by_path) == ALL
-    assert all(all_said.objects[way] >= 3 for way in WAYS[:-1]), (
-        f"a way that says nothing proves nothing: {all_said.objects}"
+    every_output = outputs(
+        Transform.compile(SECRETS, keep_last_applied=keep_last_applied), form=form
     )
-    assert b'"stub"' in all_said.by_path["logs"], "no object was too large"
-    assert b"<redacted>" in all_said.by_path["snapshot"]
+    assert every_output.leaks() == {}
+    assert set(every_output.by_path) == ALL
+    assert all(every_output.objects[way] >= 3 for way in WAYS[:-1]), (
+        f"a path without objects proves nothing: {every_output.objects}"
+    )
+    assert b'"stub"' in every_output.by_path["logs"], "no object was too large"
+    assert b"<redacted>" in every_output.by_path["snapshot"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_canary_leaves_by_every_way_once_the_config_names_it(form: Format) -> None:
-    named = told(
+    named = outputs(
         Transform.compile(SECRETS, include_secret_data=True, keep_last_applied=True), form=form
     )
     assert {
         way for way, found in named.leaks().items() if {"data", "stringData", "applied"} <= found
     } == set(WAYS)
-    payload = told(Transform.compile(SECRETS, include_secret_data=True), form=form)
+    payload = outputs(Transform.compile(SECRETS, include_secret_data=True), form=form)
     assert {
         way for way, found in payload.leaks().items() if {"data", "stringData"} <= found
     } == set(WAYS)
@@ -78,7 +80,7 @@ last-applied stays, and what must get out."""
 def test_without_one_step_the_canary_that_it_guards_leaves_by_every_way(step: str) -> None:
     hidden, keep_last_applied, expected = REMOVED[step]
     whole = {"redaction of data", "redaction of stringData"}
-    leaks = told(
+    leaks = outputs(
         Transform.compile(TWIN, redact=hidden, keep_last_applied=keep_last_applied)
     ).leaks()
     assert {way for way, found in leaks.items() if expected <= found} == set(WAYS)
@@ -93,7 +95,7 @@ def test_of_metadata_only_either_of_its_two_steps_is_enough(asked: bool, trimmed
     """The reader keeps the metadata alone, and so does the transform; even of a server that sends
     whole objects all the same."""
     assert (
-        told(
+        outputs(
             Transform.compile(SECRETS, include_secret_data=True, metadata_only=trimmed),
             metadata_only=asked,
         ).leaks()
@@ -102,7 +104,7 @@ def test_of_metadata_only_either_of_its_two_steps_is_enough(asked: bool, trimmed
 
 
 def test_without_both_steps_of_metadata_only_the_canary_leaves() -> None:
-    assert "data" in told(Transform.compile(SECRETS, include_secret_data=True)).leaks()["list"]
+    assert "data" in outputs(Transform.compile(SECRETS, include_secret_data=True)).leaks()["list"]
 
 
 PATHS = (

@@ -1,4 +1,5 @@
-"""Readers that saw records twice, what their relays tell: what is excused, and what is shown."""
+"""Readers that saw records twice, and what their relays report: what is excused and what is
+shown."""
 
 import pytest
 
@@ -14,7 +15,7 @@ class Writer:
     def rebuilds(self) -> dict[str, int]:
         return self._rebuilds
 
-    def story(self) -> str:
+    def explained(self) -> str:
         return f"rebuilds {self._rebuilds}, last warnings: kafka does not take records"
 
 
@@ -24,7 +25,7 @@ def reader_of(*writers: Writer, duplicates: int = 0, stale: int = 0) -> TopicRea
     return reader
 
 
-def test_what_no_relay_sent_anew_may_not_stand_twice_and_its_log_is_shown() -> None:
+def test_a_duplicate_that_no_relay_resent_fails_and_its_log_is_shown() -> None:
     with reader_of(Writer(), Writer(), duplicates=5) as reader:
         with pytest.raises(
             AssertionError,
@@ -35,7 +36,7 @@ def test_what_no_relay_sent_anew_may_not_stand_twice_and_its_log_is_shown() -> N
         reader.assert_right(duplicates=True)
 
 
-def test_what_a_relay_counts_as_sent_anew_may_stand_twice_and_is_shown(
+def test_a_duplicate_that_a_relay_counts_as_resent_is_excused_and_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with reader_of(Writer(), Writer(error=1), duplicates=5) as reader:

@@ -1,4 +1,4 @@
-"""The tables of `make mutations` fit the code: what each row takes out stands there once; whether a
+"""The tables of `make mutations` fit the code: what each row takes out occurs there once; whether a
 test then fails is seen by the verb."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def test_every_step_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_what_a_step_takes_out_stands_in_the_code_once(name: str) -> None:
+def test_what_a_step_takes_out_occurs_in_the_code_once(name: str) -> None:
     for file, old, new in STEPS[name].edits:
         assert (ROOT / file).read_text().count(old) == 1, f"{file}: mend the row in tests/mutations"
         assert old != new

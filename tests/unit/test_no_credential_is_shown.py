@@ -52,9 +52,9 @@ FORMS = (
 )
 
 
-class Heard(logging.Handler):
-    """All that is logged, by us and by libraries, as the program would write it and as the record
-    is."""
+class Logged(logging.Handler):
+    """All that is logged, by the relay and by libraries, as the program would write it and as the
+    record is."""
 
     def __init__(self) -> None:
         super().__init__(logging.NOTSET)
@@ -66,9 +66,9 @@ class Heard(logging.Handler):
 
 
 @pytest.fixture
-def heard() -> Any:
+def logged() -> Any:
     """Levels are put back by tests/conftest.py."""
-    handler = Heard()
+    handler = Logged()
     logging.root.addHandler(handler)
     for name in (None, "aiohttp", "aiohttp.client", "aiokafka", "asyncio", "watchrelay"):
         logging.getLogger(name).setLevel(logging.DEBUG)
@@ -123,40 +123,40 @@ KINDS: list[Callable[[Path], dict[str, Any]]] = [by_token, by_token_file, by_pas
 
 async def echo(request: Request, reply: Reply) -> None:
     """As some proxies do: the complaint repeats the request."""
-    said = "\n".join(f"{name}: {value}" for name, value in request.raw_headers)
+    output = "\n".join(f"{name}: {value}" for name, value in request.raw_headers)
     match request.path.rpartition("/")[2]:
         case "pods" if "watch" in request.query:
             await reply.json(
-                403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said}
+                403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": output}
             )
         case "pods":
-            await reply.text(401, said)
+            await reply.text(401, output)
         case _:
-            await reply.text(500, said, {"Retry-After": "1"})
+            await reply.text(500, output, {"Retry-After": "1"})
 
 
 async def failures(client: KubeClient) -> str:
     """Everything that can be asked, refused."""
-    said = repr(client) + repr(vars(client))
+    output = repr(client) + repr(vars(client))
     try:
         await client.list_page(PODS, ListQuery(), stream=STREAM)
     except KubeError as error:
-        said += whole(error)
+        output += whole(error)
     try:
         async with client.watch(PODS, watch_from(), stream=STREAM) as frames:
-            said += repr(frames)
+            output += repr(frames)
     except KubeError as error:
-        said += whole(error)
+        output += whole(error)
     try:
         await client.version()
     except KubeError as error:
-        said += whole(error)
-    return said
+        output += whole(error)
+    return output
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
-    kind: Callable[[Path], dict[str, Any]], tmp_path: Path, heard: Heard
+    kind: Callable[[Path], dict[str, Any]], tmp_path: Path, logged: Logged
 ) -> None:
     metrics = Metrics()
     async with ScriptedServer(echo) as server:
@@ -168,25 +168,27 @@ async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
         )
         credentials = load_credentials(str(config), None, environ={})
         async with KubeClient(credentials, metrics) as client:
-            said = await failures(client)
+            output = await failures(client)
             sent = server.requests[0].headers["authorization"]
         assert shows(sent), "the credential was not used"
     async with KubeClient(credentials, metrics) as client:
-        said += await failures(client)  # nobody listens any more
-    said += repr(credentials) + repr(vars(credentials)) + generate_latest(metrics.registry).decode()
-    assert "401" in said
-    assert "403" in said
-    assert shows(said, sent) == []
-    assert shows(heard.text, sent) == []
+        output += await failures(client)  # nobody listens any more
+    output += (
+        repr(credentials) + repr(vars(credentials)) + generate_latest(metrics.registry).decode()
+    )
+    assert "401" in output
+    assert "403" in output
+    assert shows(output, sent) == []
+    assert shows(logged.text, sent) == []
 
 
 async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(
-    tmp_path: Path, heard: Heard
+    tmp_path: Path, logged: Logged
 ) -> None:
     async def refuse(request: Request, reply: Reply) -> None:
         await reply.text(407, f"who is {request.raw_headers}, {CANARY}?")
 
-    said = ""
+    output = ""
     async with ScriptedServer(refuse) as proxy:
         for server in (
             "https://api.internal:6443",
@@ -199,18 +201,18 @@ async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(
             }
             config = write_kubeconfig(tmp_path / "config", cluster=cluster)
             credentials = load_credentials(str(config), None, environ={})
-            said += repr(credentials.endpoint) + repr(vars(credentials))
+            output += repr(credentials.endpoint) + repr(vars(credentials))
             async with KubeClient(credentials, Metrics()) as client:
                 with pytest.raises(KubeError) as caught:
                     await client.list_page(PODS, ListQuery(), stream=STREAM)
-                said += str(caught.value) + repr(caught.value) + client.where
-    assert "407" in said
-    assert shows(said) == []
-    assert shows(heard.text) == []
+                output += str(caught.value) + repr(caught.value) + client.where
+    assert "407" in output
+    assert shows(output) == []
+    assert shows(logged.text) == []
 
 
 async def test_the_key_of_a_client_certificate_is_shown_nowhere(
-    tmp_path: Path, heard: Heard
+    tmp_path: Path, logged: Logged
 ) -> None:
     pair = Ca().issue("client")
     key = b64(pair.key)
@@ -221,10 +223,10 @@ async def test_the_key_of_a_client_certificate_is_shown_nowhere(
         )
         credentials = load_credentials(str(config), None, environ={})
         async with KubeClient(credentials, Metrics()) as client:
-            said = await failures(client) + repr(credentials) + repr(vars(credentials))
+            output = await failures(client) + repr(credentials) + repr(vars(credentials))
     body = pair.key.decode().splitlines()[1]
-    assert shows(said, body, key[80:160]) == []
-    assert shows(heard.text, body, key[80:160]) == []
+    assert shows(output, body, key[80:160]) == []
+    assert shows(logged.text, body, key[80:160]) == []
 
 
 def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
@@ -244,7 +246,7 @@ def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["plain", "scram", "oauth file", "oauth command"])
 async def test_a_credential_for_kafka_is_shown_nowhere(
-    kind: str, tmp_path: Path, heard: Heard
+    kind: str, tmp_path: Path, logged: Logged
 ) -> None:
     connection = KafkaConnection(
         bootstrap_servers=(f"127.0.0.1:{free_port()}",),
@@ -255,15 +257,15 @@ async def test_a_credential_for_kafka_is_shown_nowhere(
         await Topics(connection).check_topic(
             TopicSpec(name="t", partitions=1, replication_factor=1, min_insync_replicas=1)
         )
-    said = whole(caught.value) + repr(connection)
+    output = whole(caught.value) + repr(connection)
     if kind == "oauth command":
         with pytest.raises(
             AuthenticationFailedError, match=r"ended with status 3: no token: \.\.\."
         ) as refused:
             await connection.arguments()["sasl_oauth_token_provider"].token()
-        said += whole(refused.value)
-    assert shows(said) == []
-    assert shows(heard.text) == []
+        output += whole(refused.value)
+    assert shows(output) == []
+    assert shows(logged.text) == []
 
 
 def test_what_a_plugin_answers_is_shown_nowhere() -> None:
@@ -281,7 +283,7 @@ def test_what_a_plugin_answers_is_shown_nowhere() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "scram", "oauth file"])
 async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(
-    kind: str, tmp_path: Path, heard: Heard
+    kind: str, tmp_path: Path, logged: Logged
 ) -> None:
     """Its complaint is its own words; aiokafka hands them on in an exception, and in its log."""
     connection = KafkaConnection(
@@ -293,13 +295,13 @@ async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(
     if kind == "oauth file":
         assert await arguments["sasl_oauth_token_provider"].token() == CANARY
     logging.getLogger("aiokafka").error('Unable connect to "%s:%s": %s', "b", 1, complaint)
-    said = whole(unreachable(connection, KafkaConnectionError("x"), complaint)) + whole(
+    output = whole(unreachable(connection, KafkaConnectionError("x"), complaint)) + whole(
         unreachable(connection, complaint)
     )
-    assert "nobody comes in with <redacted>" in said
-    assert "nobody comes in with <redacted>" in heard.text
-    assert shows(said) == []
-    assert shows(heard.text) == []
+    assert "nobody comes in with <redacted>" in output
+    assert "nobody comes in with <redacted>" in logged.text
+    assert shows(output) == []
+    assert shows(logged.text) == []
 
 
 def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:

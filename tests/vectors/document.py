@@ -1,7 +1,7 @@
 """A vector before it is judged.
 
-Room: tests.  In: logs of a story, what got lost on the way to the reader, the control topic.  Out:
-the document without `expect`.
+Input: logs of a scenario, what was lost on the way to the reader, the control topic. Output: the
+document without `expect`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from watchrelay.contract.wire import WireRecord
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One story. `lost` by partition: offsets that the first reading does not get; `streams`
+    """One scenario. `lost` by partition: offsets that the first reading does not get; `streams`
     empty: all are wanted."""
 
     name: str

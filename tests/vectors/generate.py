@@ -1,7 +1,7 @@
 """Writes the test vectors: `python -m tests.vectors.generate`. Deterministic; a test compares the
 files with what this writes.
 
-Room: tests.  In: stories, one function each, told with `tests.support.stream_log`.  Out:
+Input: scenarios, one function each, written with `tests.support.stream_log`. Output:
 tests/vectors/*.json.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.vectors import judge
-from tests.vectors import stories, stories_bootstrap, stories_parts
+from tests.vectors import scenarios, scenarios_bootstrap, scenarios_parts
 from tests.vectors.document import Vector
 
 DIRECTORY = Path(__file__).parent
@@ -21,15 +21,15 @@ DIRECTORY = Path(__file__).parent
 def vectors() -> list[Vector]:
     """All of them, in the order of their names."""
     return sorted(
-        [*stories.tell(), *stories_bootstrap.tell(), *stories_parts.tell()],
+        [*scenarios.vectors(), *scenarios_bootstrap.vectors(), *scenarios_parts.vectors()],
         key=lambda each: each.name,
     )
 
 
 def document(vector: Vector) -> dict[str, Any]:
-    """A vector with what the reader in Python says of it."""
-    told = vector.document()
-    return {**told, "expect": judge(told)}
+    """A vector with the results of the reader in Python."""
+    written = vector.document()
+    return {**written, "expect": judge(written)}
 
 
 def render(vector: Vector) -> str:
@@ -58,12 +58,12 @@ def _render(value: Any, indent: int = 0) -> str:
 
 
 def main() -> None:
-    """Write every file, and remove those that are no longer told."""
-    told = {f"{vector.name}.json": render(vector) for vector in vectors()}
+    """Write every file, and remove those of scenarios that no longer exist."""
+    texts = {f"{vector.name}.json": render(vector) for vector in vectors()}
     for path in DIRECTORY.glob("*.json"):
-        if path.name not in told:
+        if path.name not in texts:
             path.unlink()
-    for name, text in told.items():
+    for name, text in texts.items():
         (DIRECTORY / name).write_text(text, encoding="utf-8")
 
 

@@ -69,10 +69,10 @@ def comments(text: str) -> dict[tuple[str, ...], str]:
     above: list[str] = []
     path: list[str] = []
     for line in text.splitlines():
-        said = re.match(r"\s*# (-- )?(.*)", line)
+        comment = re.match(r"\s*# (-- )?(.*)", line)
         key = re.match(r"( *)([A-Za-z]+):", line)
-        if said:
-            above = [said[2]] if said[1] else [*above, said[2]] if above else []
+        if comment:
+            above = [comment[2]] if comment[1] else [*above, comment[2]] if above else []
         elif key:
             path = [*path[: len(key[1]) // 2], key[2]]
             if above:
@@ -100,14 +100,14 @@ def values_schema() -> dict[str, Any]:
     schema["$defs"]["alert"] = {
         "enum": [rule["alert"] for group in rules()["groups"] for rule in group["rules"]]
     }
-    for path, said in comments((CHART / "values.yaml").read_text()).items():
+    for path, comment in comments((CHART / "values.yaml").read_text()).items():
         section = schema
         for key in path:
             if section.get("$ref") == "#/$defs/monitor":
                 break  # both monitors share one definition: its keys are described in values.yaml
             section = section["properties"][key]
         else:
-            section["description"] = said
+            section["description"] = comment
     return schema
 
 

@@ -1,7 +1,7 @@
 """The Grafana dashboards as plain dictionaries: the fleet, one stream in depth, the Kafka side.
 
 `python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show
-stands in `fleet.py`, `stream.py` and `kafka.py`; sizes, colours and links are the same everywhere.
+is in `fleet.py`, `stream.py` and `kafka.py`; sizes, colours and links are the same everywhere.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ FLEET: Final[Rows] = (
             ),
             Panel(
                 "Silence of the API server",
-                "Time since the server was last heard on the stream; bookmarks come about once a "
+                "Time since the server last sent data on the stream; bookmarks come about once a "
                 "minute.",
                 "s",
                 (

@@ -28,9 +28,9 @@ STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. `queries` are pairs of an expression and its legend; `bad` is the value
-    from which on it is red, `most` the end of its axis; `empty` is said when nothing answers, which
-    is how it should be where `may_be_empty`; `looks` are colours and lines by legend: a colour of
+    """One panel. `queries` are pairs of an expression and its legend; `bad` is the value from which
+    on it is red, `most` the end of its axis; `empty` is shown when there is no data, which is how
+    it should be where `may_be_empty`; `looks` are colours and lines by legend: a colour of
     Grafana's, or BOUND."""
 
     title: str

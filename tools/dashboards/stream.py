@@ -33,7 +33,7 @@ STREAM: Final[Rows] = (
             ),
             stat(
                 "Server last heard",
-                "Time since the API server said anything on the stream.",
+                "Time since the API server last sent data on the stream.",
                 "s",
                 f"time() - max(watchrelay_last_heard_timestamp_seconds{{{ONE}}} > 0)",
                 bad=120,

@@ -101,7 +101,7 @@ def keys(section: Mapping[str, Any], at: tuple[str, ...], definitions: Mapping[s
 
 
 def definition(key: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The section that a key stands for, if it does."""
+    """The section that a key names, if it does."""
     return definitions[key["$ref"].rpartition("/")[2]] if "$ref" in key else None
 
 

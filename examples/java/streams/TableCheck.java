@@ -33,11 +33,11 @@ public class TableCheck {
         Arrays.sort(files);
         int passed = 0;
         for (File file : files) {
-            JsonNode told = new ObjectMapper().readTree(file);
-            JsonNode tables = told.get("expect").get("table");
+            JsonNode vector = new ObjectMapper().readTree(file);
+            JsonNode tables = vector.get("expect").get("table");
             boolean good = true;
             List<String> all = new ArrayList<>();
-            for (JsonNode partition : told.get("partitions")) {
+            for (JsonNode partition : vector.get("partitions")) {
                 StreamsBuilder builder = new StreamsBuilder();
                 builder.table(TOPIC, Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()),
                     Materialized.<byte[], byte[]>as(Stores.inMemoryKeyValueStore("t")).withKeySerde(Serdes.ByteArray()).withValueSerde(Serdes.ByteArray()));

@@ -156,7 +156,7 @@ app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- divf (mulf $number (get $units (regexFind "[kKMG]i?" $text))) 1048576.0 | floor | int -}}
 {{- end -}}
 
-{{/* What is to be said of the memory limit where queues that fill while Kafka is away do not fit into it; else nothing. */}}
+{{/* The warning about the memory limit if queues that fill while Kafka is away do not fit into it; else nothing. */}}
 {{- define "watchrelay.memoryShort" -}}
 {{- $config := .Values.config -}}
 {{- $streams := 0 -}}

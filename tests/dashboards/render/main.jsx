@@ -16,8 +16,8 @@ const down = (cells) => cells * ROW + (cells - 1) * GAP;
 function named(metric, template) {
   if (template !== '__auto') return template.replace(/\{\{\s*(\w+)\s*\}\}/g, (_, label) => metric[label] ?? '');
   const { __name__, ...labels } = metric;
-  const said = Object.entries(labels).map(([label, value]) => `${label}="${value}"`).join(', ');
-  return said || __name__ ? `${__name__ ?? ''}{${said}}` : 'Value';
+  const name = Object.entries(labels).map(([label, value]) => `${label}="${value}"`).join(', ');
+  return name || __name__ ? `${__name__ ?? ''}{${name}}` : 'Value';
 }
 
 function overridden(panel, name) {
@@ -36,8 +36,8 @@ function frames(panel) {
   let seriesIndex = 0;
   return panel.answers.flatMap((series, at) => series.map(({ metric, values }) => {
     const name = named(metric, panel.targets[at].legendFormat);
-    const said = new Map(values.map(([second, text]) => [Math.round(second * 1000), Number(text)]));
-    const numbers = TIMES.map((time) => said.get(time)).map((number) => (Number.isFinite(number) ? number : null)); // a gap stays a gap
+    const byTime = new Map(values.map(([second, text]) => [Math.round(second * 1000), Number(text)]));
+    const numbers = TIMES.map((time) => byTime.get(time)).map((number) => (Number.isFinite(number) ? number : null)); // a gap stays a gap
     const time = { name: 'Time', type: FieldType.time, config: { interval: step * 1000 }, values: TIMES };
     const [min, max] = [Math.min, Math.max].map((end) => end(...numbers.filter((number) => number !== null)));
     const config = { ...overridden(panel, name), displayNameFromDS: name };

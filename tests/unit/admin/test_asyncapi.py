@@ -187,12 +187,12 @@ def test_a_topic_is_one_channel_with_the_settings_that_it_is_created_with(config
 
 def test_the_headers_are_those_of_the_contract(config: Path) -> None:
     _, root = made()
-    for said in ("added", "modified", "read", "deleted", "claim", "begin", "end", "heartbeat"):
-        schema = root["components"]["messages"][said]["headers"]
+    for kind in ("added", "modified", "read", "deleted", "claim", "begin", "end", "heartbeat"):
+        schema = root["components"]["messages"][kind]["headers"]
         required = set(schema["required"])
         # A list that was written from the contract's page alone.
-        assert required == _REQUIRED[said]
-        assert set(schema["properties"]) - required == _OPTIONAL[said]
+        assert required == _REQUIRED[kind]
+        assert set(schema["properties"]) - required == _OPTIONAL[kind]
 
 
 @pytest.mark.parametrize("format_", _FORMATS)
@@ -224,8 +224,8 @@ def test_what_the_encoder_writes_fits_the_schemas(config: Path, format_: str) ->
         )
         for kind in ("begin", "end")
     }
-    for said, record in records.items():
-        schema = root["components"]["messages"][said]["headers"]
+    for kind, record in records.items():
+        schema = root["components"]["messages"][kind]["headers"]
         headers = {name: value.decode() for name, value in record.headers}
         assert set(schema["required"]) <= set(headers) <= set(schema["properties"])
         for name, value in headers.items():

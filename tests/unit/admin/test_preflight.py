@@ -25,7 +25,7 @@ from watchrelay.demo.cluster import SyntheticCluster
 
 
 @pytest.mark.parametrize(
-    ("what", "said", "line"),
+    ("what", "fact", "line"),
     [
         ("topic a", "topic a is refused: x", "error: topic a is refused: x"),
         ("kafka", "kafka at b:1 is not usable", "error: kafka at b:1 is not usable"),
@@ -34,8 +34,8 @@ from watchrelay.demo.cluster import SyntheticCluster
         ("topic a", "topic ab is refused", "error: topic a: topic ab is refused"),
     ],
 )
-def test_a_fact_names_what_it_is_about_once(what: str, said: str, line: str) -> None:
-    assert str(CheckResult(what, said, "error", BAD_CONFIG)) == line
+def test_a_fact_names_what_it_is_about_once(what: str, fact: str, line: str) -> None:
+    assert str(CheckResult(what, fact, "error", BAD_CONFIG)) == line
 
 
 ALL = frozenset({"READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS"})
@@ -64,7 +64,7 @@ def test_each_right_that_is_lacking_is_one_line_and_fewer_rights_are_wanted_of_t
     assert [fact.code for fact in facts] == [BAD_CONFIG, BAD_CONFIG, OK]
 
 
-def test_all_rights_are_one_line_and_of_brokers_that_tell_none_nothing_is_said() -> None:
+def test_all_rights_are_one_line_and_brokers_that_report_none_have_no_line() -> None:
     assert [str(fact) for fact in missing_rights({"a": ALL, "b": ALL}, ["a", "b"], ["b"])] == [
         "ok: rights in kafka: this user has the rights of a relay on 2 topics"
     ]
@@ -109,9 +109,9 @@ async def test_a_password_in_the_servers_url_and_what_it_says_of_itself_are_not_
             cluster={"server": server.url.replace("http://", "http://u:hunter2@")},
         )
         facts = await check_everything(settings_of(["pods"], kubernetes={"kubeconfig": str(file)}))
-    said = "\n".join(map(str, facts))
-    assert "is v1.34\\u001b[2J" in said
-    assert "hunter2" not in said
+    printed = "\n".join(map(str, facts))
+    assert "is v1.34\\u001b[2J" in printed
+    assert "hunter2" not in printed
 
 
 async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_the_other_streams_are_checked(
@@ -148,7 +148,7 @@ CANNOT = (
 
 
 @pytest.mark.parametrize("may", [True, False])
-async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_told_the_right_that_is_missing(
+async def test_with_an_account_every_request_is_made_as_it_and_a_missing_right_to_do_so_is_reported(
     tmp_path: Path, *, may: bool
 ) -> None:
     seen: list[str] = []

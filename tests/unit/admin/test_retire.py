@@ -76,7 +76,7 @@ def test_a_description_is_enough_to_write_the_stream(settings: Settings) -> None
         spec_of(settings, "pods", {"topic": "t"})
 
 
-def said(key: str, epoch: int, sequence: int, verb: str = "added") -> ObjectRecord:
+def published(key: str, epoch: int, sequence: int, verb: str = "added") -> ObjectRecord:
     value = None if verb == "deleted" else b'{"apiVersion":"v1","kind":"Pod"}'
     fields: dict[str, Any] = {
         "stream": "pods",
@@ -103,22 +103,24 @@ def keys(*records: ObjectRecord) -> set[str]:
     return {key.decode() for key in remaining.objects}
 
 
-def test_what_was_said_and_not_deleted_is_left() -> None:
-    assert keys(said("a", 1, 1), said("b", 1, 2), said("a", 1, 3, "deleted")) == {"b"}
+def test_what_was_published_and_not_deleted_is_left() -> None:
+    assert keys(published("a", 1, 1), published("b", 1, 2), published("a", 1, 3, "deleted")) == {
+        "b"
+    }
 
 
 def test_what_only_a_table_that_ignores_epochs_holds_is_left_too() -> None:
-    assert keys(said("a", 2, 1, "deleted"), said("a", 1, 9)) == {"a"}
+    assert keys(published("a", 2, 1, "deleted"), published("a", 1, 9)) == {"a"}
 
 
 def test_what_only_a_reader_of_the_contract_holds_is_left_too() -> None:
-    assert keys(said("a", 2, 1), said("a", 1, 9, "deleted")) == {"a"}
+    assert keys(published("a", 2, 1), published("a", 1, 9, "deleted")) == {"a"}
 
 
 def test_the_kind_is_that_of_an_object_that_is_left() -> None:
     remaining = RemainingObjects()
     assert kind_of([remaining]) == ""
-    remaining.apply(said("a", 1, 1))
+    remaining.apply(published("a", 1, 1))
     assert kind_of([RemainingObjects(), remaining]) == "Pod"
 
 
@@ -127,7 +129,7 @@ def test_the_kind_is_that_of_an_object_that_is_left() -> None:
 )
 def test_an_object_that_says_no_kind_leaves_it_to_the_others(value: bytes) -> None:
     remaining = RemainingObjects()
-    remaining.apply(replace(said("a", 1, 1), value=value))
+    remaining.apply(replace(published("a", 1, 1), value=value))
     assert kind_of([remaining]) == ""
-    remaining.apply(said("b", 1, 2))
+    remaining.apply(published("b", 1, 2))
     assert kind_of([remaining]) == "Pod"

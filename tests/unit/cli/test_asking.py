@@ -37,7 +37,7 @@ def test_a_snapshot_as_json_is_one_object_whatever_its_index_record_lacks_or_hol
         "requests": ["x"],
         "partitions": partitions,
     }
-    told = {
+    fields = {
         "snapshot": "3-1",
         "epoch": 3,
         "resourceVersion": "9",
@@ -45,10 +45,10 @@ def test_a_snapshot_as_json_is_one_object_whatever_its_index_record_lacks_or_hol
         "count": 1,
         "partitions": partitions,
     }
-    assert answer_json("pods", index) == {"stream": "pods", **told}
+    assert answer_json("pods", index) == {"stream": "pods", **fields}
     assert answer_json("pods", {}) == {
         "stream": "pods",
-        **dict.fromkeys(told),
+        **dict.fromkeys(fields),
     }
 
 

@@ -1,4 +1,4 @@
-"""The command line: what is said where, and every exit code."""
+"""The command line: what is printed where, and every exit code."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (SinkUnavailable("no broker answers"), 69, "watchrelay: no broker answers"),
         (Unavailable("connection refused"), 69, "watchrelay: connection refused"),
@@ -291,11 +291,11 @@ def test_errors_become_exit_codes(
     command: Callable[[Callable[[], int]], int],
     error: BaseException,
     code: int,
-    told: str,
+    message: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert command(raising(error)) == code
-    assert capfd.readouterr().err.strip() == told
+    assert capfd.readouterr().err.strip() == message
 
 
 def test_an_unexpected_error_is_one_line_and_its_traceback_only_at_debug(
@@ -335,15 +335,15 @@ def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("unheard", ["2>/dev/full", "2> >(true)"])
-def test_an_error_that_nobody_hears_keeps_its_exit_code(unheard: str) -> None:
+@pytest.mark.parametrize("redirect", ["2>/dev/full", "2> >(true)"])
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(redirect: str) -> None:
     for command, code in (
         ("validate -c /absent", 78),
         ("validat", 2),
         ("validate --set x", 2),
         ("--version", 0),
     ):
-        assert shell(f"WR {command} {unheard}").returncode == code
+        assert shell(f"WR {command} {redirect}").returncode == code
 
 
 def test_a_config_from_a_pipe_is_read_once(config: Path) -> None:
@@ -366,11 +366,11 @@ def test_the_demo_says_what_it_needs_where_it_can_write_nothing(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/absent")
     assert cli.main(["demo"]) == 78
-    told = (
+    message = (
         "TMPDIR: no directory for temporary files: No such file or directory (set "
         "TMPDIR to a directory that can be written)\n"
     )
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == message
 
 
 def test_a_working_directory_that_is_gone_is_no_internal_error(tmp_path: Path) -> None:
@@ -506,6 +506,6 @@ def test_another_version_of_a_built_in_resource_is_no_unknown_name(
 
 def test_the_manifests_say_which_namespaces_they_need(config: Path, capsys: Captured) -> None:
     assert cli.main(["rbac", "-c", "w.yaml"]) == 0
-    said = capsys.readouterr().out
-    assert "# These namespaces must exist before: watchrelay, shop" in said
-    assert "kubectl create namespace shop" in said
+    printed = capsys.readouterr().out
+    assert "# These namespaces must exist before: watchrelay, shop" in printed
+    assert "kubectl create namespace shop" in printed

@@ -48,21 +48,21 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any, str]
 
 
 def test_a_good_config_is_one_object(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said, err = run(capsys, "validate", "-c", str(file))
+    code, out, err = run(capsys, "validate", "-c", str(file))
     assert (code, err) == (0, "")
-    assert said.keys() == {"valid", "config", "cluster", "kafka", "streams", "topics", "warnings"}
-    assert (said["valid"], said["config"], said["cluster"]) == (True, str(file), "c")
-    assert said["kafka"] == {"bootstrapServers": ["127.0.0.1:1"], "protocol": "PLAINTEXT"}
-    assert said["streams"][0] == {
+    assert out.keys() == {"valid", "config", "cluster", "kafka", "streams", "topics", "warnings"}
+    assert (out["valid"], out["config"], out["cluster"]) == (True, str(file), "c")
+    assert out["kafka"] == {"bootstrapServers": ["127.0.0.1:1"], "protocol": "PLAINTEXT"}
+    assert out["streams"][0] == {
         "stream": "pods@shop", "provisional": False, "entry": 0, "resource": "pods", "namespaces": ["shop"], "excludeNamespaces": [],
         "name": None, "labelSelector": "app=web", "fieldSelector": None, "topic": "k8s.c.core.pods", "partitions": 1,
     }  # fmt: skip
-    assert (said["streams"][1]["provisional"], said["streams"][1]["topic"]) == (True, None)
-    assert said["topics"] == [
+    assert (out["streams"][1]["provisional"], out["streams"][1]["topic"]) == (True, None)
+    assert out["topics"] == [
         {"topic": "k8s.c.core.events", "partitions": 3},
         {"topic": "k8s.c.core.pods", "partitions": 1},
     ]
-    (warning,) = [each for each in said["warnings"] if each["path"] == "resources[2].resource"]
+    (warning,) = [each for each in out["warnings"] if each["path"] == "resources[2].resource"]
     assert (warning["source"], warning["line"]) == (str(file), 7)
     assert "events" in warning["message"]
     assert warning["hint"]
@@ -72,23 +72,23 @@ def test_a_bad_config_is_its_problems_with_the_same_lines_on_stderr(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text("clustr: c\nresources: []\n")
-    code, said, err = run(capsys, "validate", "-c", str(file))
+    code, out, err = run(capsys, "validate", "-c", str(file))
     assert code == 78
-    assert said.keys() == {"valid", "problems"}
-    assert said["valid"] is False
-    assert said["problems"][2] == {
+    assert out.keys() == {"valid", "problems"}
+    assert out["valid"] is False
+    assert out["problems"][2] == {
         "message": "unknown key", "hint": "did you mean cluster?", "path": "clustr", "source": str(file), "line": 1,
     }  # fmt: skip
-    assert len(err.splitlines()) == len(said["problems"]) == 4
+    assert len(err.splitlines()) == len(out["problems"]) == 4
 
 
 def test_with_connect_each_check_is_an_object_and_the_exit_code_is_that_of_the_worst(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said, _ = run(capsys, "validate", "--connect", "-c", str(file))
+    code, out, _ = run(capsys, "validate", "--connect", "-c", str(file))
     assert code == 78
-    assert all(each.keys() == CHECK for each in said["checks"])
-    assert {(each["level"], each["subject"]) for each in said["checks"]} == {
+    assert all(each.keys() == CHECK for each in out["checks"])
+    assert {(each["level"], each["subject"]) for each in out["checks"]} == {
         ("error", "kubernetes"),
         ("error", "kafka"),
     }
@@ -105,10 +105,10 @@ def test_topics_are_objects_with_what_the_brokers_show(
                 "KUBECONFIG", str(cluster.kubeconfig)
             )
         )
-        code, said, _ = run(capsys, "topics", "-c", str(file))
+        code, out, _ = run(capsys, "topics", "-c", str(file))
     assert code == 78
-    assert said.keys() == {"topics", "checks"}
-    rows = {row["topic"]: row for row in said["topics"]}
+    assert out.keys() == {"topics", "checks"}
+    rows = {row["topic"]: row for row in out["topics"]}
     assert list(rows) == ["k8s.c.control", "k8s.c.signal", "k8s.c.core.pods", "k8s.c.core.events"]
     keys = {
         "topic",
@@ -127,8 +127,8 @@ def test_topics_are_objects_with_what_the_brokers_show(
     assert any("set `partitions: 4` in the config" in message for message in pods["messages"])
     assert [events[key] for key in shown] == ["state", None, False, None, None, "error"]
     assert "kafka.createTopics is false" in events["messages"][0]
-    assert all(each.keys() == CHECK for each in said["checks"])
-    assert "resource Widget.example.com" in {each["subject"] for each in said["checks"]}
+    assert all(each.keys() == CHECK for each in out["checks"])
+    assert "resource Widget.example.com" in {each["subject"] for each in out["checks"]}
 
 
 def test_an_account_needs_connect_and_must_be_one(

@@ -159,7 +159,7 @@ def kubeconfig(folder: Path, port: int) -> str:
     return str(file)
 
 
-def test_what_goes_on_until_it_is_told_to_stop_ends_well() -> None:
+def test_what_goes_on_until_it_is_stopped_ends_well() -> None:
     assert [
         exit_code(argv, TERM) for argv in (["run"], ["demo", "--kafka", "k:1"], ["tail", "pods"])
     ] == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Every mistake is told once, with file, line, path and cure; and all of them together."""
+"""Every mistake is reported once, with file, line, path and cure; and all of them together."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_aliases_of_aliases_are_stopped_before_they_fill_the_memory(tmp_path: Pa
     assert "expands to more than 100000 values" in problems(tmp_path, "\n".join(merges))[0]
 
 
-def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(
+def test_a_missing_file_a_directory_and_no_file_at_all_have_different_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to("..data/gone")
-    for config, environ, said in (
+    for config, environ, problem in (
         ("nope.yaml", {}, "nope.yaml: there is no such file (named by -c)"),
         (
             None,
@@ -122,7 +122,7 @@ def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(
     ):
         with pytest.raises(ConfigError) as caught:
             load_settings(config, environ=environ)
-        assert str(caught.value) == said
+        assert str(caught.value) == problem
 
 
 def test_a_pipe_that_nobody_writes_to_is_no_reason_to_hang(tmp_path: Path) -> None:
@@ -439,7 +439,9 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("entries", ENTRIES, ids=lambda text: text.replace("\n", " ")[:60])
-def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, entries: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_what_to_write(
+    tmp_path: Path, entries: str
+) -> None:
     assert problems(tmp_path, GOOD + entries + "\n") == [
         f"w.yaml:{line}" for line in ENTRIES[entries]
     ]
@@ -593,7 +595,7 @@ def test_a_message_that_repeats_a_value_is_short_and_still_says_what_is_wrong(
         assert len(line) < 500 or re.search(r"must|is not|unknown key|names no", line), line[-300:]
 
 
-def test_a_secret_never_stands_in_a_message(tmp_path: Path) -> None:
+def test_a_secret_is_never_in_a_message(tmp_path: Path) -> None:
     text = (
         "cluster: c\nkafka: {bootstrapServers: [k:1], security: {password: "
         "[hunter2]}}\nresources: [{resource: pods}]\n"

@@ -108,10 +108,10 @@ def test_what_cannot_stand_with_a_kept_value_is_refused_with_its_line(
     edited = read(resources=two)
     with pytest.raises(ConfigError) as caught:
         take(held, edited)
-    said = str(caught.value)
-    assert f"{edited.file}:" in said
-    assert "resources[1].partitions: 2 here, but 1 in resources[0]" in said
-    assert "until a restart these keep their old values: kafka.topicTemplate" in said
+    message = str(caught.value)
+    assert f"{edited.file}:" in message
+    assert "resources[1].partitions: 2 here, but 1 in resources[0]" in message
+    assert "until a restart these keep their old values: kafka.topicTemplate" in message
 
 
 EVERYTHING = """\

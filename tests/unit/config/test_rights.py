@@ -91,7 +91,7 @@ def test_a_single_object_is_granted_alone_and_nothing_is_granted_twice() -> None
     assert granted.namespaced == {"shop": (Rule("", ("configmaps",), ("a", "b")),)}
 
 
-def test_what_only_a_cluster_can_name_is_told_with_the_cure() -> None:
+def test_what_only_a_cluster_can_name_is_reported_with_the_cure() -> None:
     _, unresolved = rights(
         settings(
             {"resource": "widgets"},
@@ -162,11 +162,11 @@ def test_what_is_legal_and_surprising_is_warned_of() -> None:
         "minInsyncReplicas": 1,
         "security": security,
     }
-    told = [
+    warned = [
         ".".join(str(part) for part in path)
         for path, _, _ in warnings(settings(*entries, kafka=kafka))
     ]
-    assert told == [
+    assert warned == [
         "kafka.security.protocol",
         "kafka.security.password",
         "kafka.replicationFactor",

@@ -1,5 +1,5 @@
-"""File, environment and `--set`: which wins, how values are written in each, what is told when they
-are wrong."""
+"""File, environment and `--set`: which wins, how values are written in each, what is reported when
+they are wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> str:
     return str(file)
 
 
-def said(config: str | None, *sets: str, **environ: str) -> str:
+def refusal(config: str | None, *sets: str, **environ: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_settings(config, sets, environ=environ)
     return str(caught.value)
@@ -93,7 +93,7 @@ def test_values_of_set_are_yaml_and_lists_may_have_commas(config: str) -> None:
     assert settings.resources[2].page_size == 7
 
 
-def test_everything_can_be_said_without_a_file(
+def test_everything_can_be_set_without_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +105,7 @@ def test_everything_can_be_said_without_a_file(
     loaded = load(environ=environ)
     assert (loaded.file, loaded.settings.cluster) == (None, "c")
     del environ["WATCHRELAY_RESOURCES"]
-    message = said(None, **environ)
+    message = refusal(None, **environ)
     assert message.startswith("no config file (")
     assert "resources: is required" in message
 
@@ -123,15 +123,15 @@ def test_the_file_is_the_one_of_c_then_of_the_variable_then_of_the_folder(
 
 def test_unknown_variables_are_refused_with_the_nearest_name(config: str) -> None:
     assert (
-        said(config, WATCHRELAY_KAFKA__TOPIC_PREFX="x")
+        refusal(config, WATCHRELAY_KAFKA__TOPIC_PREFX="x")
         == "WATCHRELAY_KAFKA__TOPIC_PREFX: is not a setting"
         " (did you mean WATCHRELAY_KAFKA__TOPIC_PREFIX?)"
     )
-    assert "did you mean WATCHRELAY_CLUSTER?" in said(config, WATCHRELAY_CLUSTR="x")
-    assert "did you mean WATCHRELAY_RESOURCES__0__TOPIC?" in said(
+    assert "did you mean WATCHRELAY_CLUSTER?" in refusal(config, WATCHRELAY_CLUSTR="x")
+    assert "did you mean WATCHRELAY_RESOURCES__0__TOPIC?" in refusal(
         config, WATCHRELAY_RESOURCES__1__TOPICS="x"
     )
-    assert "is not a setting" in said(config, WATCHRELAY_ZZZZ="x")
+    assert "is not a setting" in refusal(config, WATCHRELAY_ZZZZ="x")
 
 
 def test_what_the_kubelet_says_of_a_service_named_watchrelay_is_no_setting(config: str) -> None:
@@ -150,33 +150,33 @@ def test_what_the_kubelet_says_of_a_service_named_watchrelay_is_no_setting(confi
 
 
 def test_a_wrong_value_names_its_source_instead_of_a_line(config: str) -> None:
-    assert said(config, WATCHRELAY_KAFKA__PARTITIONS="many") == (
+    assert refusal(config, WATCHRELAY_KAFKA__PARTITIONS="many") == (
         'WATCHRELAY_KAFKA__PARTITIONS: kafka.partitions: must be a whole number, not "many"'
     )
-    assert said(config, WATCHRELAY_RESOURCES="pods") == (
+    assert refusal(config, WATCHRELAY_RESOURCES="pods") == (
         "WATCHRELAY_RESOURCES: resources: must be a list, not a single value"
         " (write a list, such as - resource: pods)"
     )
     assert (
-        said(config, "kafka.partitons=1")
+        refusal(config, "kafka.partitons=1")
         == "--set: kafka.partitons: unknown key (did you mean partitions?)"
     )
-    assert said(config, "resources[9].name=x") == (
+    assert refusal(config, "resources[9].name=x") == (
         "--set: resources[9].name: there is no [9]: resources has 2 entries, the first is 0"
     )
     assert (
-        said(config, "resources.name=x")
+        refusal(config, "resources.name=x")
         == "--set: resources.name: resources has no keys: write resources[0]"
     )
-    assert said(config, "kafka[0]=x") == "--set: kafka[0]: kafka has no items"
-    assert said(config, "cluster.x=1") == "--set: cluster.x: cluster has no keys"
+    assert refusal(config, "kafka[0]=x") == "--set: kafka[0]: kafka has no items"
+    assert refusal(config, "cluster.x=1") == "--set: cluster.x: cluster has no keys"
 
 
-def test_bytes_that_are_no_text_are_refused_by_the_name_of_who_said_them(config: str) -> None:
+def test_bytes_that_are_no_text_are_refused_by_the_name_of_their_source(config: str) -> None:
     bytes_as_python_has_them = "a\udcff"
-    assert said(config, f"cluster={bytes_as_python_has_them}") == "--set: cluster: is not UTF-8"
+    assert refusal(config, f"cluster={bytes_as_python_has_them}") == "--set: cluster: is not UTF-8"
     assert (
-        said(config, WATCHRELAY_CLUSTER=bytes_as_python_has_them)
+        refusal(config, WATCHRELAY_CLUSTER=bytes_as_python_has_them)
         == "WATCHRELAY_CLUSTER: cluster: is not UTF-8"
     )
 
@@ -216,7 +216,7 @@ def test_sections_are_overlaid_key_by_key_and_lists_as_a_whole(config: str, tmp_
     )
 
 
-def test_who_said_what_survives_the_overlay(config: str, tmp_path: Path) -> None:
+def test_the_source_of_each_value_survives_the_overlay(config: str, tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(
         FILE.replace("  partitions: 3", "  security: {protocol: SSL, caFile: 1}\nobserve: text")
     )
@@ -225,7 +225,7 @@ def test_who_said_what_survives_the_overlay(config: str, tmp_path: Path) -> None
         "WATCHRELAY_OBSERVE__LOG_LEVEL": "debug",
         "WATCHRELAY_RESOURCES__1__PAGE_SIZE": "many",
     }
-    assert said(config, "resources[0].labelSelector=a b", **environ).replace(
+    assert refusal(config, "resources[0].labelSelector=a b", **environ).replace(
         f"{tmp_path}/", ""
     ).splitlines() == [
         "w.yaml:4: kafka.security.caFile: must be text, not 1 (put it in quotes)",
@@ -281,7 +281,7 @@ def test_an_index_of_a_variable_that_is_no_number_is_no_setting(config: str, ind
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "expected"),
     [
         ("kafka.bootstrapServers", f"kafka:{'0' * 5000}", "is not host:port"),
         ("observe.listen", f":{'0' * 5000}", "is not host:port"),
@@ -292,9 +292,9 @@ def test_an_index_of_a_variable_that_is_no_number_is_no_setting(config: str, ind
     ],
 )
 def test_a_number_of_thousands_of_digits_or_a_host_that_cannot_be_is_refused_in_words_of_our_own(
-    config: str, key: str, value: str, said: str
+    config: str, key: str, value: str, expected: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         load_settings(config, [f"{key}={value}"], environ={})
 
 
@@ -320,7 +320,7 @@ def test_code_uses_snake_case_and_files_do_not(config: str) -> None:
     alias: Any = {"heartbeatInterval": "2s"}
     settings = Settings(cluster="x", kafka=base.kafka, resources=base.resources, **alias)
     assert settings.heartbeat_interval_s == 2.0
-    assert said(config, WATCHRELAY_heartbeat_interval="2s") == (
+    assert refusal(config, WATCHRELAY_heartbeat_interval="2s") == (
         "WATCHRELAY_heartbeat_interval: is not a setting (see `watchrelay schema` for the keys; "
         "WATCHRELAY_A__B sets a.b)"
     )

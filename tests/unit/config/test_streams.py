@@ -1,4 +1,4 @@
-"""What is said of streams and topics without asking a cluster: nothing that turns out otherwise."""
+"""What is reported of streams and topics without a cluster: nothing that turns out otherwise."""
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ def test_compaction_is_right_as_long_as_a_marker_agrees_behind_it() -> None:
     assert audit(log).state.proven
 
 
-def test_a_former_writers_record_is_noted_until_its_key_is_said_again_and_is_no_problem() -> None:
+def test_a_former_writers_record_is_noted_until_its_key_is_published_again_and_is_no_problem() -> (
+    None
+):
     log, old = begun()
     new = Writer(stream(), [log], epoch=9, before=old)
     new.claim()
@@ -156,7 +158,7 @@ def _lost(writer: Writer, log: Log) -> list[tuple[str, int | None, str | None]]:
     return [("gap", log.end - 3, None), ("digest", log.end - 2, None)]
 
 
-def _lost_and_said_again(writer: Writer, log: Log) -> list[tuple[str, int | None, str | None]]:
+def _lost_and_published_again(writer: Writer, log: Log) -> list[tuple[str, int | None, str | None]]:
     writer.put("shop/a", 2, lose=True)
     writer.put("shop/a", 3)
     writer.beat()
@@ -209,7 +211,7 @@ def _two_clusters(writer: Writer, log: Log) -> list[tuple[str, int | None, str |
     "fault",
     [
         _lost,
-        _lost_and_said_again,
+        _lost_and_published_again,
         _other_digest,
         _other_value,
         _back_in_time,
@@ -236,7 +238,7 @@ def test_a_server_that_was_set_back_is_no_fault_of_the_log() -> None:
     assert complaints(log) == []
 
 
-def test_a_key_in_a_partition_that_is_not_its_own_is_said_once() -> None:
+def test_a_key_in_a_partition_that_is_not_its_own_is_reported_once() -> None:
     log, writer = begun("shop/a", "shop/b", "shop/c", "shop/d")
     wrong = [name for name in writer.names() if partition_of(name.encode(), 2)]
     found = audit(log, partitions=2)
@@ -256,7 +258,7 @@ def test_problems_are_bounded_and_the_rest_is_counted() -> None:
     assert found.problems[-1] == AuditProblem("unproven", None, None, "and 200 problems more")
 
 
-def test_what_was_held_at_a_version_can_be_told_while_the_log_goes_on() -> None:
+def test_the_objects_at_a_version_can_be_computed_while_the_log_goes_on() -> None:
     log, writer = begun()
     found = audit(log, finish=False)
     then = dict(found.state.held)

@@ -1,4 +1,4 @@
-"""Whoever uses the consumer loads nothing of the daemon."""
+"""Importing the consumer library loads nothing of the daemon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import watchrelay.consumer
 
 _DAEMON = ("aiohttp", "pydantic", "prometheus_client", "yaml", "zstandard")
-_ROOMS = (
+_PACKAGES = (
     "app",
     "cli",
     "commands",
@@ -38,8 +38,8 @@ def test_importing_the_consumer_pulls_in_nothing_of_the_daemon() -> None:
     assert not {
         name
         for name in loaded
-        for room in _ROOMS
-        if name == f"watchrelay.{room}" or name.startswith(f"watchrelay.{room}.")
+        for package in _PACKAGES
+        if name == f"watchrelay.{package}" or name.startswith(f"watchrelay.{package}.")
     }
     assert "watchrelay.consumer.topic" in loaded
 

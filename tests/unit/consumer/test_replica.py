@@ -19,7 +19,7 @@ from watchrelay.contract.wire import MarkerKind, Position, Verb
 
 
 class Writer:
-    """Says records of one epoch, with the count and digest of what it said."""
+    """Writes records of one epoch, with the count and digest of what it wrote."""
 
     def __init__(self, epoch: int = 1, held: dict[bytes, bytes] | None = None) -> None:
         self.epoch, self.sequence, self.held = epoch, 0, dict(held or {})
@@ -49,10 +49,12 @@ class Writer:
     def mark(self, kind: MarkerKind, **more: Any) -> MarkerRecord:
         self.sequence += 1
         digest = sum(content_hash(key, value) for key, value in self.held.items()) % 2**64
-        said: dict[str, Any] = (
+        fields: dict[str, Any] = (
             {"frontier": "9", "count": len(self.held), "digest": digest} if kind != "claim" else {}
         )
-        return MarkerRecord("pods", self.epoch, self.sequence, kind, 0, "", "c", 1, **(said | more))
+        return MarkerRecord(
+            "pods", self.epoch, self.sequence, kind, 0, "", "c", 1, **(fields | more)
+        )
 
 
 def shown(replica: Replica) -> dict[bytes, bytes]:
@@ -111,7 +113,7 @@ def test_a_marker_that_disagrees_asks_to_read_again_from_the_last_snapshot_once(
     assert replica.apply(writer.mark("heartbeat", **beat)) == Unproven()
 
 
-def test_a_heartbeat_behind_an_end_that_names_the_snapshot_before_it_does_not_have_both_read_in_turn_for_ever() -> (
+def test_a_heartbeat_behind_an_end_that_names_the_snapshot_before_it_does_not_have_both_read_in_turn_forever() -> (
     None
 ):
     """A heartbeat that was handed over with an end names the snapshot before it."""
@@ -130,7 +132,7 @@ def test_with_no_snapshot_yet_it_reads_again_from_the_start() -> None:
     assert replica.apply(writer.mark("heartbeat")) == ReadAgain(None)
 
 
-def test_the_first_state_stands_until_the_second_is_proven_behind_the_failure() -> None:
+def test_the_first_state_is_kept_until_the_second_is_proven_behind_the_failure() -> None:
     writer, replica = Writer(), Replica()
     log: list[Any] = [
         writer.mark("begin", snapshot="1-1"),
@@ -178,7 +180,7 @@ def test_an_end_that_does_not_agree_even_after_the_sweep_removes_nothing() -> No
 
 
 @pytest.mark.parametrize("complete", ["9-2", "9-10", "11-1"])
-def test_a_heartbeat_that_names_the_snapshot_started_in_stands_behind_its_end(
+def test_a_heartbeat_that_names_the_snapshot_started_in_is_behind_its_end(
     complete: str,
 ) -> None:
     replica, writer = Replica("9-2"), Writer()
@@ -204,7 +206,7 @@ def test_a_claim_opens_an_epoch_and_proves_nothing() -> None:
     assert replica.position == Position(5, 1)
 
 
-def test_a_log_made_anew_replaces_the_state_once_proven_whatever_its_epochs() -> None:
+def test_a_recreated_log_replaces_the_state_once_proven_whatever_its_epochs() -> None:
     former, replica = Writer(epoch=7), Replica()
     for record in (
         former.mark("claim"),

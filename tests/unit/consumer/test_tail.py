@@ -43,8 +43,8 @@ def holding(value: bytes) -> TailRecord:
     return replace(seen, record=msgspec.structs.replace(seen.record, value=value))
 
 
-def marker_seen(said: Marker) -> TailRecord:
-    return TailRecord("k8s.test.core.pods", 1, 100, decode(*ENCODER.marker(1, 8, AT_MS, said)))
+def marker_seen(marker: Marker) -> TailRecord:
+    return TailRecord("k8s.test.core.pods", 1, 100, decode(*ENCODER.marker(1, 8, AT_MS, marker)))
 
 
 def test_json_of_an_object_has_exactly_the_keys_of_the_contract() -> None:
@@ -82,9 +82,7 @@ def test_json_keeps_the_bytes_of_the_object_on_one_line() -> None:
     ],
     ids=["blanks", "marks"],
 )
-def test_json_of_any_object_stands_on_one_line_that_a_terminal_can_show(
-    value: bytes, shown: str
-) -> None:
+def test_json_of_any_object_is_one_line_that_a_terminal_can_show(value: bytes, shown: str) -> None:
     line = as_json(holding(value))
     assert line.endswith(f'"object":{shown}}}')
     assert line.isprintable()

@@ -1,4 +1,4 @@
-"""What is described and not there, and why no broker can be used: said with the name and the
+"""What is described and not there, and why no broker can be used: reported with the name and the
 cure."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_nothing_is_missing_where_all_partitions_are_there() -> None:
     )
 
 
-def test_too_few_partitions_are_said_with_the_command_that_adds_them() -> None:
+def test_too_few_partitions_are_reported_with_the_command_that_adds_them() -> None:
     assert missing({"k8s.t.core.pods": frozenset({0}), "k8s.t.core.nodes": frozenset({0})}) == {
         "pods": "topic k8s.t.core.pods of stream pods has 1 partition, the description on "
         "k8s.t.control says 3: "
@@ -49,17 +49,17 @@ def test_too_few_partitions_are_said_with_the_command_that_adds_them() -> None:
 
 
 def test_a_topic_that_is_not_there_is_named_with_what_to_do() -> None:
-    said = missing({"k8s.t.core.pods": frozenset(range(3))})
-    assert said.keys() == {"nodes"}
-    assert said["nodes"].startswith(
+    problems = missing({"k8s.t.core.pods": frozenset(range(3))})
+    assert problems.keys() == {"nodes"}
+    assert problems["nodes"].startswith(
         "topic k8s.t.core.nodes of stream nodes is described on k8s.t.control and not there, or "
         "may not be seen"
     )
-    assert "grant READ and DESCRIBE on it" in said["nodes"]
+    assert "grant READ and DESCRIBE on it" in problems["nodes"]
 
 
 @pytest.mark.parametrize(
-    ("failure", "error", "said"),
+    ("failure", "error", "expected"),
     [
         (
             SaslAuthenticationFailed("Authentication failed: Invalid username or password"),
@@ -84,11 +84,11 @@ def test_a_topic_that_is_not_there_is_named_with_what_to_do() -> None:
         (None, TimeoutError(), "no answer in time"),
     ],
 )
-def test_why_no_broker_can_be_used_is_said_by_its_cause(
-    failure: BaseException | None, error: BaseException, said: str
+def test_why_no_broker_can_be_used_is_reported_by_its_cause(
+    failure: BaseException | None, error: BaseException, expected: str
 ) -> None:
     consumer: Any = SimpleNamespace(_client=SimpleNamespace(failure=failure))
-    assert said in away(consumer, error)
+    assert expected in away(consumer, error)
 
 
 def test_a_topic_that_may_not_be_read_is_named() -> None:

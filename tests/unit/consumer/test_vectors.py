@@ -1,4 +1,4 @@
-"""The test vectors: what the files say is what they were told to say, and the Python reader passes
+"""The test vectors: the files are what the generator writes, and the Python reader passes
 each."""
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def test_the_python_reader_says_what_the_vector_expects(path: Path) -> None:
 
 
 def test_the_files_are_those_that_the_generator_writes() -> None:
-    told = {f"{vector.name}.json": generate.render(vector) for vector in generate.vectors()}
-    assert sorted(told) == [path.name for path in FILES], "run: python -m tests.vectors.generate"
+    texts = {f"{vector.name}.json": generate.render(vector) for vector in generate.vectors()}
+    assert sorted(texts) == [path.name for path in FILES], "run: python -m tests.vectors.generate"
     for path in FILES:
-        assert path.read_text(encoding="utf-8") == told[path.name], (
+        assert path.read_text(encoding="utf-8") == texts[path.name], (
             f"{path.name} has drifted: run python -m tests.vectors.generate"
         )
 
@@ -38,16 +38,16 @@ def test_every_reader_that_lost_nothing_ends_proven_and_every_loss_is_noticed() 
             or vector["name"] == "bootstrap-without-heartbeat"
         ), path.stem
         lost = any(partition["lost"] for partition in vector["partitions"])
-        said = {
+        verdicts_seen = {
             verdict.split()[0]
             for verdicts in vector["expect"]["verdicts"]
             for _, _, verdict, _ in verdicts
         }
-        assert not lost or "read" in said, path.stem
+        assert not lost or "read" in verdicts_seen, path.stem
 
 
 def test_the_vectors_between_them_give_every_verdict() -> None:
-    said = {
+    verdicts_seen = {
         " ".join(word for word in verdict.split() if not word.isdigit())
         for path in FILES
         for verdicts in json.loads(path.read_text(encoding="utf-8"))["expect"]["verdicts"]
@@ -64,4 +64,4 @@ def test_the_vectors_between_them_give_every_verdict() -> None:
         "unproven",
         "replaced, changes",
     }
-    assert said == words | {"read again from", "read again from the start"}
+    assert verdicts_seen == words | {"read again from", "read again from the start"}

@@ -1,4 +1,4 @@
-"""Formats `structured` and `debezium`: what stands in the value, and that a reader needs to know of
+"""Formats `structured` and `debezium`: what is in the value, and that a reader needs to know of
 neither."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def spec(format_: Format, resource: Resource | None = None) -> StreamSpec:
     )
 
 
-def said(
+def written(
     format_: Format,
     verb: str = "added",
     value: bytes | None = VALUE,
@@ -77,7 +77,7 @@ def value_of(record: WireRecord) -> dict[str, Any]:
 def test_a_structured_value_says_every_attribute_of_the_headers_once_more_and_the_object_as_it_came() -> (
     None
 ):
-    record = said("structured", trimmed="fields")
+    record = written("structured", trimmed="fields")
     event = value_of(record)
     headers = dict(record.headers)
     assert headers["content-type"] == b"application/cloudevents+json"
@@ -95,7 +95,7 @@ def test_a_structured_value_says_every_attribute_of_the_headers_once_more_and_th
 
 
 def test_a_debezium_value_is_a_change_with_the_object_as_it_came() -> None:
-    record = said("debezium", encoder=encoder_for(spec("debezium", DEPLOYMENTS), 17))
+    record = written("debezium", encoder=encoder_for(spec("debezium", DEPLOYMENTS), 17))
     assert dict(record.headers)["content-type"] == b"application/json"
     assert record.value is not None
     assert record.value.startswith(b'{"before":null,"after":' + VALUE + b',"source":{')
@@ -123,19 +123,19 @@ def test_a_debezium_value_is_a_change_with_the_object_as_it_came() -> None:
 
 def test_the_operation_follows_the_type_and_a_snapshot_says_so_in_the_source() -> None:
     verbs = {
-        verb: value_of(said("debezium", verb, None if verb == "deleted" else VALUE))["op"]
+        verb: value_of(written("debezium", verb, None if verb == "deleted" else VALUE))["op"]
         for verb in ("added", "modified", "deleted")
     }
     assert verbs == {"added": "c", "modified": "u", "deleted": "d"}
-    read = value_of(said("debezium", "read", reason="snapshot"))
+    read = value_of(written("debezium", "read", reason="snapshot"))
     assert (read["op"], read["source"]["snapshot"]) == ("r", "true")
 
 
 @pytest.mark.parametrize("format_", ENVELOPED)
 def test_a_delete_is_a_value_without_an_object_and_its_tombstone_is_a_null(format_: Format) -> None:
     delete, tombstone = (
-        said(format_, "deleted", None),
-        said(format_, "deleted", None, sequence=8, tombstone=True),
+        written(format_, "deleted", None),
+        written(format_, "deleted", None, sequence=8, tombstone=True),
     )
     value = value_of(delete)
     assert value.get("data") is None
@@ -163,7 +163,7 @@ def test_a_delete_is_a_value_without_an_object_and_its_tombstone_is_a_null(forma
 
 @pytest.mark.parametrize("format_", ENVELOPED)
 def test_a_healed_null_is_a_null_in_every_format(format_: Format) -> None:
-    assert said(format_, "deleted", None, reason="healed").value is None
+    assert written(format_, "deleted", None, reason="healed").value is None
 
 
 @pytest.mark.parametrize("format_", ENVELOPED)
@@ -189,11 +189,11 @@ def test_every_format_gives_back_the_very_bytes_that_were_hashed(
     format_: Format, verb: str, fields: dict[str, Any], key: str
 ) -> None:
     value = json.dumps({**fields, "kind": "K"}).encode()
-    record = decode(*said(format_, verb, value, key=key.encode()))
+    record = decode(*written(format_, verb, value, key=key.encode()))
     assert isinstance(record, ObjectRecord)
     assert record.value == value
     assert record.value_hash == content_hash(KEY, value)
-    plain = decode(*said("cloudevents", verb, value, key=key.encode()))
+    plain = decode(*written("cloudevents", verb, value, key=key.encode()))
     assert isinstance(plain, ObjectRecord)
     assert dataclass_of(record) == dataclass_of(plain)
 
@@ -221,7 +221,7 @@ def test_a_broken_envelope_is_refused_with_the_rule(
 
 
 def test_a_delete_whose_envelope_holds_an_object_and_an_upsert_without_one_are_refused() -> None:
-    upsert, delete = said("structured"), said("structured", "deleted", None)
+    upsert, delete = written("structured"), written("structured", "deleted", None)
     with pytest.raises(RecordRefused, match="a delete with a value"):
         decode(delete.key, upsert.value, delete.headers)
     with pytest.raises(RecordRefused, match="added without a value"):
@@ -323,10 +323,10 @@ def test_a_reader_takes_a_change_of_format_in_its_stride() -> None:
     replica = Replica()
     one, other = encoder_for(spec("cloudevents"), 1), encoder_for(spec("debezium"), 2)
     for record in (
-        said("cloudevents", encoder=one, sequence=1),
-        said("debezium", "modified", b'{"kind":"Pod"}', encoder=other, sequence=1),
-        said("debezium", "added", VALUE, encoder=other, sequence=2, key=b"shop/other"),
-        said("debezium", "deleted", None, encoder=other, sequence=3),
+        written("cloudevents", encoder=one, sequence=1),
+        written("debezium", "modified", b'{"kind":"Pod"}', encoder=other, sequence=1),
+        written("debezium", "added", VALUE, encoder=other, sequence=2, key=b"shop/other"),
+        written("debezium", "deleted", None, encoder=other, sequence=3),
     ):
         replica.apply(decode(*record))
     assert {key: held.value for key, held in replica.held.items()} == {b"shop/other": VALUE}
@@ -348,7 +348,7 @@ def test_identity_of_any_length_and_alphabet_is_rendered_and_read_back(
     ]
     for changed in odd:
         key = changed.get("key", KEY)
-        record = said(format_, **{"value_hash": content_hash(key, VALUE), **changed})
+        record = written(format_, **{"value_hash": content_hash(key, VALUE), **changed})
         read = decode(*record)
         assert isinstance(read, ObjectRecord)
         assert (read.key, read.uid, read.version, read.value) == (
@@ -361,11 +361,11 @@ def test_identity_of_any_length_and_alphabet_is_rendered_and_read_back(
 
 
 @pytest.mark.parametrize("format_", ["cloudevents", *ENVELOPED])
-def test_an_object_at_the_depth_limit_is_read_back_by_a_reader_that_itself_stands_deep(
+def test_an_object_at_the_depth_limit_is_read_back_by_a_reader_deep_in_the_stack(
     format_: Format,
 ) -> None:
     deep = b'{"kind":"Pod","a":' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}"
-    record = said(format_, value=deep)
+    record = written(format_, value=deep)
 
     def read(frames: int) -> object:
         return decode(*record) if frames == 0 else read(frames - 1)

@@ -1,5 +1,5 @@
-"""Whoever may write to a topic may write anything: each record that follows no rule is refused in
-one line, and nothing else happens."""
+"""A client that may write to a topic may write anything: each record that follows no rule is
+refused in one line, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def one_line(error: BaseException) -> None:
 
 def decoded(key: Any = b"shop/a", value: Any = b"{}", **changed: Any) -> object:
     headers = HEADERS | {
-        name.replace("content_type", "content-type"): said for name, said in changed.items()
+        name.replace("content_type", "content-type"): content for name, content in changed.items()
     }
     return decode(key, value, headers.items())
 

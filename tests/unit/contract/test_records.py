@@ -33,7 +33,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=Tru
 
 
 def added(encoder: CloudEvents | None = None, **changed: object) -> WireRecord:
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "partition": 1,
         "sequence": 7,
         "key": KEY,
@@ -41,8 +41,8 @@ def added(encoder: CloudEvents | None = None, **changed: object) -> WireRecord:
         "verb": "added",
         "reason": "watch",
     }
-    said |= {"uid": "u-1", "version": "42", "value_hash": 0xABC, "time_ms": AT_MS}
-    return (encoder or CloudEvents(spec_of(), 17)).object(**(said | changed))  # type: ignore[arg-type]
+    fields |= {"uid": "u-1", "version": "42", "value_hash": 0xABC, "time_ms": AT_MS}
+    return (encoder or CloudEvents(spec_of(), 17)).object(**(fields | changed))  # type: ignore[arg-type]
 
 
 def test_an_object_carries_every_header_of_the_contract_and_no_other() -> None:
@@ -129,7 +129,7 @@ def test_a_prefixed_key_leaves_no_trace_in_the_subject() -> None:
     assert dict(added(encoder, key=b"nodes//n1").headers)["ce_subject"] == b"n1"
 
 
-def test_a_claim_says_neither_frontier_nor_count_nor_when_the_server_was_heard() -> None:
+def test_a_claim_has_neither_frontier_nor_count_nor_the_time_of_the_servers_last_answer() -> None:
     record = CloudEvents(spec_of(), 17).marker(
         1, 1, AT_MS, Marker("claim", frontier="9", count=3, seen_ms=AT_MS)
     )
@@ -183,7 +183,7 @@ def test_decode_says_what_was_rendered(
     verb: str, reason: str, sequence: int, value_hash: int, trimmed: str, uid: str
 ) -> None:
     value = None if verb == "deleted" else VALUE
-    said = 0 if value is None else value_hash
+    expected = 0 if value is None else value_hash
     record = added(
         value=value,
         verb=verb,
@@ -195,17 +195,17 @@ def test_decode_says_what_was_rendered(
     )
     decoded = decode(*record)
     assert decoded == ObjectRecord(
-        "pods", 17, sequence, verb, KEY, value, said, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed  # type: ignore[arg-type]
+        "pods", 17, sequence, verb, KEY, value, expected, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["claim", "begin", "end", "heartbeat"])
-def test_decode_says_what_a_marker_said(kind: str) -> None:
+def test_a_marker_is_decoded_as_it_was_encoded(kind: str) -> None:
     snapshot = "17-1" if kind in {"begin", "end"} else ""
     last = "17-0" if kind == "heartbeat" else ""
     begin = (5, 6) if kind == "end" else (0, 0)
-    said = Marker(kind, "99", 2, 5, AT_MS, snapshot, *begin, last, 7)  # type: ignore[arg-type]
-    record = decode(*CloudEvents(spec_of(), 17).marker(1, 4, AT_MS, said))
+    marker = Marker(kind, "99", 2, 5, AT_MS, snapshot, *begin, last, 7)  # type: ignore[arg-type]
+    record = decode(*CloudEvents(spec_of(), 17).marker(1, 4, AT_MS, marker))
     assert isinstance(record, MarkerRecord)
     assert (record.kind, record.partition, record.sequence, record.partitions, record.config) == (
         kind,
@@ -290,9 +290,9 @@ def test_a_header_that_is_null_as_kafka_allows_is_refused_and_stops_no_reader(na
 
 def test_a_value_nested_deeper_than_anybody_can_read_is_taken_as_it_is() -> None:
     deep = b'{"before":null,"op":"c","after":' + b"[" * 100_000
-    said = decode(*added()._replace(value=deep))
-    assert isinstance(said, ObjectRecord)
-    assert said.value == deep
+    decoded = decode(*added()._replace(value=deep))
+    assert isinstance(decoded, ObjectRecord)
+    assert decoded.value == deep
 
 
 def test_a_record_without_a_key_is_refused() -> None:

@@ -57,17 +57,17 @@ def test_a_pipe_is_read_to_its_end_also_when_its_writer_comes_late_or_says_nothi
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for said in (b"x" * 200_000, b""):
-        writer = threading.Thread(target=pipe.write_bytes, args=(said,))
+    for content in (b"x" * 200_000, b""):
+        writer = threading.Thread(target=pipe.write_bytes, args=(content,))
         writer.start()
-        assert read_bounded(pipe, 1 << 20) == said
+        assert read_bounded(pipe, 1 << 20) == content
         writer.join()
 
 
 def test_a_pipe_without_a_name_is_read_to_its_end_and_an_empty_one_is_not_waited_for() -> None:
-    for said in (b"text", b""):
+    for content in (b"text", b""):
         reading, writing = os.pipe()
-        os.write(writing, said)
+        os.write(writing, content)
         os.close(writing)
-        assert read_bounded(f"/dev/fd/{reading}", 100, writer_s=60.0) == said
+        assert read_bounded(f"/dev/fd/{reading}", 100, writer_s=60.0) == content
         os.close(reading)

@@ -104,7 +104,7 @@ def test_a_fourth_replica_gets_the_least_number_of_streams_by_balance_alone() ->
     assert (group.moves.total(), group.even) == (15, True)
 
 
-def test_a_death_moves_nothing_of_the_living_and_its_streams_go_where_they_are_warm() -> None:
+def test_a_death_moves_no_stream_of_live_replicas_and_its_own_go_where_they_are_warm() -> None:
     group = Group(["a", "b", "c"], SIXTY)
     before, warm = group.owners, {name: each.warm for name, each in group.found.items()}
     del group.members["b"]
@@ -122,7 +122,7 @@ def test_a_death_moves_nothing_of_the_living_and_its_streams_go_where_they_are_w
     )
 
 
-def test_a_leaving_and_an_unfit_member_hand_over_to_whoever_is_able() -> None:
+def test_a_leaving_and_an_unfit_member_hand_over_to_a_member_that_is_able() -> None:
     group = Group(["a", "b", "c"], {"s": "plan"})
     owner = group.owners["s"]
     others = {"a", "b", "c"} - {owner}
@@ -270,7 +270,7 @@ def test_those_who_are_not_able_do_not_delay_the_newest_layout() -> None:
     assert group.owners == dict.fromkeys(layout(3), "a")
 
 
-def test_a_part_is_handed_over_by_whoever_writes_one_of_its_partitions() -> None:
+def test_a_part_is_handed_over_by_each_writer_of_one_of_its_partitions() -> None:
     group = Group(["a", "b"], layout(2))
     writers = group.owners
     for name in ("a", "b"):

@@ -71,9 +71,9 @@ def of_pods(*args: Any, **kwargs: Any) -> bool:
     )
 
 
-def part(room: str, method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
+def part(name: str, method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
     def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
-        faulty: Any = {room: Faulty(getattr(context, room), method, broken, of_pods)}
+        faulty: Any = {name: Faulty(getattr(context, name), method, broken, of_pods)}
         return replace(context, **faulty)
 
     return fit

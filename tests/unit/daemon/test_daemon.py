@@ -23,26 +23,26 @@ from watchrelay.daemon.reload import describe
 from watchrelay.observe.metrics import Metrics
 
 
-async def assert_waits(relay: Any, stream: str, *, problem: str, said: str) -> None:
+async def assert_waits(relay: Any, stream: str, *, problem: str, error: str) -> None:
     """The stream's row is there and waiting; the probes say so."""
     await until(
         "the trouble is known",
         lambda: (
             problem in relay.daemon.statuses.problems
-            and said in (relay.row(stream).last_error or "")
+            and error in (relay.row(stream).last_error or "")
         ),
     )
     await until("the next attempt is known", lambda: relay.row(stream).next_attempt_ms)
     assert relay.row(stream).state == "waiting"
     status, body = await relay.get("/readyz")
     assert (status, body["ready"]) == (503, False)
-    assert said in body["problems"][problem]
-    assert said in body["streams"][stream]["reason"]
+    assert error in body["problems"][problem]
+    assert error in body["streams"][stream]["reason"]
     assert (await relay.get("/livez"))[0] == 200
     # null while an attempt is out
     rows = await relay.get_until("/api/streams", lambda rows: rows[0]["nextAttempt"] is not None)
     assert [(row["stream"], row["state"]) for row in rows] == [(stream, "waiting")]
-    assert said in rows[0]["lastError"]["message"]
+    assert error in rows[0]["lastError"]["message"]
 
 
 # ---- what is missing at start --------------------------------------------------------------------
@@ -54,7 +54,7 @@ async def test_with_kafka_away_at_start_the_stream_waits_and_begins_when_it_come
     world.make_topic("core.pods")
     world.kafka.broker_down()
     async with running(world.settings("pods")) as relay:
-        await assert_waits(relay, "pods", problem="kafka", said=world.kafka.bootstrap)
+        await assert_waits(relay, "pods", problem="kafka", error=world.kafka.bootstrap)
         world.kafka.broker_up()
         await relay.ready()
         assert relay.daemon.statuses.problems == {}
@@ -68,7 +68,7 @@ async def test_with_the_api_server_away_at_start_the_stream_waits_and_begins_whe
     world.make_topic("core.pods")
     await world.cluster.stop()
     async with running(world.settings("pods")) as relay:
-        await assert_waits(relay, "pods", problem="kubernetes", said=f"127.0.0.1:{world.port}")
+        await assert_waits(relay, "pods", problem="kubernetes", error=f"127.0.0.1:{world.port}")
         await world.cluster.start(port=world.port)
         await relay.ready()
         assert relay.daemon.statuses.problems == {}
@@ -137,7 +137,7 @@ async def silent_broker() -> AsyncIterator[tuple[str, asyncio.Event]]:
         server.close()
 
 
-async def test_told_to_stop_without_a_way_into_the_cluster_it_ends_well(tmp_path: Path) -> None:
+async def test_stopped_without_a_way_into_the_cluster_it_ends_well(tmp_path: Path) -> None:
     async with running(
         settings_of(["pods"], kubernetes={"kubeconfig": str(tmp_path / "none")})
     ) as relay:
@@ -146,7 +146,7 @@ async def test_told_to_stop_without_a_way_into_the_cluster_it_ends_well(tmp_path
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_before_the_api_server_answered_it_ends_well(world: World) -> None:
+async def test_stopped_before_the_api_server_answered_it_ends_well(world: World) -> None:
     await world.cluster.stop()
     async with running(world.settings("pods")) as relay:
         await until("it waits", lambda: "kubernetes" in relay.daemon.statuses.problems)
@@ -154,7 +154,7 @@ async def test_told_to_stop_before_the_api_server_answered_it_ends_well(world: W
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_while_the_api_server_is_silent_it_ends_well(world: World) -> None:
+async def test_stopped_while_the_api_server_is_silent_it_ends_well(world: World) -> None:
     world.behaviour.intercept = _hang
     async with running(world.settings("pods")) as relay:
         await until("the control topic is read", lambda: not relay.daemon.statuses.problems)
@@ -162,7 +162,7 @@ async def test_told_to_stop_while_the_api_server_is_silent_it_ends_well(world: W
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_while_kafka_is_away_it_ends_well(world: World) -> None:
+async def test_stopped_while_kafka_is_away_it_ends_well(world: World) -> None:
     async with running(world.settings("pods", kafka={"bootstrapServers": [NOBODY]})) as relay:
         await until("it waits for Kafka", lambda: "kafka" in relay.daemon.statuses.problems)
         await until("the resource is known", lambda: relay.row("pods").topic)
@@ -170,7 +170,7 @@ async def test_told_to_stop_while_kafka_is_away_it_ends_well(world: World) -> No
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_while_kafka_is_silent_it_ends_well(world: World) -> None:
+async def test_stopped_while_kafka_is_silent_it_ends_well(world: World) -> None:
     async with (
         silent_broker() as (address, asked),
         running(world.settings("pods", kafka={"bootstrapServers": [address]})) as relay,
@@ -181,7 +181,7 @@ async def test_told_to_stop_while_kafka_is_silent_it_ends_well(world: World) -> 
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_while_a_topic_is_refused_it_ends_well(world: World) -> None:
+async def test_stopped_while_a_topic_is_refused_it_ends_well(world: World) -> None:
     async with running(world.settings("pods")) as relay:
         await until("the topic is refused", lambda: relay.row("pods").waits_for)
         assert "k8s.test.core.pods" in relay.row("pods").waits_for
@@ -192,7 +192,7 @@ async def test_told_to_stop_while_a_topic_is_refused_it_ends_well(world: World) 
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_while_a_stream_asks_about_its_topic_it_ends_well(
+async def test_stopped_while_a_stream_asks_about_its_topic_it_ends_well(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The control topic is in order, then the resource comes, and the broker is silent by then."""
@@ -210,7 +210,7 @@ async def test_told_to_stop_while_a_stream_asks_about_its_topic_it_ends_well(
         world.kafka.set_rtt(0)
 
 
-async def test_told_to_stop_during_the_first_list_it_ends_well(world: World) -> None:
+async def test_stopped_during_the_first_list_it_ends_well(world: World) -> None:
     world.make_topic("core.pods")
     world.behaviour.intercept = _hang_at_lists
     async with running(world.settings("pods")) as relay:
@@ -219,7 +219,7 @@ async def test_told_to_stop_during_the_first_list_it_ends_well(world: World) -> 
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_while_it_watches_it_drains_and_ends_well(world: World) -> None:
+async def test_stopped_while_it_watches_it_drains_and_ends_well(world: World) -> None:
     world.make_topic("core.pods")
     world.cluster.open_shop()
     async with running(world.settings("pods")) as relay:
@@ -229,7 +229,7 @@ async def test_told_to_stop_while_it_watches_it_drains_and_ends_well(world: Worl
         assert relay.row("pods").state == "stopped"
 
 
-async def test_told_twice_it_ends_without_draining(world: World) -> None:
+async def test_stopped_twice_it_ends_without_draining(world: World) -> None:
     world.make_topic("core.pods")
     world.cluster.open_shop()
     async with running(world.settings("pods", shutdown={"drainTimeout": "5m"})) as relay:

@@ -70,7 +70,7 @@ async def test_streams_are_added_and_removed_and_the_others_do_not_notice(stage:
         assert await relay.ended() == 0
 
 
-async def test_a_changed_stream_claims_anew_and_the_others_keep_watch_and_epoch(
+async def test_a_changed_stream_claims_again_and_the_others_keep_watch_and_epoch(
     stage: World,
 ) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:
@@ -201,22 +201,22 @@ async def test_an_edit_that_gives_a_running_stream_another_shape_is_objected_to(
 ) -> None:
     async with running(stage.settings("pods")) as relay:
         await live(relay, "pods")
-        ((index, said, _),) = relay.daemon.objections(
+        ((index, message, _),) = relay.daemon.objections(
             stage.settings("configmaps", {"resource": "pods", "partitions": 3})
         )
         assert index == 1
         assert (
             "has partitions 1, the config asks for 3: keep `partitions: 1`, or give the "
             "stream another topic"
-        ) in said
+        ) in message
         shared = stage.settings("pods", {"resource": "configmaps", "topic": "k8s.test.core.pods"})
-        ((index, said, _),) = relay.daemon.objections(shared)
-        assert (index, "key format 'plain'" in said) == (0, True)
+        ((index, message, _),) = relay.daemon.objections(shared)
+        assert (index, "key format 'plain'" in message) == (0, True)
         unserved = stage.settings(
             "pods", {"resource": f"widgets.{GROUP}", "topic": "k8s.test.core.pods"}
         )
-        ((index, said, _),) = relay.daemon.objections(unserved)
-        assert (index, "key format 'plain'" in said) == (0, True), (
+        ((index, message, _),) = relay.daemon.objections(unserved)
+        assert (index, "key format 'plain'" in message) == (0, True), (
             "though it would make a difference only later"
         )
         assert (
@@ -227,7 +227,7 @@ async def test_an_edit_that_gives_a_running_stream_another_shape_is_objected_to(
         )
 
 
-async def test_a_relay_told_to_stop_in_the_middle_of_an_edit_drains_what_left_too(
+async def test_a_relay_stopped_in_the_middle_of_an_edit_drains_what_left_too(
     stage: World,
 ) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:

@@ -66,7 +66,7 @@ def put(world: World, key: str | bytes, value: object, topic: str = "k8s.test.co
     )
 
 
-def said(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
+def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
     return [vars(record) for record in caplog.records if record.getMessage() == message]
 
 
@@ -87,7 +87,7 @@ async def test_descriptions_of_odd_types_end_no_relay_and_hold_up_no_stream(
             )
             relay.daemon.stop()
             assert await relay.ended() == 0
-    refused = said(caplog, "control record ignored")
+    refused = logged(caplog, "control record ignored")
     for number, (field, _) in enumerate(CASES):
         (line,) = [line for line in refused if line["key"] == f"stream/other-{number}"]
         assert (line["topic"], line["partition"], line["offset"]) == (

@@ -92,8 +92,10 @@ def test_a_number_in_the_config_that_differs_from_the_pinned_one_is_refused_with
 ) -> None:
     there = described(pods=6)
     kept = KeyFormats(there).kept(spec(**asked))  # type: ignore[arg-type]
-    assert "has partitions 6, the config asks for" in (said := pinned_conflict(kept, there["pods"]))
-    assert "keep `partitions: 6`, or give the stream another topic" in said
+    assert "has partitions 6, the config asks for" in (
+        conflict := pinned_conflict(kept, there["pods"])
+    )
+    assert "keep `partitions: 6`, or give the stream another topic" in conflict
     assert pinned_conflict(KeyFormats(there).kept(spec(partitions=6)), there["pods"]) == ""
 
 
@@ -123,10 +125,10 @@ async def test_a_stream_of_six_partitions_goes_on_without_a_word_where_the_confi
             )
             == []
         )
-        ((index, said, _),) = relay.daemon.objections(
+        ((index, message, _),) = relay.daemon.objections(
             world.settings(pods, {**nodes, "partitions": 1}, more, kafka=NOTHING)
         )
-        assert (index, "keep `partitions: 6`, or give the stream another topic" in said) == (
+        assert (index, "keep `partitions: 6`, or give the stream another topic" in message) == (
             1,
             True,
         )
@@ -156,7 +158,7 @@ async def test_before_the_first_start_the_config_is_the_cure_for_a_topic_with_an
     world.kafka.create_topic("few", 4)
     world.kafka.create_topic("many", 6)
 
-    async def said(entry: dict[str, Any]) -> list[CheckResult]:
+    async def problems(entry: dict[str, Any]) -> list[CheckResult]:
         settings = world.settings(entry, kafka=NOTHING)
         streams, _ = await resolve_streams(settings)
         return [
@@ -165,14 +167,14 @@ async def test_before_the_first_start_the_config_is_the_cure_for_a_topic_with_an
             if "another" in fact.message or "partitions:" in fact.message
         ]
 
-    (refused,) = await said({"resource": "pods", "topic": "few", "partitions": 6})
+    (refused,) = await problems({"resource": "pods", "topic": "few", "partitions": 6})
     assert refused.level == "error"
     cure, _, command = refused.message.partition("or add partitions")
     assert cure.endswith(
         "it has 4 partitions, the config asks for 6: set `partitions: 4` in the config, "
     )
     assert "--alter --topic few --partitions 6" in command
-    (warning,) = await said({"resource": "pods", "topic": "many"})
+    (warning,) = await problems({"resource": "pods", "topic": "many"})
     assert str(warning) == (
         "warning: topic many has 6 partitions, 1 is used: set `partitions: 6` in the config "
         "before the first start to use all of them"

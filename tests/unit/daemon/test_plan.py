@@ -174,7 +174,7 @@ def at(name: str, *namespaces: str) -> StreamSpec:
         ({"a": "x", "b": "y"}, {"a": "x", "b": "y"}, ""),
     ],
 )
-def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found(
+def test_streams_of_one_config_that_would_wait_for_each_other_without_end_are_found(
     before: dict[str, str], after: dict[str, str], stuck: str
 ) -> None:
     described = {
@@ -203,16 +203,16 @@ def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found
         ({"a": "x", "b": "y"}, {"a": "z", "b": "y"}, ""),
     ],
 )
-def test_what_a_stream_waits_for_at_a_start_is_told_with_what_can_be_done(
+def test_what_a_stream_waits_for_at_a_start_is_reported_with_what_can_be_done(
     before: dict[str, str], after: dict[str, str], words: str
 ) -> None:
     described = {
         spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())
     }
     plans = [at(name, *wanted) for name, wanted in after.items()]
-    said = topic_conflict(plans[0], plans, described)
-    assert words in said
-    assert bool(said) == bool(words)
+    conflict = topic_conflict(plans[0], plans, described)
+    assert words in conflict
+    assert bool(conflict) == bool(words)
 
 
 def test_streams_of_one_topic_have_one_form_of_keys() -> None:
@@ -331,7 +331,7 @@ def test_the_config_hash_is_of_the_resource_and_of_nothing_else_in_the_config() 
     assert order[0].spec.config_hash == order[1].spec.config_hash
 
 
-def test_the_config_hash_of_a_release_stands_in_the_topics_of_all_who_run_it() -> None:
+def test_the_config_hash_of_a_release_is_on_the_topics_of_its_users() -> None:
     """When this fails, bytes on topics change their meaning at an upgrade: raise CONTENT_VERSION
     and say so in the changelog."""
     assert (

@@ -42,7 +42,7 @@ NO_READ = (
 
 @dataclass(frozen=True, kw_only=True)
 class Refusing(KafkaConnection):
-    """A way to Kafka on which the first consumers are refused, by default all of them. Shape:
+    """A way to Kafka on which the first consumers are refused, by default all of them.
     `asked` has an item per consumer."""
 
     bootstrap_servers: tuple[str, ...] = ("b:1",)
@@ -162,7 +162,7 @@ class Process:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[dict[str, StreamStatus]]:
-        """Inside the block the streams run; told to stop, they end. The rows of the statuses."""
+        """The rows of the statuses; inside the block the streams run, and then end."""
         async with asyncio.TaskGroup() as tasks:
             lives = [
                 tasks.create_task(runner.run(), name=runner.spec.id) for runner in self.runners
@@ -284,7 +284,7 @@ async def test_a_stream_whose_right_to_read_is_granted_goes_on_and_waits_for_it_
         )
 
 
-async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(
+async def test_what_a_repair_could_not_read_is_reported_until_it_has_read_it(
     kafka: EmbeddedKafka,
 ) -> None:
     topic, status = spec_of().topic, StreamStatus("pods")

@@ -149,7 +149,7 @@ def test_a_file_that_is_written_over_or_replaced_is_taken(file: Path) -> None:
     virtually(body)
 
 
-def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(
+def test_a_file_that_is_being_written_is_not_read_before_it_is_stable(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -167,7 +167,7 @@ def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(
     assert not caplog.records
 
 
-def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
+def test_a_wrong_edit_keeps_the_former_config_and_is_reported_until_it_is_corrected(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -176,8 +176,8 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
             former = rig.hashes
             rig.write(config("pods", "pods", heartbeatInterval="5", resorces=[]))
             await asyncio.sleep(10 * WITHIN_S)
-            said = rig.statuses.problems["reload"]
-            assert f"{file}:" in said
+            problem = rig.statuses.problems["reload"]
+            assert f"{file}:" in problem
             for word in (
                 "heartbeatInterval",
                 "5s",
@@ -185,7 +185,7 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
                 "did you mean resources",
                 "duplicate",
             ):
-                assert word in said
+                assert word in problem
             assert rig.sample("config_last_reload_successful") == 0
             assert (rig.sample("config_last_reload_success_timestamp_seconds"), rig.hashes) == (
                 accepted,
@@ -194,13 +194,13 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
             await rig.edited("pods")
             assert rig.statuses.problems == {}
             assert rig.sample("config_last_reload_successful") == 1
-            assert rig.relay.adopted == [], "what stands there again is in force already"
+            assert rig.relay.adopted == [], "what is there again is in force already"
 
     virtually(body)
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.message for record in errors] == [
         "edited config refused, keeping the previous one"
-    ], "said once, not at each look"
+    ], "logged once, not at each check"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_whatever_the_file_holds_the_relay_goes_on(file: Path, text: str) -> Non
     virtually(body)
 
 
-def test_a_file_that_is_taken_away_is_said_and_its_return_is_taken(file: Path) -> None:
+def test_a_file_that_is_removed_is_reported_and_its_return_is_applied(file: Path) -> None:
     async def body() -> None:
         async with reloading(file) as rig:
             rig.take_away()

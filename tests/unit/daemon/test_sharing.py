@@ -212,7 +212,7 @@ async def test_a_stream_is_claimed_once_it_is_assigned_and_no_other() -> None:
 
 
 @virtual
-async def test_from_a_living_writer_a_stream_is_claimed_after_the_next_answer_of_the_api_server() -> (
+async def test_from_a_live_writer_a_stream_is_claimed_after_the_next_answer_of_the_api_server() -> (
     None
 ):
     async with running() as replica:
@@ -341,7 +341,7 @@ async def test_a_copy_is_wanted_while_the_stream_is_assigned_warm_or_to_be_writt
 
 
 @virtual
-async def test_from_a_living_writer_a_stream_is_claimed_once_it_is_warm_else_at_once() -> None:
+async def test_from_a_live_writer_a_stream_is_claimed_once_it_is_warm_else_at_once() -> None:
     async with running() as replica, asyncio.TaskGroup() as tasks:
         copy = KnownCopy(may_be_claimed=False)
         waiting = tasks.create_task(replica.sharing.assigned("pods", copy))

@@ -60,9 +60,9 @@ def test_a_request_goes_to_each_stream_that_it_names_and_to_no_other() -> None:
 def test_a_request_waits_for_its_writer() -> None:
     requests = SnapshotRequests(Control())
     ask(requests, "early")
-    heard: list[str] = []
-    with requests.serving("pods", heard.append):
-        assert heard == ["early"]
+    received: list[str] = []
+    with requests.serving("pods", received.append):
+        assert received == ["early"]
 
 
 def test_what_a_writer_that_stopped_left_unanswered_goes_to_the_next() -> None:
@@ -70,27 +70,27 @@ def test_what_a_writer_that_stopped_left_unanswered_goes_to_the_next() -> None:
     requests = SnapshotRequests(control)
     with requests.serving("pods", lambda _: None):
         ask(requests, "answered")
-        ask(requests, "owed")
+        ask(requests, "pending")
     control.indexes["pods"] = index("answered")
-    heard: list[str] = []
-    with requests.serving("pods", heard.append):
-        assert heard == ["owed"]
+    received: list[str] = []
+    with requests.serving("pods", received.append):
+        assert received == ["pending"]
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_what_an_earlier_relay_answered_is_not_asked_again(late: bool) -> None:
     requests = SnapshotRequests(Control(pods=index("done")))
-    heard: list[str] = []
+    received: list[str] = []
     if late:
-        with requests.serving("pods", heard.append):
+        with requests.serving("pods", received.append):
             ask(requests, "done", backlog=True)
             ask(requests, "open", backlog=True)
     else:
         ask(requests, "done", backlog=True)
         ask(requests, "open", backlog=True)
-        with requests.serving("pods", heard.append):
+        with requests.serving("pods", received.append):
             pass
-    assert heard == ["open"]
+    assert received == ["open"]
 
 
 def test_a_request_much_older_than_the_newest_snapshot_was_answered_by_an_earlier_one() -> None:
@@ -121,11 +121,11 @@ def test_what_waits_is_bounded() -> None:
         ask(requests, f"r{number}")
     for number in range(WAITING_MAX + 5):
         ask(requests, "r", f"stream-{number}")
-    heard: list[str] = []
-    with requests.serving("pods", heard.append):
-        assert (heard[0], len(heard)) == ("r1", WAITING_MAX)
-    with requests.serving(f"stream-{WAITING_MAX + 4}", heard.append):
-        assert len(heard) == WAITING_MAX
+    received: list[str] = []
+    with requests.serving("pods", received.append):
+        assert (received[0], len(received)) == ("r1", WAITING_MAX)
+    with requests.serving(f"stream-{WAITING_MAX + 4}", received.append):
+        assert len(received) == WAITING_MAX
 
 
 def test_a_signal_that_names_a_thousand_unknown_streams_takes_no_place_of_others(
@@ -142,11 +142,11 @@ def test_a_signal_that_names_a_thousand_unknown_streams_takes_no_place_of_others
     assert len(caplog.records) == 20, "one line for each request"
     assert vars(caplog.records[0])["unknown"] == WAITING_MAX
     ask(requests, "wanted", "pods", "jobs")
-    heard: list[str] = []
-    with requests.serving("pods", heard.append), requests.serving("jobs", heard.append):
-        assert heard == ["wanted", "wanted"], "jobs is in the config, and not described yet"
-    with requests.serving("stream-0-0", heard.append):
-        assert len(heard) == 2
+    received: list[str] = []
+    with requests.serving("pods", received.append), requests.serving("jobs", received.append):
+        assert received == ["wanted", "wanted"], "jobs is in the config, and not described yet"
+    with requests.serving("stream-0-0", received.append):
+        assert len(received) == 2
 
 
 def test_a_flood_of_signals_that_name_unknown_streams_is_logged_in_part(
@@ -171,12 +171,12 @@ def test_a_request_expires_also_where_the_clock_of_who_wrote_it_is_ahead() -> No
     ask(requests, "old", written_ms=NOW_MS + 10**9)
     now_s[0] += EXPIRE_S + 1
     ask(requests, "new")
-    heard: list[str] = []
-    with requests.serving("pods", heard.append):
-        assert heard == ["new"]
+    received: list[str] = []
+    with requests.serving("pods", received.append):
+        assert received == ["new"]
     now_s[0] += EXPIRE_S + 1
-    with requests.serving("pods", heard.append):
-        assert heard == ["new"]
+    with requests.serving("pods", received.append):
+        assert received == ["new"]
 
 
 def test_many_requests_for_one_stream_push_out_none_for_another() -> None:
@@ -190,9 +190,9 @@ def test_many_requests_for_one_stream_push_out_none_for_another() -> None:
         for each in range(WAITING_MAX + 1):
             ask(requests, f"r{each}", f"stream-{number}")
     assert sum(map(len, requests._open.values())) <= 3 * ALL_WAITING_MAX
-    heard: list[str] = []
-    with requests.serving("nodes", heard.append):
-        assert heard == ["quiet"]
+    received: list[str] = []
+    with requests.serving("nodes", received.append):
+        assert received == ["quiet"]
 
 
 def test_an_index_record_dated_in_the_future_answers_only_what_it_names() -> None:
@@ -203,9 +203,9 @@ def test_an_index_record_dated_in_the_future_answers_only_what_it_names() -> Non
     requests = SnapshotRequests(Control(pods=ahead), wall_ms=lambda: NOW_MS)
     ask(requests, "named", backlog=True)
     ask(requests, "other", backlog=True)
-    heard: list[str] = []
-    with requests.serving("pods", heard.append):
-        assert heard == ["other"]
+    received: list[str] = []
+    with requests.serving("pods", received.append):
+        assert received == ["other"]
 
 
 def test_a_request_for_a_split_stream_goes_to_each_of_its_parts_also_where_one_has_answered() -> (

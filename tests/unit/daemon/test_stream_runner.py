@@ -103,8 +103,8 @@ async def test_a_stream_whose_topic_changed_shape_is_refused_with_what_to_do(wor
             "keep `partitions: 1`, or give the stream another topic"
         )
         facts = await check_everything(world.settings({"resource": "pods", "partitions": 2}))
-        said = [fact.message for fact in facts if fact.level == "error"]
-        assert said == [relay.row("pods").waits_for], (
+        errors = [fact.message for fact in facts if fact.level == "error"]
+        assert errors == [relay.row("pods").waits_for], (
             "`topics` and `validate --connect` say what `run` says"
         )
     async with running(
@@ -147,12 +147,12 @@ async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_re
     ) as relay:
         await until("both wait", lambda: relay.row("one").waits_for and relay.row("two").waits_for)
         for stream in ("one", "two"):
-            said = relay.row(stream).waits_for
-            assert "neither can let go before the other does" in said
+            reason = relay.row(stream).waits_for
+            assert "neither can let go before the other does" in reason
             assert (
                 f"take {stream} out of the config, retire it (`watchrelay retire {stream}`) "
                 "and put it back as it is to be"
-            ) in said
+            ) in reason
 
 
 async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_and_what_cannot_join_it_is_refused(

@@ -203,9 +203,9 @@ def test_what_cannot_exist_waits_for_a_person_and_keeps_nothing_from_being_ready
             tmp_path, *impossible, {"resource": "nodes", "namespaces": ["shop"]}
         ) as rig:
             await until("discovery answered", lambda: rig.daemon.readiness.started)
-            for entry, said in {**impossible, "nodes@shop": "cluster-scoped"}.items():
+            for entry, reason in {**impossible, "nodes@shop": "cluster-scoped"}.items():
                 assert rig.rows[entry].state == "waiting"
-                assert said in rig.rows[entry].waits_for
+                assert reason in rig.rows[entry].waits_for
                 assert rig.rows[entry].as_json()["nextAttempt"], "when discovery is asked next"
             assert rig.daemon.readiness.check()[0]
 
@@ -223,7 +223,7 @@ def test_of_replicas_none_owns_a_stream_that_cannot_exist(tmp_path: Path, *, ena
     virtually(body)
 
 
-def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_told(
+def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -406,7 +406,7 @@ def test_two_entries_that_turn_out_to_have_the_same_objects_on_a_topic_are_refus
             assert objection[:2] == (1, reason)
             assert objection[2].startswith("give one of the two another `topic`")
             (turned,) = rig.supervisor.objections(edited(web, every))
-            assert turned[0] == 0, "what runs stays, wherever its entry stands"
+            assert turned[0] == 0, "what runs stays, wherever its entry is"
             apart = edited(every, {**web, "topic": "another"})
             assert rig.supervisor.objections(apart) == []
             rig.supervisor.adopt(apart)

@@ -65,7 +65,9 @@ async def test_what_work_raises_is_raised() -> None:
         await must_run(fails(), name="sink", stopping=asyncio.Event())
 
 
-async def test_what_is_told_of_a_group_is_the_error_and_not_the_tasks_that_it_took_along() -> None:
+async def test_what_is_reported_of_a_group_is_the_error_and_not_the_tasks_that_it_cancelled() -> (
+    None
+):
     async def fails_beside_a_task() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(must_run(forever(), name="config", stopping=asyncio.Event()))
@@ -152,12 +154,12 @@ async def test_a_broken_connection_that_nobody_waits_for_is_no_error_and_any_oth
     for forgotten in (ConnectionResetError(104, "Connection reset by peer"), ValueError("a bug")):
         loop.create_future().set_exception(forgotten)
     gc.collect()
-    told = [
+    logged = [
         (record.levelname, record.getMessage().splitlines()[0])
         for record in caplog.records
         if record.name != "asyncio.selectors"
     ]
-    assert ("DEBUG", "connection closed with no waiter") in told
-    assert [message for level, message in told if level == "ERROR"] == [
+    assert ("DEBUG", "connection closed with no waiter") in logged
+    assert [message for level, message in logged if level == "ERROR"] == [
         "Future exception was never retrieved"
     ]

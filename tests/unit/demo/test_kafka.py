@@ -22,7 +22,7 @@ def test_each_broker_has_an_address_and_stopping_twice_is_no_harm() -> None:
         kafka.create_topic("t")
 
 
-def test_what_it_refuses_is_told_with_the_reason() -> None:
+def test_what_it_refuses_is_reported_with_the_reason() -> None:
     with EmbeddedKafka.start() as kafka:
         kafka.create_topic("t", 2)
         with pytest.raises(EmbeddedKafkaError, match=r"topic_create.*already exists"):

@@ -1,5 +1,5 @@
-"""Writes over a real socket, and a shop: claims about what writes do, and that a seed tells one
-story."""
+"""Writes over a real socket, and a shop: what writes do, and that a seed makes one sequence of
+them."""
 
 import json
 import sys
@@ -78,15 +78,15 @@ def state(registry: Registry) -> dict[str, list[bytes]]:
     }
 
 
-def test_a_seed_tells_one_story_and_another_seed_another() -> None:
-    stories = []
+def test_a_seed_makes_one_sequence_of_writes_and_another_seed_another() -> None:
+    runs = []
     for seed in (1, 1, 2):
         registry = fixed_registry()
         shop = Shop(registry, seed=seed)
         shop.open()
-        stories.append(([shop.step() for _ in range(500)], state(registry)))
-    assert stories[0] == stories[1]
-    assert stories[0][0] != stories[2][0]
+        runs.append(([shop.step() for _ in range(500)], state(registry)))
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[2][0]
 
 
 def test_every_step_of_the_shop_is_one_write_and_it_never_comes_to_rest() -> None:
@@ -105,7 +105,7 @@ def test_every_step_of_the_shop_is_one_write_and_it_never_comes_to_rest() -> Non
 
 
 def phases(collection: Collection) -> dict[str, list[str]]:
-    told: dict[str, list[str]] = {}
+    seen: dict[str, list[str]] = {}
     for event in collection.history:
         obj = json.loads(event.now.body())
         going = "deletionTimestamp" in obj["metadata"]
@@ -116,10 +116,10 @@ def phases(collection: Collection) -> dict[str, list[str]]:
             if going
             else obj["status"]["phase"]
         )
-        history = told.setdefault(event.now.name, [])
+        history = seen.setdefault(event.now.name, [])
         if not history or history[-1] != phase:
             history.append(phase)
-    return told
+    return seen
 
 
 def test_pods_of_the_shop_live_as_pods_do_and_deployments_keep_their_number() -> None:
@@ -169,7 +169,7 @@ def test_numbered_pods_are_of_real_size_and_differ_where_real_ones_do() -> None:
     )
 
 
-async def test_a_cluster_in_a_process_of_its_own_says_where_it_is_and_stops_when_told() -> None:
+async def test_a_cluster_in_a_process_of_its_own_prints_its_address_and_stops_on_request() -> None:
     arguments = ("-m", "watchrelay.demo", "--pods", "20", "--shop", "50")
     process = await subprocess.create_subprocess_exec(
         sys.executable, *arguments, stdout=subprocess.PIPE

@@ -15,7 +15,7 @@ from watchrelay.kafka.log_scan import no_epoch_left
 INDEX: Value = {"snapshot": "9-1", "epoch": 0, "partitions": [{"partition": 0, "begin": 7}]}
 
 
-def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> (
+def test_the_records_of_a_lost_topic_are_written_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> (
     None
 ):
     async def body() -> None:
@@ -47,18 +47,18 @@ def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_th
     run(body())
 
 
-def test_what_others_said_on_the_new_topic_stands() -> None:
+def test_what_others_wrote_on_the_new_topic_is_kept() -> None:
     async def body() -> None:
         topic = MemoryControl()
         epoch = await topic.claim()
         await topic.claim("nodes")
         topic.lose()
         topic.begin()
-        said: list[tuple[str, Value]] = [
+        records: list[tuple[str, Value]] = [
             ("stream", {**DESCRIBED, "epochBase": 50}),
             ("claim", {"instance": "x", "from": None}),
         ]
-        for kind, value in said:
+        for kind, value in records:
             topic.control.take(
                 SimpleNamespace(
                     offset=len(topic.records),
@@ -122,7 +122,7 @@ def test_a_topic_lost_again_before_it_was_restored_is_restored_from_the_first() 
     run(body())
 
 
-def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
+def test_a_claim_that_a_loss_overtakes_fails_with_the_reason() -> None:
     async def body() -> None:
         topic = MemoryControl()
         await topic.claim()
@@ -140,7 +140,9 @@ def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
     run(body())
 
 
-def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_is_told_so() -> None:
+def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_fails_with_the_reason() -> (
+    None
+):
     async def body() -> None:
         topic = MemoryControl()
         await topic.claim()

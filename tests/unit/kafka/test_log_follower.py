@@ -161,7 +161,7 @@ async def test_a_topic_that_may_not_be_read_loses_its_logs_alone() -> None:
     assert not jobs.why
 
 
-async def test_holes_are_passed_over_and_what_is_left_is_told() -> None:
+async def test_holes_are_skipped_and_the_remaining_records_counted() -> None:
     pods = Followed("pods", start=3)
     follower, consumer = following(pods)
     consumer.positions[T0], consumer.end = 9, 12

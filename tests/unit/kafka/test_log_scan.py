@@ -41,7 +41,7 @@ def test_only_records_of_the_stream_count(
         ((), ""),
     ],
 )
-def test_another_cluster_is_told_by_the_source_of_records_of_the_contract(
+def test_another_cluster_is_recognized_by_the_source_of_records_of_the_contract(
     headers: tuple[tuple[str, bytes], ...], other: str
 ) -> None:
     assert other_cluster(headers, "prod") == other

@@ -72,7 +72,7 @@ NOW_MS = 1_767_323_045_000
 HOUR_MS = 3_600_000
 
 
-class Heard:
+class Signals:
     """A signal topic whose records of the past end at offset 100."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Heard:
     def take(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
         self.taken.append((request.id, request.streams, written_ms))
 
-    def hear(self, request_id: str, *streams: str, offset: int, at_ms: int = NOW_MS) -> None:
+    def receive(self, request_id: str, *streams: str, offset: int, at_ms: int = NOW_MS) -> None:
         value = signal_value(SnapshotRequest(request_id, streams))
         self.topic.take(SimpleNamespace(offset=offset, value=value, timestamp=at_ms, headers=()))
 
@@ -102,33 +102,33 @@ class Heard:
 
 
 def test_a_signal_of_the_past_that_is_dated_in_the_future_is_not_taken_at_every_start() -> None:
-    heard = Heard()
+    signals = Signals()
     for number, at_ms in enumerate(
         (NOW_MS - HOUR_MS - 1, NOW_MS - HOUR_MS, NOW_MS + HOUR_MS, NOW_MS + HOUR_MS + 1, 2**62, -1)
     ):
-        heard.hear(f"r{number}", "pods", offset=number, at_ms=at_ms)
-    assert [request for request, _, _ in heard.taken] == ["r1", "r2"]
-    assert heard.count("expired") == 4
+        signals.receive(f"r{number}", "pods", offset=number, at_ms=at_ms)
+    assert [request for request, _, _ in signals.taken] == ["r1", "r2"]
+    assert signals.count("expired") == 4
 
 
 def test_a_signal_that_comes_now_was_written_now_whatever_the_clock_of_its_writer_shows() -> None:
-    heard = Heard()
+    signals = Signals()
     for number, at_ms in enumerate((0, NOW_MS - 10 * HOUR_MS, NOW_MS + 10 * HOUR_MS, 2**62, -1)):
-        heard.hear(f"r{number}", "pods", offset=100 + number, at_ms=at_ms)
-    assert [written_ms for _, _, written_ms in heard.taken] == [NOW_MS] * 5
+        signals.receive(f"r{number}", "pods", offset=100 + number, at_ms=at_ms)
+    assert [written_ms for _, _, written_ms in signals.taken] == [NOW_MS] * 5
 
 
 def test_an_id_that_another_consumer_uses_for_other_streams_is_another_request() -> None:
-    heard = Heard()
+    signals = Signals()
     for offset, stream in enumerate(("pods", "nodes", "pods", "nodes")):
-        heard.hear("1", stream, offset=100 + offset)
-    assert [streams for _, streams, _ in heard.taken] == [("pods",), ("nodes",)]
-    assert heard.count("repeated") == 2
+        signals.receive("1", stream, offset=100 + offset)
+    assert [streams for _, streams, _ in signals.taken] == [("pods",), ("nodes",)]
+    assert signals.count("repeated") == 2
 
 
 def test_an_id_may_be_used_again_an_hour_later() -> None:
-    heard = Heard()
+    signals = Signals()
     for offset, now_s in enumerate((0.0, HOUR_MS / 1000, HOUR_MS / 1000 + 1)):
-        heard.now_s = now_s
-        heard.hear("1", "pods", offset=100 + offset)
-    assert (len(heard.taken), heard.count("repeated")) == (2, 1)
+        signals.now_s = now_s
+        signals.receive("1", "pods", offset=100 + offset)
+    assert (len(signals.taken), signals.count("repeated")) == (2, 1)

@@ -61,14 +61,14 @@ def test_a_period_under_twice_the_interval_is_refused_with_setting_value_and_com
 ) -> None:
     with pytest.raises(TopicRefused) as caught:
         verdict(other=(setting, "7199999"))
-    said = str(caught.value)
-    assert f"{setting} is 7199999" in said
-    assert "at least 7200000, twice the snapshot interval of 3600 s" in said
+    message = str(caught.value)
+    assert f"{setting} is 7199999" in message
+    assert "at least 7200000, twice the snapshot interval of 3600 s" in message
     mend = (
         f"--alter --entity-type topics --entity-name {HOUR.name} --add-config "
         f"{setting}={HOUR.configs()[setting]}"
     )
-    assert said.endswith(f"kafka-configs.sh --bootstrap-server kafka-0:9092 {mend}")
+    assert message.endswith(f"kafka-configs.sh --bootstrap-server kafka-0:9092 {mend}")
 
 
 def test_a_period_counts_only_where_its_cleanup_is_on() -> None:
@@ -78,7 +78,7 @@ def test_a_period_counts_only_where_its_cleanup_is_on() -> None:
     assert verdict(cleanup_policy="compact", retention_ms="1") == ()
 
 
-def test_retention_for_ever_is_long_enough() -> None:
+def test_unlimited_retention_is_long_enough() -> None:
     assert verdict(retention_ms="-1") == ()
 
 

@@ -26,7 +26,7 @@ def test_a_topic_that_stays_is_not_lost() -> None:
     assert all(watched.seen({"t": ONE}, float(now_s)) == {} for now_s in range(100))
 
 
-def test_a_topic_of_another_id_was_made_anew_and_is_said_once() -> None:
+def test_a_topic_of_another_id_was_recreated_and_is_reported_once() -> None:
     watched = identity_of("t")
     watched.seen({"t": ONE}, 0.0)
     assert watched.seen({"t": OTHER}, 1.0) == {"t": "it was deleted and recreated"}

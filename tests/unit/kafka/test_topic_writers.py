@@ -13,7 +13,7 @@ class Losses(list[str]):
         return own
 
 
-def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothing_counts_until_it_opens_again() -> (
+def test_each_stream_that_had_opened_a_lost_topic_is_notified_once_and_nothing_counts_until_it_opens_again() -> (
     None
 ):
     writers, pods, nodes = TopicWriters(), Losses(), Losses()
@@ -47,7 +47,7 @@ def test_a_topic_that_its_stream_finds_gone_is_lost_to_the_others_too() -> None:
 def test_the_first_to_make_a_topic_does_not_disturb_the_streams_that_were_quicker() -> None:
     writers, pods, nodes = TopicWriters(), Losses(), Losses()
     assert not nodes.open(writers, "nodes")
-    assert pods.open(writers, "pods", made=True), "nothing of it stands there"
+    assert pods.open(writers, "pods", made=True), "nothing of it is there"
     assert nodes == []
     assert writers.counts("t", "nodes")
 

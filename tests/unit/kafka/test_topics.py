@@ -23,7 +23,7 @@ class Admin:
         return SimpleNamespace(topic_errors=[(new[0].name, code, None)])
 
 
-async def test_a_topic_that_two_streams_share_is_created_and_told_of_once(
+async def test_a_topic_that_two_streams_share_is_created_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="watchrelay")

@@ -325,7 +325,7 @@ async def test_T71_a_socks_proxy_leads_to_a_name_that_only_it_knows(
         assert proxy.asked == [("kubernetes.invalid", 6443)]
 
 
-async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_told_and_the_password_is_not() -> None:
+async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_reported_without_the_password() -> None:
     async with SocksProxy(1, login=("me", "right")) as proxy:
         credentials = KnownCredentials("http://kubernetes.invalid:6443")
         credentials.endpoint = Endpoint(
@@ -334,9 +334,9 @@ async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_told_and_the_passwor
         async with client_of("", credentials=credentials) as client:
             with pytest.raises(
                 Unreachable, match=r"kubernetes\.invalid:6443: the proxy refused: "
-            ) as told:
+            ) as raised:
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
-            assert "hunter2" not in str(told.value)
+            assert "hunter2" not in str(raised.value)
             proxy.close()
             with pytest.raises(
                 Unreachable, match=r"kubernetes\.invalid:6443: the proxy cannot be reached"
@@ -400,7 +400,7 @@ async def test_a_401_after_which_there_is_no_other_credential_is_still_an_answer
         assert len(server.requests) == 1
 
 
-async def test_T84_metadata_is_asked_for_in_the_list_form_and_plainly_when_told() -> None:
+async def test_T84_metadata_is_requested_in_the_list_form_and_plainly_when_configured() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         if "as=" in request.headers["accept"]:
             await reply.json(406, failure_status(406, "NotAcceptable"))
@@ -556,7 +556,7 @@ async def test_a_certificate_that_verifies_once_the_ca_is_read_again_costs_no_er
             assert len((await client.list_page(PODS, ListQuery(), stream=STREAM)).objects) == 1
 
 
-async def test_plain_http_behind_an_https_url_is_said_in_words() -> None:
+async def test_plain_http_behind_an_https_url_is_reported_in_words() -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")

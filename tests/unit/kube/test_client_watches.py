@@ -341,7 +341,7 @@ async def test_a_hundred_and_fifty_watches_run_side_by_side() -> None:
     assert all(task.result() == [Bookmark("5")] for task in running)
 
 
-async def test_T62_metadata_is_asked_for_in_the_singular_form_and_a_406_is_told() -> None:
+async def test_T62_metadata_is_requested_in_the_singular_form_and_a_406_is_reported() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         if "as=" in request.headers["accept"]:
             await reply.json(406, failure_status(406, "NotAcceptable"))

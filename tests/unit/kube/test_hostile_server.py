@@ -168,8 +168,8 @@ async def test_a_gzip_bomb_in_a_list_is_given_up_at_an_objects_size() -> None:
             {"Content-Type": "application/json", "Content-Encoding": "gzip"},
         )
 
-    said = await refused_then_served(bomb, Undecodable)
-    assert "goes on for 32 MiB without the end of an object" in said
+    refused = await refused_then_served(bomb, Undecodable)
+    assert "goes on for 32 MiB without the end of an object" in refused
 
 
 async def test_a_list_that_never_ends_is_given_up() -> None:
@@ -228,7 +228,7 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "kind", "said"),
+    ("code", "body", "kind", "expected"),
     [
         (
             404,
@@ -262,14 +262,14 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
         ),
     ],
 )
-async def test_what_answers_in_place_of_an_api_server_is_told_with_the_cure(
-    code: int, body: bytes, kind: str, said: str
+async def test_what_answers_in_place_of_an_api_server_is_reported_with_the_cure(
+    code: int, body: bytes, kind: str, expected: str
 ) -> None:
     async def handler(_request: Request, reply: Reply) -> None:
         await reply.text(code, body, {"Content-Type": kind})
 
     async with ScriptedServer(handler) as server, client_of(server.url) as client:
-        with pytest.raises(KubeError, match=f"{re.escape(said)}$"):
+        with pytest.raises(KubeError, match=f"{re.escape(expected)}$"):
             await client.version()
 
 

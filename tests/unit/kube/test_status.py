@@ -239,7 +239,7 @@ def test_an_ascii_body_without_a_type_is_quoted_as_a_tls_port_answers_plain_http
     assert "a body of type unknown" in str(classed(400, b"\xff\xfe", {"Date": "now"}))
 
 
-def test_a_code_that_the_body_repeats_is_said_once() -> None:
+def test_a_code_that_the_body_repeats_is_reported_once() -> None:
     error = from_response(
         404,
         {"Content-Type": "text/plain"},

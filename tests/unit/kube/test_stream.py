@@ -285,7 +285,7 @@ def test_T32_a_bookmark_with_a_zero_valued_spec_is_only_a_version() -> None:
         ("true", False),
     ],
 )
-def test_the_end_of_the_initial_events_is_said_by_the_value_true(
+def test_the_end_of_the_initial_events_is_marked_by_the_value_true(
     annotations: object, ends: bool
 ) -> None:
     assert only(bookmark("5", annotations=annotations)) == Bookmark("5", ends)

@@ -68,7 +68,7 @@ def test_a_built_in_name_means_what_kubectl_means_by_it(text: str, meant: list[s
     assert [builtin.resource.qualified for builtin in resolve(parse_name(text))] == meant
 
 
-def test_an_unsaid_version_is_the_preferred_one() -> None:
+def test_a_version_that_is_not_given_is_the_preferred_one() -> None:
     assert resolve(parse_name("hpa"))[0].resource.version == "v2"
     assert (
         resolve(parse_name("horizontalpodautoscalers.v1.autoscaling"))[0].resource.version == "v1"

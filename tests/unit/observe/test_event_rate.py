@@ -11,7 +11,7 @@ def paced(*counted: tuple[int, int]) -> EventRate:
     return pace
 
 
-def test_nothing_counted_is_nothing_told() -> None:
+def test_nothing_counted_is_nothing_reported() -> None:
     pace = EventRate()
     assert (pace.latest(), pace.history(), pace.per_s(START)) == ((0, 0, 0), [], 0.0)
 
@@ -31,7 +31,7 @@ def test_a_long_silence_leaves_nothing_of_before() -> None:
     assert paced((0, 9), (BINS * BIN_MS, 2)).history() == [2]
 
 
-def test_a_clock_that_is_set_back_begins_anew() -> None:
+def test_a_clock_that_is_set_back_starts_the_rate_again() -> None:
     assert paced((60_000, 9), (0, 2)).history() == [2]
 
 

@@ -15,12 +15,12 @@ def pictured(statuses: StatusRegistry) -> LiveStatus:
     )
 
 
-def event(said: bytes) -> tuple[str, Any]:
-    kind, data = said.decode().strip().split("\n")
+def event(raw: bytes) -> tuple[str, Any]:
+    kind, data = raw.decode().strip().split("\n")
     return kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
-async def test_a_viewer_is_told_all_then_what_changed_then_what_left() -> None:
+async def test_a_viewer_is_sent_all_then_what_changed_then_what_left() -> None:
     statuses = StatusRegistry()
     for stream in ("pods", "nodes", "events"):
         live(statuses, stream)
@@ -103,16 +103,16 @@ async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
     assert picture.full
     await anext(viewers[0])
     picture.end()
-    assert [said async for said in viewers[0]] == []
+    assert [sent async for sent in viewers[0]] == []
     for viewer in viewers:
         await viewer.aclose()
     assert picture.viewers == 0
 
 
-def test_a_stream_is_told_with_its_story_and_an_unknown_one_is_not() -> None:
+def test_a_stream_is_served_with_its_transitions_and_an_unknown_one_is_not() -> None:
     statuses = StatusRegistry()
     live(statuses, "pods").failed("watch", "refused")
-    told = json.loads(pictured(statuses).transitions("pods") or b"")
-    assert [each["message"] for each in told["transitions"]] == ["refused"]
-    assert told["stream"] == "pods"
+    answer = json.loads(pictured(statuses).transitions("pods") or b"")
+    assert [each["message"] for each in answer["transitions"]] == ["refused"]
+    assert answer["stream"] == "pods"
     assert pictured(statuses).transitions("nodes") is None

@@ -21,4 +21,4 @@ def test_a_flood_of_subjects_is_a_bounded_number_of_lines_in_bounded_memory() ->
     assert len(limit._subjects) <= SUBJECTS_MAX + 1
     later = [limit.due(subject, LINE_EVERY_S + 100) for subject in range(50_000)]
     assert sum(map(bool, later)) <= SUBJECTS_MAX + 1
-    assert max(later) > 1, "a line that stands for others says how many"
+    assert max(later) > 1, "a line that replaces others has their number"

@@ -65,7 +65,7 @@ def test_an_error_of_our_own_that_nobody_expected_is_logged_with_its_traceback_a
         )
     assert "Traceback" in out.getvalue()
     assert "test_logs.py" in out.getvalue()
-    assert len(out.getvalue()) < 20_000, "what stands in the input does not fill the log"
+    assert len(out.getvalue()) < 20_000, "what is in the input does not fill the log"
 
 
 def test_data_cannot_forge_a_console_line() -> None:

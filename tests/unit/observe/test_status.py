@@ -5,7 +5,7 @@ def history(status: StreamStatus) -> list[tuple[str, str]]:
     return [(each.state, each.message) for each in status.history]
 
 
-def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
+def test_a_change_of_state_is_kept_with_the_message_right_after_it() -> None:
     status = StreamStatus("pods")
     status.state = "listing"
     status.state = "listing"
@@ -22,10 +22,10 @@ def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
         ("watching", RECOVERED),
     ]
     status.recovered("watch")
-    assert status.transitions_count == 6, "what is no news was told"
+    assert status.transitions_count == 6, "a repeated recovery was counted"
 
 
-def test_a_story_is_bounded_and_its_newest_moment_comes_first() -> None:
+def test_a_history_is_bounded_and_its_newest_moment_comes_first() -> None:
     status = StreamStatus("pods")
     for number in range(HISTORY_MAX * 2):
         status.failed("watch", f"error {number} " + "x" * 1000)
@@ -46,7 +46,7 @@ def test_trouble_began_with_the_first_failure_since_the_last_progress() -> None:
     assert status.trouble is None
 
 
-def test_a_silence_of_kafka_is_told_once_and_its_end_too() -> None:
+def test_a_silence_of_kafka_is_reported_once_and_its_end_too() -> None:
     status = StreamStatus("pods")
     for seconds in (10, 11, 12):
         status.failed("records", f"no acknowledgement for {seconds} s")
@@ -69,7 +69,7 @@ def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged(
     )
 
 
-def test_what_is_said_of_a_log_that_cannot_be_read_is_over_once_it_was() -> None:
+def test_the_problem_of_an_unreadable_log_is_over_once_it_was_read() -> None:
     status = StreamStatus("pods")
     status.failed("log", "grant READ", next_attempt_ms=1, operator=True)
     assert (status.waits_for, status.last_error, status.next_attempt_ms) == (
@@ -113,7 +113,7 @@ def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgem
     assert (status.waiting_since_ms(), status.queued_records, status.lag_ms) == (0, 0, 4.0)
 
 
-def test_a_problem_keeps_the_moment_at_which_it_was_first_said() -> None:
+def test_a_problem_keeps_the_moment_at_which_it_was_first_reported() -> None:
     statuses = StatusRegistry()
     statuses.problems["kafka"] = "away for 1 s"
     statuses.problems.since_ms["kafka"] -= 5_000

@@ -106,8 +106,8 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
             cause=causes.KUBERNETES,
         )
     statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
-    said, (card,) = judged(statuses)
-    assert said == "1 trouble is being retried; none of 5 streams is live."
+    sentence, (card,) = judged(statuses)
+    assert sentence == "1 trouble is being retried; none of 5 streams is live."
     assert (card.kind, card.streams, card.next_ms) == (
         "kubernetes",
         [f"s{number}" for number in range(5)],
@@ -116,7 +116,7 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
     assert card.messages == [("", "get /api at 10.0.0.1:6443: connection refused")]
 
 
-def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
+def test_credentials_that_do_not_work_need_a_person_whichever_loop_found_out() -> None:
     statuses = StatusRegistry()
     status = live(statuses, "pods")
     status.failed(
@@ -153,9 +153,9 @@ def test_the_worst_comes_first_then_what_began_first() -> None:
     statuses.problems["reload"] = "refused"
     statuses.problems["config"] = "twice"
     statuses.problems.since_ms["config"] -= 1_000
-    said, found = judged(statuses)
+    sentence, found = judged(statuses)
     assert [card.kind for card in found] == ["config", "reload", "kafka", "restart"]
-    assert said == "The config names no stream."
+    assert sentence == "The config names no stream."
 
 
 def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
@@ -179,7 +179,7 @@ def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "said"),
+    ("states", "sentence"),
     [
         ((), "The config names no stream."),
         (("watching",), "The only stream is live."),
@@ -189,8 +189,8 @@ def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
         (("waiting", "watching"), "1 of 2 streams is starting; 1 of 2 streams is live."),
     ],
 )
-def test_all_of_it_is_said_in_one_sentence(states: tuple[State, ...], said: str) -> None:
+def test_the_verdict_is_one_sentence(states: tuple[State, ...], sentence: str) -> None:
     statuses = StatusRegistry()
     for number, state in enumerate(states):
         live(statuses, f"s{number}").state = state
-    assert judged(statuses)[0] == said
+    assert judged(statuses)[0] == sentence

@@ -48,11 +48,11 @@ async def away(rig: Rig) -> None:
 
 def overflow(rig: Rig) -> int:
     """Changes of 40 keys until every partition is past the bound; how many."""
-    said = 0
+    pushed = 0
     while any(queue.dirty is None for queue in rig.relay._queues.partitions):
-        rig.say(rig.store.put(KEYS[said % 40], b"%d" % said))
-        said += 1
-    return said
+        rig.say(rig.store.put(KEYS[pushed % 40], b"%d" % pushed))
+        pushed += 1
+    return pushed
 
 
 def conflated(rig: Rig) -> list[ObjectRecord]:
@@ -75,11 +75,11 @@ def test_the_watch_goes_on_nothing_piles_up_and_every_last_state_arrives() -> No
             rig.sink.up.set()
             await until(lambda: rig.rebuilt() == rig.store.values())
             await asyncio.sleep(20)
-        said = [record for record in rig.objects() if record.reason in {"watch", "conflated"}]
+        published = [record for record in rig.objects() if record.reason in {"watch", "conflated"}]
         skipped = (
             rig.metrics.counter("events_conflated").labels("pods", "", "v1", "pods")._value.get()
         )
-        assert len(said) + skipped == 5002
+        assert len(published) + skipped == 5002
         assert 40 <= len(conflated(rig)) <= 80
         assert rig.status.as_json()["dirtyKeys"] == 0
         assert all(replica.proven for replica in rig.replicas())
@@ -139,16 +139,16 @@ def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_no
             assert rig.relay._queues.dirty_keys == before
             rig.sink.up.set()
             await until(lambda: rig.rebuilt() == rig.store.values())
-        told = {
+        published = {
             key: [(each.verb, each.uid, each.value) for each in conflated(rig) if each.key == key]
             for key in (b"a/dead", b"a/replaced", b"a/changed")
         }
-        assert told[b"a/dead"] == [("deleted", "u1", None)]
+        assert published[b"a/dead"] == [("deleted", "u1", None)]
         assert [each.version for each in conflated(rig) if each.key == b"a/dead"] == [died], (
             "or a replay would show it alive again"
         )
-        assert told[b"a/replaced"] == [("deleted", "u1", None), ("added", "u3", b"2")]
-        assert told[b"a/changed"] == [("modified", "u1", b"2")]
+        assert published[b"a/replaced"] == [("deleted", "u1", None), ("added", "u3", b"2")]
+        assert published[b"a/changed"] == [("modified", "u1", b"2")]
         assert not [record for record in rig.objects() if record.key.startswith(b"a/ghost")]
 
     run_virtually(body())
@@ -201,7 +201,9 @@ def test_the_first_snapshot_when_void_is_begun_again_and_only_then_is_the_stream
     run_virtually(body())
 
 
-def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference_is_said() -> None:
+def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference_is_published() -> (
+    None
+):
     async def body() -> None:
         rig = Rig(queue_bytes=BOUND, heartbeat_interval_s=5.0)
         async with rig.running():
@@ -218,7 +220,7 @@ def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference
     run_virtually(body())
 
 
-def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_the_present_one_at_once() -> (
+def test_markers_repeat_the_last_frontier_until_all_is_published_and_then_one_has_the_present_one_at_once() -> (
     None
 ):
     async def body() -> None:
@@ -232,7 +234,7 @@ def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_t
             await asyncio.sleep(0.5)
             assert rig.status.frontier == str(rig.store.version)
         log = rig.records(0)
-        told = [
+        conflated_at = [
             at
             for at, record in enumerate(log)
             if isinstance(record, ObjectRecord) and record.reason == "conflated"
@@ -242,8 +244,8 @@ def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_t
             for at, each in enumerate(log)
             if isinstance(each, MarkerRecord) and each.kind == "heartbeat"
         }
-        assert {frontier for at, frontier in beats.items() if at < told[-1]} <= {first, "0"}
-        assert beats[told[-1] + 1] == str(rig.store.version)
+        assert {frontier for at, frontier in beats.items() if at < conflated_at[-1]} <= {first, "0"}
+        assert beats[conflated_at[-1] + 1] == str(rig.store.version)
 
     run_virtually(body())
 

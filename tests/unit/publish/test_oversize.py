@@ -1,5 +1,5 @@
-"""Objects too large for the topic: trimmed, told apart, and with the hash of what stands there. In
-virtual time."""
+"""Objects too large for the topic: trimmed, distinguished, and with the hash of what is on the
+log. In virtual time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def assert_hashes_are_of_their_values(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("again", [b'{"small":1}', LARGE.replace(b'"s', b'"t')])
-def test_an_object_published_in_part_is_said_again_so_when_the_topic_takes_more(
+def test_an_object_published_in_part_stays_so_until_it_changes(
     again: bytes,
 ) -> None:
     async def body() -> None:
@@ -93,7 +93,7 @@ def test_an_object_published_in_part_is_said_again_so_when_the_topic_takes_more(
     run_virtually(body())
 
 
-def test_an_object_refused_while_it_is_queued_once_more_is_said_alike_both_times() -> None:
+def test_an_object_refused_while_it_is_queued_once_more_is_published_alike_both_times() -> None:
     async def body() -> None:
         rig = Rig(partitions=1, sink=RefusesOnce())
         async with rig.running():

@@ -48,7 +48,7 @@ def rendered(
     return queue.outstanding
 
 
-def said(batch: RenderedBatch) -> list[ObjectRecord | MarkerRecord]:
+def decoded(batch: RenderedBatch) -> list[ObjectRecord | MarkerRecord]:
     return [decode(*record) for record in batch.records]
 
 
@@ -64,7 +64,7 @@ def test_a_marker_speaks_of_what_was_handed_over_before_it_and_of_nothing_behind
     push(sequencer, store.put(b"a/a", b"1"))
     sequencer.mark("heartbeat", frontier="101", time_ms=1000)
     push(sequencer, store.put(b"a/b", b"2"))
-    first, beat, second = said(rendered(sequencer.partitions[0]))
+    first, beat, second = decoded(rendered(sequencer.partitions[0]))
     assert (first.sequence, beat.sequence, second.sequence) == (1, 2, 3)
     assert isinstance(beat, MarkerRecord)
     assert (beat.count, beat.digest, beat.frontier) == (1, content_hash(b"a/a", b"1"), "101")
@@ -77,7 +77,7 @@ def test_count_and_digest_follow_additions_changes_deletes_and_new_incarnations(
     push(sequencer, store.put(b"a/a", b"2"))
     push(sequencer, store.put(b"a/a", b"3", uid="u2"))
     push(sequencer, store.put(b"a/b", b"4"))
-    records = said(rendered(queue))
+    records = decoded(rendered(queue))
     assert [record.verb for record in records if isinstance(record, ObjectRecord)] == [
         "added",
         "modified",
@@ -119,7 +119,7 @@ def test_a_deep_queue_keeps_packed_bytes_and_still_says_the_value_of_the_moment(
     assert kept == [b"0", b"1", None, None, None]
     values = [
         record.value
-        for record in said(rendered(sequencer.partitions[0]))
+        for record in decoded(rendered(sequencer.partitions[0]))
         if isinstance(record, ObjectRecord)
     ]
     assert values == [b"0", b"1", b"2", b"3", b"4"]
@@ -158,7 +158,7 @@ def test_a_replaced_record_is_what_the_next_one_of_its_key_replaces() -> None:
     rendered(queue, limit_bytes=10)
     queue.put_back()
     sequencer.replace(queue, 0, b"less", "stub")
-    records = said(rendered(queue))
+    records = decoded(rendered(queue))
     assert isinstance(records[0], ObjectRecord)
     assert (records[0].value, records[0].trimmed, records[0].value_hash) == (
         b"less",
@@ -197,13 +197,13 @@ def test_everything_acknowledged_leaves_nothing_held() -> None:
     assert (sequencer.empty, sequencer.queued_bytes, sequencer.queued_records) == (True, 0, 0)
 
 
-def test_the_delete_of_what_the_log_never_held_is_said_but_not_counted() -> None:
+def test_the_delete_of_what_the_log_never_held_is_published_but_not_counted() -> None:
     sequencer, store = queues(), DictStore(1)
     store.put(b"a/a", b"1")
     sequencer.unpublished = set(store.keys())
     push(sequencer, store.remove(b"a/a"))
     push(sequencer, store.put(b"a/a", b"2", uid="u2"))
-    records = said(rendered(sequencer.partitions[0]))
+    records = decoded(rendered(sequencer.partitions[0]))
     assert [record.verb for record in records if isinstance(record, ObjectRecord)] == [
         "deleted",
         "added",
@@ -216,7 +216,7 @@ def test_too_large_an_object_is_queued_in_part_with_the_hash_of_that_part() -> N
     value = b'{"kind":"Pod","metadata":{"name":"a"},"spec":{"x":"%s"}}' % bytes(range(97, 123)) * 1
     changes = store.put(b"a/a", value)
     push(sequencer, changes)
-    record = said(rendered(sequencer.partitions[0]))[0]
+    record = decoded(rendered(sequencer.partitions[0]))[0]
     assert isinstance(record, ObjectRecord)
     assert record.value is not None
     whole = store.entries[b"a/a"].hash
@@ -225,7 +225,7 @@ def test_too_large_an_object_is_queued_in_part_with_the_hash_of_that_part() -> N
     assert record.value_hash == content_hash(b"a/a", record.value) == published
 
 
-def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_the_hash_of_what_is_said() -> (
+def test_too_large_an_object_of_which_the_topic_took_even_less_is_repaired_with_the_hash_of_what_is_published() -> (
     None
 ):
     sequencer, store = queues(packed_max=20), DictStore(1)
@@ -241,7 +241,7 @@ def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_th
     rendered(queue)
     ack(sequencer, queue)
     sequencer.repair(b"a/a", store.entries[b"a/a"], 0, time_ms=1000)
-    record = said(rendered(queue))[0]
+    record = decoded(rendered(queue))[0]
     assert isinstance(record, ObjectRecord)
     assert record.value is not None
     assert (

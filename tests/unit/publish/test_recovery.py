@@ -226,11 +226,11 @@ def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
     (recovery,) = folded(log)
     assert decide([recovery], config=OURS, from_start=()) == WatchFrom("2")
     assert recovery.entries[b"k"].resource_version == "2", (
-        "the change at 3 is newer, and will be said"
+        "the change at 3 is newer, and will be published"
     )
 
 
-def test_f2_records_of_the_old_epoch_count_until_the_claim_that_stands_behind_them_here() -> None:
+def test_f2_records_of_the_old_epoch_count_until_the_claim_behind_them_here() -> None:
     log = (
         Log()
         .claim(1)
@@ -343,7 +343,7 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
             *Log(1).say("x", 1, sequence=4).say("a", 5, sequence=5).records,
         ]
     )
-    assert not recovery.stale, "said again behind it already"
+    assert not recovery.stale, "published again behind it already"
 
 
 def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
@@ -390,7 +390,7 @@ def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_our
     assert folded(log)[0].highest_epoch == 1
 
 
-def test_objects_said_since_the_last_snapshot_are_counted() -> None:
+def test_objects_published_since_the_last_snapshot_are_counted() -> None:
     log = (
         Log()
         .claim(1)
@@ -453,7 +453,7 @@ def written(steps: list[tuple[str, str, int]]) -> Log:
 
 
 @given(STEPS)
-def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(
+def test_recovery_has_the_state_of_a_reader_whatever_is_on_the_log(
     steps: list[tuple[str, str, int]],
 ) -> None:
     log = written(steps)

@@ -24,8 +24,8 @@ REST = Config("rest", selector="tier=back")
 
 
 @asynccontextmanager
-async def living(world: World, config: Config = PLAIN) -> AsyncIterator[Life]:
-    """A process that lives inside the block and is killed at its end."""
+async def running(world: World, config: Config = PLAIN) -> AsyncIterator[Life]:
+    """A process that runs inside the block and is killed at its end."""
     world.config = config
     async with asyncio.TaskGroup() as tasks:
         life = world.begin(tasks)
@@ -46,7 +46,9 @@ def log(world: World, partition: int) -> Log:
 
 def records(world: World, partition: int, since: int = 0) -> list[Decoded]:
     return [
-        each.said for each in log(world, partition).read(since, 1 << 60) if each.said is not None
+        each.decoded
+        for each in log(world, partition).read(since, 1 << 60)
+        if each.decoded is not None
     ]
 
 
@@ -69,7 +71,7 @@ def check(world: World, *, restored: bool = False) -> None:
     assert [
         line
         for line in world.judge()
-        if not (restored and line.endswith(("was said before", "is said again")))
+        if not (restored and line.endswith(("was published before", "is published again")))
     ] == []
 
 
@@ -83,12 +85,12 @@ def filled(seed: int = 1, *, bookmarks: bool = True) -> World:
 def test_a_second_life_appends_no_object_and_counts_on_from_the_same_snapshot() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
         at = ends(world)
         ended = first.metrics.gauge("snapshot_last_success_timestamp_seconds").labels(STREAM)
         ended.set(0)  # another process has other metrics
-        async with living(world) as second:
+        async with running(world) as second:
             await settled(second)
             assert second.decision == "WatchFrom"
             assert second.status.last_snapshot is not None
@@ -115,7 +117,7 @@ def test_a_second_life_appends_no_object_and_counts_on_from_the_same_snapshot() 
 def test_f5_no_snapshot_begins_before_the_frontier_has_passed_what_is_on_the_log() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
             old = str(world.server.version)
             for name in NAMES[:3]:
@@ -123,7 +125,7 @@ def test_f5_no_snapshot_begins_before_the_frontier_has_passed_what_is_on_the_log
             await until(lambda: len(first.store) == 3)
             await asyncio.sleep(0.1)
         newest = world.server.version
-        async with living(world) as second:
+        async with running(world) as second:
             await until(lambda: second.decision == "WatchFrom")
             second.relay.request_snapshot("asked")
             await until(lambda: bool((second.control.index("pods") or {}).get("requests")))
@@ -147,30 +149,30 @@ def test_f5_no_snapshot_begins_before_the_frontier_has_passed_what_is_on_the_log
 def test_f4_configs_that_came_and_went_are_noticed_however_short_they_lived() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
         for wait_s in (0.02, 0.5, 0.8):
-            async with living(world, NARROW) as narrow:
+            async with running(world, NARROW) as narrow:
                 await until(lambda: bool(narrow.decision))
                 await asyncio.sleep(wait_s)
-            async with living(world) as again:
+            async with running(world) as again:
                 await settled(again)
                 assert again.decision == "ListAndDiff"
             check(world)
-        async with living(world, NARROW) as narrow:
+        async with running(world, NARROW) as narrow:
             await settled(narrow)
         check(world)
 
     run_virtually(body())
 
 
-def test_no_marker_stands_between_the_claim_and_the_difference_of_another_config() -> None:
+def test_no_marker_is_between_the_claim_and_the_difference_of_another_config() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
         at = ends(world)
-        async with living(world, REST) as other:
+        async with running(world, REST) as other:
             await settled(other)
         for partition in range(PARTITIONS):
             kinds = [
@@ -187,10 +189,10 @@ def test_no_marker_stands_between_the_claim_and_the_difference_of_another_config
     run_virtually(body())
 
 
-def test_a_log_that_lost_a_record_is_not_believed_and_said_anew_within_a_snapshot() -> None:
+def test_a_log_that_lost_a_record_is_not_accepted_and_published_again_within_a_snapshot() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
         kept = set(NAMES)
         for partition in range(PARTITIONS):
@@ -201,12 +203,12 @@ def test_a_log_that_lost_a_record_is_not_believed_and_said_anew_within_a_snapsho
         world.server.delete(min(kept))
         world.server.put(max(kept), 77)
         at = ends(world)
-        async with living(world) as second:
+        async with running(world) as second:
             await settled(second)
             assert second.decision == "FirstSnapshot"
-        said = appended(world, at)
-        assert {each.verb for each in said if each.reason == "snapshot"} <= {"read", "added"}
-        assert ("deleted", "resume") in {(each.verb, each.reason) for each in said}
+        published = appended(world, at)
+        assert {each.verb for each in published if each.reason == "snapshot"} <= {"read", "added"}
+        assert ("deleted", "resume") in {(each.verb, each.reason) for each in published}
         check(world)
         begins = [
             each
@@ -225,7 +227,7 @@ def test_a_log_of_markers_alone_does_not_pass_for_an_empty_stream_however_often_
 ):
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
         for partition in range(PARTITIONS):
             stored = log(world, partition).records
@@ -234,10 +236,10 @@ def test_a_log_of_markers_alone_does_not_pass_for_an_empty_stream_however_often_
         claims[:] = [record for record in claims if record.key == b"stream/pods"]
         world.lost.add("reading")
         for _ in range(3):
-            async with living(world) as cut_short:
+            async with running(world) as cut_short:
                 await until(lambda: bool(cut_short.decision))
                 await asyncio.sleep(world.rng.random() * 0.5)
-        async with living(world) as last:
+        async with running(world) as last:
             await settled(last)
         check(world, restored=True)
 
@@ -247,7 +249,7 @@ def test_a_log_of_markers_alone_does_not_pass_for_an_empty_stream_however_often_
 def test_a_server_restored_from_a_backup_is_believed_and_the_frontier_goes_back() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
             backup = dict(world.server.objects)
             for _ in range(3):
@@ -258,7 +260,7 @@ def test_a_server_restored_from_a_backup_is_believed_and_the_frontier_goes_back(
         world.server.objects, world.server.version, world.server.history = backup, frontier - 4, []
         # as a probe would have found: the watch from our frontier is not served
         world.server.horizon = frontier + 1
-        async with living(world) as second:
+        async with running(world) as second:
             await asyncio.sleep(3)
             world.server.horizon = 0
             world.server.put("a", 1234)
@@ -272,7 +274,7 @@ def test_a_server_restored_from_a_backup_is_believed_and_the_frontier_goes_back(
 def test_a_dead_object_that_a_former_writer_shows_again_is_buried_while_we_live() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as first:
+        async with running(world) as first:
             await settled(first)
             world.server.delete("a")
             await settled(first)
@@ -318,7 +320,7 @@ def test_a_claim_that_compaction_took_for_a_newer_one_stops_its_writer() -> None
 def test_what_is_stale_before_a_begin_is_healed_before_its_end() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as life:
+        async with running(world) as life:
             await settled(life)
             world.server.delete("a")
             await settled(life)
@@ -335,20 +337,20 @@ def test_what_is_stale_before_a_begin_is_healed_before_its_end() -> None:
             life.relay.request_snapshot("asked")
             log(world, partition).append(asyncio.get_running_loop().time(), stale)
             await until(lambda: bool((life.control.index("pods") or {}).get("requests")))
-        said = [
+        published = [
             each.reason if isinstance(each, ObjectRecord) else each.kind
             for each in records(world, partition)
         ]
-        assert "healed" in said[: len(said) - said[::-1].index("end")]
+        assert "healed" in published[: len(published) - published[::-1].index("end")]
         check(world)
 
     run_virtually(body())
 
 
-def test_a_stale_record_of_a_key_of_another_partition_is_buried_where_it_stands() -> None:
+def test_a_stale_record_of_a_key_of_another_partition_is_repaired_where_it_is() -> None:
     async def body() -> None:
         world = filled()
-        async with living(world) as life:
+        async with running(world) as life:
             await settled(life)
             home = next(
                 each

@@ -26,23 +26,23 @@ def snapshot(keys: list[bytes], *, partitions: int = 1) -> Snapshot:
 
 def test_a_key_that_is_gone_or_was_queued_since_begin_is_passed_over() -> None:
     store = {b"old": entry(), b"new": entry(), b"never": entry()}
-    said: list[bytes] = []
+    queued: list[bytes] = []
     snap = snapshot([b"old", b"gone", b"new", b"never"])
     members = {b"old", b"gone", b"never"}
-    snap.queue_members(members, store.get, lambda _: True, lambda key, _: said.append(key))
-    assert said == [b"old", b"never"]
+    snap.queue_members(members, store.get, lambda _: True, lambda key, _: queued.append(key))
+    assert queued == [b"old", b"never"]
     assert (snap.unfinished, snap.objects) == (False, 2)
 
 
 def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() -> None:
     store = {b"a": entry(0), b"b": entry(1), b"c": entry(0)}
-    said: list[bytes] = []
+    queued: list[bytes] = []
     snap = snapshot([b"a", b"b", b"c"], partitions=2)
     for has_room in (lambda partition: partition == 0, lambda _: True):
         assert snap.unfinished
-        snap.queue_members(store, store.get, has_room, lambda key, _: said.append(key))
-        assert said in ([b"a"], [b"a", b"b", b"c"])
-    assert (snap.unfinished, said) == (False, [b"a", b"b", b"c"])
+        snap.queue_members(store, store.get, has_room, lambda key, _: queued.append(key))
+        assert queued in ([b"a"], [b"a", b"b", b"c"])
+    assert (snap.unfinished, queued) == (False, [b"a", b"b", b"c"])
 
 
 def test_beside_live_events_it_takes_small_bites_and_large_ones_when_there_are_none() -> None:

@@ -1,4 +1,4 @@
-"""Offsets of acknowledgements, and what stands between them: the keys to heal."""
+"""Offsets of acknowledgements, and what is between them: the keys to repair."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watchrelay.core.errors import EpochSpoiled, Fenced, Shared, fenced_by
 from watchrelay.publish.stale_records import PAUSE_MAX_S, PAUSE_MIN_S, StaleRecordFinder
 
 
-def said(key: str, epoch: int, sequence: int) -> ObjectRecord:
+def published(key: str, epoch: int, sequence: int) -> ObjectRecord:
     return ObjectRecord(
         "pods", epoch, sequence, "added", key.encode(), b"{}", 1, "u", "5", "watch", "t"
     )
@@ -39,9 +39,13 @@ class Between:
         ]
 
 
-def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_named() -> None:
+def test_only_records_between_our_batches_are_read_and_only_stale_keys_are_named() -> None:
     async def body() -> None:
-        late_copy, former, resend = said("late", 5, 3), said("former", 4, 900), said("resend", 5, 9)
+        late_copy, former, resend = (
+            published("late", 5, 3),
+            published("former", 4, 900),
+            published("resend", 5, 9),
+        )
         between = Between((0, 12, late_copy), (0, 13, former), (0, 14, resend), (0, 15, resend))
         repair = StaleRecordFinder("pods", 5, between, {0: 10, 1: 20})
         repair.acked(0, [10, 11], 7)
@@ -60,7 +64,7 @@ def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_na
 
 def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
     async def body() -> None:
-        repair = StaleRecordFinder("pods", 5, Between((0, 11, said("k", 4, 1))), {0: 10})
+        repair = StaleRecordFinder("pods", 5, Between((0, 11, published("k", 4, 1))), {0: 10})
         repair.acked(0, [10, 12], 7)
         assert await repair.stale_keys() == {b"k": 0}
 
@@ -127,9 +131,9 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
     key: str, sequence: int, spoilt: bool
 ) -> None:
     async def body() -> None:
-        ours = (0, 11, said("a", 5, 4)), (0, 12, said("b", 5, 5))
+        ours = (0, 11, published("a", 5, 4)), (0, 12, published("b", 5, 5))
         repair = StaleRecordFinder(
-            "pods", 5, Between((0, 10, said(key, 5, sequence)), *ours, ours=(11, 12)), {0: 10}
+            "pods", 5, Between((0, 10, published(key, 5, sequence)), *ours, ours=(11, 12)), {0: 10}
         )
         repair.acked(0, [11, 12], 4)
         if spoilt:
@@ -145,7 +149,7 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
     run_virtually(body())
 
 
-def test_a_topic_of_two_clusters_is_told_as_such_and_not_as_a_newer_writer() -> None:
+def test_a_topic_of_two_clusters_is_reported_as_such_and_not_as_a_newer_writer() -> None:
     shared = ExceptionGroup(
         "", [ExceptionGroup("", [Shared("two clusters")]), Fenced("a newer claim")]
     )

@@ -54,11 +54,11 @@ def markers(queues: StreamQueues, store: DictStore) -> list[str]:
         if queue.waiting
         else None
     )
-    said = [decode(*record) for record in batch.records] if batch is not None else []
+    published = [decode(*record) for record in batch.records] if batch is not None else []
     queue.outstanding = batch
     if batch is not None:
         queues.acked(queue, batch, list(range(len(batch.records))))
-    return [record.frontier for record in said if isinstance(record, MarkerRecord)]
+    return [record.frontier for record in published if isinstance(record, MarkerRecord)]
 
 
 def hand_over(queues: StreamQueues, store: DictStore) -> list[ObjectRecord | MarkerRecord]:
@@ -73,7 +73,7 @@ def found(decision: ListAndDiff | FirstSnapshot) -> RecoveredState:
     return RecoveredState(decision, (RecoveredPartition(0, 0, "50", None),), ({},), {}, "50", {})
 
 
-def test_f4_no_marker_stands_within_the_difference_that_a_list_found() -> None:
+def test_f4_no_marker_is_within_the_difference_that_a_list_found() -> None:
     store = DictStore(1)
     queues = past_the_bound(store, found(ListAndDiff("another config", config_changed=True)))
     queues.mark("heartbeat", frontier="104", time_ms=1)
@@ -90,7 +90,7 @@ def test_a_partition_past_its_bound_repeats_what_a_former_writer_claimed() -> No
     assert markers(queues, store) == ["50"]
 
 
-def test_when_the_server_went_back_nothing_is_claimed_until_all_is_said() -> None:
+def test_when_the_server_went_back_the_frontier_is_0_until_all_is_published() -> None:
     store = DictStore(1)
     queues = past_the_bound(store, found(FirstSnapshot("for the test: nothing was listed")))
     queues.lower_frontier()
@@ -110,7 +110,7 @@ def marked_in_an_overload(queues: StreamQueues, store: DictStore) -> list[str]:
     return markers(queues, store)
 
 
-def test_once_a_marker_stands_behind_the_difference_later_overloads_have_markers() -> None:
+def test_once_a_marker_is_behind_the_difference_later_overloads_have_markers() -> None:
     store = DictStore(1)
     queues = past_the_bound(store, found(ListAndDiff("another config", config_changed=True)))
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
@@ -194,8 +194,8 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
 
 
 def log_mismatched(store: DictStore) -> StreamQueues:
-    """Two objects that a former writer said, in a log that is not believed; the partition is past
-    its bound before they are said again."""
+    """Two objects that a former writer published, in a log that is not accepted; the partition is
+    past its bound before they are published again."""
     queues = StreamQueues(
         range(1),
         raw_bytes=1000,
@@ -211,7 +211,7 @@ def log_mismatched(store: DictStore) -> StreamQueues:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_the_same(
+def test_the_objects_of_a_log_that_is_not_accepted_are_published_as_deleted_all_the_same(
     *, before: bool
 ) -> None:
     store = DictStore(1)
@@ -232,12 +232,12 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
         if (key, uid) != (b"b/two", "u1"):
             queues.push(store.remove(key), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
-    said = [
+    published = [
         (each.key, each.verb, each.uid)
         for each in hand_over(queues, store)
         if isinstance(each, ObjectRecord)
     ]
-    assert [each for each in said if each[0].startswith(b"b/")] == [
+    assert [each for each in published if each[0].startswith(b"b/")] == [
         (b"b/one", "deleted", "u1"),
         (b"b/two", "deleted", "u2"),
     ]
@@ -249,13 +249,17 @@ def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
     for key in (b"b/one", b"a/0", b"a/1", b"a/2", b"a/3", b"b/two"):
         queues.push(store.put(key, b"1"), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
-    said = {
+    published = {
         each.key: each.verb for each in hand_over(queues, store) if isinstance(each, ObjectRecord)
     }
-    assert (said[b"b/one"], said[b"b/two"], said[b"a/0"]) == ("modified", "modified", "added")
+    assert (published[b"b/one"], published[b"b/two"], published[b"a/0"]) == (
+        "modified",
+        "modified",
+        "added",
+    )
 
 
-def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key() -> None:
+def test_a_stale_record_is_repaired_though_nothing_else_is_to_be_published_of_its_key() -> None:
     store = DictStore(1)
     queues = StreamQueues(
         range(1),
@@ -275,10 +279,10 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
     batch = queue.render(
         CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
     )
-    said = [decode(*record) for record in batch.records]
+    published = [decode(*record) for record in batch.records]
     assert [
         (each.key, each.verb)
-        for each in said
+        for each in published
         if isinstance(each, ObjectRecord) and each.reason == "healed"
     ] == [
         (b"b/alive", "read"),
@@ -286,7 +290,9 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
     ]
 
 
-def test_a_log_that_is_not_believed_is_told_anew_and_no_marker_within_claims_anything() -> None:
+def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_within_claims_anything() -> (
+    None
+):
     async def body() -> None:
         rig = Rig(partitions=1, queue_bytes=BOUND)
         for key in KEYS:

@@ -1,4 +1,4 @@
-"""A log whose deletes are values: where a tombstone is owed."""
+"""A log whose deletes are values: where a tombstone is pending."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _spec() -> StreamSpec:
 
 
 @pytest.mark.parametrize(
-    ("records", "owed"),
+    ("records", "pending"),
     [
         ([deleted(1)], True),
         ([deleted(1), deleted(2, tombstone=True)], False),
@@ -33,12 +33,12 @@ def _spec() -> StreamSpec:
         ([deleted(1), deleted(2, tombstone=True), deleted(1), deleted(2, tombstone=True)], False),
     ],
 )
-def test_a_tombstone_is_owed_where_the_last_record_of_a_dead_key_is_a_value(
-    records: list[WireRecord], owed: bool
+def test_a_tombstone_is_pending_where_the_last_record_of_a_deleted_key_is_a_value(
+    records: list[WireRecord], pending: bool
 ) -> None:
     recovery = LogRecovery("pods", 0, pack=lambda _value, _version: b"")
     for record in records:
-        said = decode(*record)
-        assert isinstance(said, ObjectRecord)
-        recovery.apply([said])
-    assert (b"n/a" in recovery.stale) == owed
+        decoded = decode(*record)
+        assert isinstance(decoded, ObjectRecord)
+        recovery.apply([decoded])
+    assert (b"n/a" in recovery.stale) == pending

@@ -393,7 +393,7 @@ def test_nothing_is_remembered_of_objects_that_are_gone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_changes_while_the_limit_does_readers_prove_what_stands_there(seed: int) -> None:
+def test_whatever_changes_while_the_limit_does_readers_prove_the_state(seed: int) -> None:
     rng = random.Random(seed)
 
     async def body() -> None:

@@ -40,7 +40,7 @@ def test_a_claim_puts_a_marker_on_every_partition_and_waits_for_the_acknowledgem
     run_virtually(body())
 
 
-def test_the_markers_of_a_claim_wait_for_the_release_of_a_living_writer() -> None:
+def test_the_markers_of_a_claim_wait_for_the_release_of_a_live_writer() -> None:
     async def body() -> None:
         rig = Rig(partitions=1)
         former = rig.control.claimed_elsewhere("pods")
@@ -111,7 +111,7 @@ def test_transactions_begin_between_the_control_claim_and_the_markers(*, ours: b
     run_virtually(body())
 
 
-def test_without_a_living_writer_nothing_is_waited_for() -> None:
+def test_without_a_live_writer_nothing_is_waited_for() -> None:
     async def body() -> None:
         rig, loop = Rig(partitions=1), asyncio.get_running_loop()
         rig.control.claimed_elsewhere("pods")
@@ -175,9 +175,9 @@ def test_live_events_do_not_wait_for_a_snapshot() -> None:
             await asyncio.sleep(0.5)
             rig.say(rig.store.put(b"shop/live", b'"now"'))
             await until(lambda: any(record.key == b"shop/live" for record in rig.objects()))
-            said = len(rig.objects())
+            published = len(rig.objects())
             assert not rig.status.complete
-            assert said < 1500
+            assert published < 1500
             await until(lambda: rig.status.complete, steps=10_000)
         assert rig.rebuilt() == rig.store.values()
 
@@ -258,9 +258,7 @@ def test_of_a_flood_of_requests_the_newest_are_answered_and_the_rest_is_not_kept
     run_virtually(body())
 
 
-def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_server_was_heard() -> (
-    None
-):
+def test_heartbeats_have_count_digest_frontier_and_the_time_of_the_servers_last_answer() -> None:
     async def body() -> None:
         rig = Rig(heartbeat_interval_s=5.0)
         filled(rig.store)
@@ -308,20 +306,20 @@ def test_a_full_queue_makes_the_watch_wait_and_counts_the_time() -> None:
             rig.sync()
             await until(lambda: rig.status.complete)
             rig.sink.up.clear()
-            said = 0
+            pushed = 0
 
-            async def say_for_ever() -> None:
-                nonlocal said
+            async def publish_forever() -> None:
+                nonlocal pushed
                 while True:
                     await rig.relay.room()
-                    rig.say(rig.store.put(KEYS[said % 40], b"%d" % said))
-                    said += 1
+                    rig.say(rig.store.put(KEYS[pushed % 40], b"%d" % pushed))
+                    pushed += 1
 
             async with asyncio.TaskGroup() as tasks:
-                saying = tasks.create_task(say_for_ever())
+                saying = tasks.create_task(publish_forever())
                 await asyncio.sleep(50)
                 saying.cancel()
-            assert 20 < said < 80
+            assert 20 < pushed < 80
             async with asyncio.TaskGroup() as tasks:
                 waiting = tasks.create_task(rig.relay.room())
                 await asyncio.sleep(10)
@@ -499,7 +497,7 @@ def test_answers_that_come_while_the_stream_is_ending_raise_nothing_where_they_c
     run_virtually(body())
 
 
-def test_being_fenced_during_the_claim_is_said_as_such() -> None:
+def test_being_fenced_during_the_claim_is_reported_as_such() -> None:
     async def body() -> None:
         rig = Rig()
         rig.sink.fenced = True
@@ -647,11 +645,11 @@ def test_under_a_load_that_never_ends_a_snapshot_has_its_turns_and_ends() -> Non
                 assert waited > 10, "the load is none"
                 rig.relay.request_snapshot("under load")
                 await asyncio.sleep(6)
-                ended, said = rig.markers("end"), len(rig.objects())
+                ended, published = rig.markers("end"), len(rig.objects())
                 busy = False
             await asyncio.sleep(10)
         assert [marker.snapshot for marker in ended] == ["1-1", "1-2"]
-        assert said > 4000, "the watch is read on"
+        assert published > 4000, "the watch is read on"
         assert rig.rebuilt() == rig.store.values()
         rig.assert_hashes()
 

@@ -24,7 +24,7 @@ def frame(
     namespace: str = "n",
     noise: object = None,
 ) -> ObjectFrame:
-    """One object. Uid is the name's own unless given; `noise` stands in managedFields, which
+    """One object. Uid is the name's own unless given; `noise` is in managedFields, which
     are dropped."""
     metadata = {
         "name": name,

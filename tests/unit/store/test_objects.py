@@ -18,8 +18,8 @@ from watchrelay.store.transform import Transform
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
 
-def told(changes: list[ObjectChange]) -> list[tuple[str, ...]]:
-    """Changes in short: verb, key, and what a record says of them."""
+def in_short(changes: list[ObjectChange]) -> list[tuple[str, ...]]:
+    """Changes in short: verb, key, and the resourceVersion of their record."""
     short: list[tuple[str, ...]] = []
     for change in changes:
         if isinstance(change, Removed):
@@ -50,7 +50,7 @@ def test_the_hash_is_that_of_key_zero_value() -> None:
 
 def test_watch_events_are_upserts_whatever_their_type_says() -> None:
     store = widgets()
-    assert told(
+    assert in_short(
         store.apply([frame("a", 1, "MODIFIED"), frame("a", 2, "ADDED", body=1)]).changes
     ) == [
         ("added", "n/a", "1"),
@@ -84,14 +84,14 @@ def test_T48_a_late_deletion_of_another_incarnation_is_ignored_unless_newer() ->
         [frame("a", 4, "DELETED", uid="old"), frame("a", "x9", "DELETED", uid="old")]
     )
     assert (late.changes, late.repeated) == ([], 2)
-    assert told(store.apply([frame("a", 9, "DELETED", uid="newest")]).changes) == [
+    assert in_short(store.apply([frame("a", 9, "DELETED", uid="newest")]).changes) == [
         ("removed", "n/a", "9")
     ]
 
 
 def test_a_deletion_carries_its_own_version_even_when_that_is_the_held_one() -> None:
     store = listing(widgets(), [frame("a", 5), frame("b", 6)])
-    assert told(store.apply([frame("a", 9, "DELETED"), frame("b", 6, "DELETED")]).changes) == [
+    assert in_short(store.apply([frame("a", 9, "DELETED"), frame("b", 6, "DELETED")]).changes) == [
         ("removed", "n/a", "9"),
         ("removed", "n/b", "6"),
     ]
@@ -110,7 +110,7 @@ def test_a_replayed_deletion_older_than_what_is_held_does_not_remove_it() -> Non
 
 def test_a_new_uid_is_a_removal_dated_by_its_event_and_an_addition() -> None:
     store = listing(widgets(), [frame("a", 5)])
-    assert told(store.apply([frame("a", 8, "MODIFIED", uid="other")]).changes) == [
+    assert in_short(store.apply([frame("a", 8, "MODIFIED", uid="other")]).changes) == [
         ("removed", "n/a", "8"),
         ("added", "n/a", "8"),
     ]
@@ -119,22 +119,25 @@ def test_a_new_uid_is_a_removal_dated_by_its_event_and_an_addition() -> None:
 def test_a_recreation_with_the_same_content_is_still_announced() -> None:
     store = listing(widgets(), [frame("a", 5)])
     again = frame("a", 5, uid="other")
-    assert told(store.apply([again]).changes) == [("removed", "n/a", "5"), ("added", "n/a", "5")]
+    assert in_short(store.apply([again]).changes) == [
+        ("removed", "n/a", "5"),
+        ("added", "n/a", "5"),
+    ]
 
 
 def test_T46_an_object_that_leaves_the_selector_and_returns_keeps_its_uid() -> None:
     store = listing(widgets(), [frame("a", 5)])
     events = [frame("a", 6, "DELETED"), frame("a", 7, "ADDED", body=1)]
-    assert told(store.apply(events).changes) == [("removed", "n/a", "6"), ("added", "n/a", "7")]
+    assert in_short(store.apply(events).changes) == [("removed", "n/a", "6"), ("added", "n/a", "7")]
     assert state(store)["n/a"] == ("uid-a", "7", 1)
 
 
-def test_T81_versions_that_cannot_be_compared_are_only_told_apart() -> None:
+def test_T81_versions_that_cannot_be_compared_are_only_distinguished() -> None:
     store = listing(widgets(), [frame("a", "zz-9"), frame("b", "9" * 39)])
     applied = store.apply(
         [frame("a", "zz-1", body=1), frame("a", "zz-1", body=1), frame("b", "8" * 39, body=1)]
     )
-    assert told(applied.changes) == [("modified", "n/a", "zz-1"), ("modified", "n/b", "8" * 39)]
+    assert in_short(applied.changes) == [("modified", "n/a", "zz-1"), ("modified", "n/b", "8" * 39)]
     assert applied.repeated == 1
 
 
@@ -144,20 +147,20 @@ def test_a_change_of_version_or_of_dropped_fields_alone_is_suppressed_and_touche
     applied = store.apply([frame("a", 6, "MODIFIED", noise=[2]), frame("a", 7, "MODIFIED")])
     assert (applied.changes, applied.suppressed) == ([], 2)
     assert store.get(b"n/a") is before
-    assert told(store.apply([frame("a", 8, "MODIFIED", body=1)]).changes) == [
+    assert in_short(store.apply([frame("a", 8, "MODIFIED", body=1)]).changes) == [
         ("modified", "n/a", "8")
     ]
 
 
 def test_without_suppression_every_version_is_published() -> None:
     store = listing(widgets(suppress_unchanged=False), [frame("a", 5)])
-    assert told(store.apply([frame("a", 6, "MODIFIED")]).changes) == [("modified", "n/a", "6")]
+    assert in_short(store.apply([frame("a", 6, "MODIFIED")]).changes) == [("modified", "n/a", "6")]
 
 
 def test_where_values_are_hidden_every_version_is_published() -> None:
     store = Store(Transform.compile(WIDGETS, redact=["spec"]), partitions=1)
     listing(store, [frame("a", 5, body=1)])
-    assert told(store.apply([frame("a", 6, "MODIFIED", body=2)]).changes) == [
+    assert in_short(store.apply([frame("a", 6, "MODIFIED", body=2)]).changes) == [
         ("modified", "n/a", "6")
     ]
 
@@ -188,10 +191,10 @@ def test_a_label_named_like_the_version_neither_hides_a_change_nor_invents_one(l
         assert store.unpack(entry) == tricky("8", label)
 
 
-def test_objects_without_any_version_are_told_apart_by_content() -> None:
+def test_objects_without_any_version_are_distinguished_by_content() -> None:
     store = listing(widgets(), [frame("a", "")])
     assert store.apply([frame("a", "")]).suppressed == 1
-    assert told(store.apply([frame("a", "", body=1)]).changes) == [("modified", "n/a", "")]
+    assert in_short(store.apply([frame("a", "", body=1)]).changes) == [("modified", "n/a", "")]
 
 
 def test_T40_a_relist_says_removals_first_then_upserts_in_list_order() -> None:
@@ -209,7 +212,7 @@ def test_T40_a_relist_says_removals_first_then_upserts_in_list_order() -> None:
     store.stage([frame("fresh", 9), frame("changed", 8, body=1)])
     store.stage([frame("same", 2), frame("new-uid", 7, uid="other")])
     replaced = store.replace("50")
-    assert told(replaced.changes) == [
+    assert in_short(replaced.changes) == [
         ("removed", "n/gone", "50"),
         ("removed", "n/new-uid", "7"),
         ("removed", "n/gone-too", "50"),
@@ -230,7 +233,7 @@ def test_the_first_list_fills_the_store_and_says_nothing() -> None:
 
 def test_T43_an_empty_first_list_is_a_list() -> None:
     store = listing(widgets(), [])
-    assert told(listing_changes(store, [frame("a", 1)])) == [("added", "n/a", "1")]
+    assert in_short(listing_changes(store, [frame("a", 1)])) == [("added", "n/a", "1")]
 
 
 def test_T11_a_relist_of_what_is_held_keeps_the_very_entries() -> None:
@@ -308,7 +311,7 @@ def test_keys_carry_the_prefix_of_a_shared_topic_and_an_empty_namespace() -> Non
 
 def test_clearing_removes_every_object_as_of_the_version_given() -> None:
     store = listing(widgets(), [frame("a", 1), frame("b", 2)])
-    assert told(store.clear("9")) == [("removed", "n/a", "9"), ("removed", "n/b", "9")]
+    assert in_short(store.clear("9")) == [("removed", "n/a", "9"), ("removed", "n/b", "9")]
     assert len(store) == 0
 
 
@@ -360,10 +363,10 @@ def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_wh
     store.begin_list()
     store.stage([frame("a", 3, body=1)], unreadable=1)
     replaced = store.replace("9")
-    assert told(replaced.changes) == [("modified", "n/a", "3")]
+    assert in_short(replaced.changes) == [("modified", "n/a", "3")]
     assert (replaced.kept, replaced.missed) == (1, 1)
     assert set(state(store)) == {"n/a", "n/b"}
-    assert told(listing_changes(store, [frame("a", 3, body=1)])) == [("removed", "n/b", "77")]
+    assert in_short(listing_changes(store, [frame("a", 3, body=1)])) == [("removed", "n/b", "77")]
 
 
 def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> ReplaceResult:
@@ -380,7 +383,7 @@ def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_other
         replaced = relisted(store, [frame("a", 1)], damaged=[("n", "b")])
         assert set(state(store)) == {"n/a", "n/b"}
         assert replaced.kept == 1
-    assert told(relisted(store, [frame("a", 1)]).changes) == [("removed", "n/b", "77")]
+    assert in_short(relisted(store, [frame("a", 1)]).changes) == [("removed", "n/b", "77")]
 
 
 def test_of_unconfirmed_objects_nothing_is_kept_once_the_watch_shows_what_became_of_them() -> None:
@@ -399,10 +402,10 @@ def test_what_two_lists_with_unreadable_objects_do_not_show_is_removed_by_the_se
     assert relisted(store, [frame("a", 1)], unreadable=1).changes == []
     store.apply([frame("c", 4, body=1)])
     replaced = relisted(store, [frame("a", 1)], unreadable=1)
-    assert told(replaced.changes) == [("removed", "n/b", "77")], (
+    assert in_short(replaced.changes) == [("removed", "n/b", "77")], (
         "c was seen in between: one list alone does not show it"
     )
-    assert told(relisted(store, [frame("a", 1)], unreadable=1).changes) == [
+    assert in_short(relisted(store, [frame("a", 1)], unreadable=1).changes) == [
         ("removed", "n/c", "77")
     ]
 
@@ -411,7 +414,7 @@ def test_a_list_by_content_finds_what_a_restored_server_gave_the_same_uid_and_ve
     store = listing(widgets(), [frame("a", 5), frame("b", 6)])
     store.begin_list(by_content=True)
     store.stage([frame("a", 5, body="other"), frame("b", 6)])
-    assert told(store.replace("6").changes) == [("modified", "n/a", "5")]
+    assert in_short(store.replace("6").changes) == [("modified", "n/a", "5")]
     assert state(store)["n/a"] == ("uid-a", "5", "other")
     assert listing_changes(store, [frame("a", 5, body="third"), frame("b", 6)]) == [], (
         "later lists go by version again"

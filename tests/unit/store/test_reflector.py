@@ -27,14 +27,14 @@ from watchrelay.store.reflector import Reflector
 
 @dataclass
 class FakePublisher:
-    """Writes down what it is told, with the keys held at that moment."""
+    """Records its calls, with the number of keys in the store at that moment."""
 
     store: Store
-    told: list[tuple[object, ...]] = field(default_factory=list)
-    heard_ms: list[int] = field(default_factory=list)
+    calls: list[tuple[object, ...]] = field(default_factory=list)
+    seen_ms: list[int] = field(default_factory=list)
 
     async def room(self) -> None:
-        self.told.append(("room", len(self.store)))
+        self.calls.append(("room", len(self.store)))
 
     def has_room(self) -> bool:
         return True
@@ -42,7 +42,7 @@ class FakePublisher:
     def push(
         self, changes: Sequence[ObjectChange], *, reason: Reason, received_at_s: float
     ) -> None:
-        self.told.append(
+        self.calls.append(
             (
                 "push",
                 reason,
@@ -53,13 +53,13 @@ class FakePublisher:
         )
 
     def synced(self, resource_version: str) -> None:
-        self.told.append(("synced", resource_version, len(self.store)))
+        self.calls.append(("synced", resource_version, len(self.store)))
 
     def progressed(self, resource_version: str) -> None:
-        self.told.append(("progressed", resource_version))
+        self.calls.append(("progressed", resource_version))
 
     def server_seen(self, at_ms: int) -> None:
-        self.heard_ms.append(at_ms)
+        self.seen_ms.append(at_ms)
 
 
 class Stream:
@@ -99,7 +99,7 @@ class Stream:
         return self.metrics.registry.get_sample_value(f"watchrelay_{name}", named | labels) or 0.0
 
     def pushed(self) -> list[tuple[object, ...]]:
-        return [told for told in self.outbox.told if told[0] == "push"]
+        return [call for call in self.outbox.calls if call[0] == "push"]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def stream() -> Stream:
 
 async def test_the_first_list_is_announced_as_synced_and_pushes_nothing(stream: Stream) -> None:
     assert await stream.relist([frame("a", 1), frame("b", 2)], "9")
-    assert [told for told in stream.outbox.told if told[0] != "room"] == [("synced", "9", 2)]
+    assert [call for call in stream.outbox.calls if call[0] != "room"] == [("synced", "9", 2)]
     assert stream.status.objects == 2
     assert stream.count("store_objects") == 2
     assert stream.count("missed_changes_total") == 0
@@ -119,11 +119,11 @@ async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_h
     stream: Stream,
 ) -> None:
     await stream.relist([], "1")
-    stream.outbox.told.clear()
+    stream.outbox.calls.clear()
     assert await stream.reflector.take(
         WatchedObjects([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5)
     )
-    assert stream.outbox.told == [
+    assert stream.outbox.calls == [
         ("room", 0),
         (
             "push",
@@ -168,7 +168,7 @@ async def test_T41_a_relist_announces_what_the_watch_did_not_show_and_counts_it(
             2,
         )
     ]
-    assert stream.outbox.told[-1] == ("synced", "7", 2)
+    assert stream.outbox.calls[-1] == ("synced", "7", 2)
     assert stream.count("missed_changes_total") == 3
 
 
@@ -176,9 +176,9 @@ async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it
     stream: Stream,
 ) -> None:
     await stream.relist([frame(f"w{n}", n + 1) for n in range(120)], "200")
-    stream.outbox.told.clear()
+    stream.outbox.calls.clear()
     assert not await stream.relist([frame("w1", 2)], "300")
-    assert (len(stream.store), stream.outbox.told) == (120, [])
+    assert (len(stream.store), stream.outbox.calls) == (120, [])
     assert await stream.relist([frame("w1", 2)], "301", accept_any_size=True)
     assert len(stream.store) == 1
     assert stream.count("missed_changes_total") == 119
@@ -186,13 +186,13 @@ async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it
 
 async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> None:
     await stream.relist([], "1")
-    heard = len(stream.outbox.heard_ms)
+    seen = len(stream.outbox.seen_ms)
     await stream.reflector.take(CursorMoved("44"))
     await stream.reflector.take(WatchedObjects([frame("a", 45)], 1.0))
     await stream.reflector.take(Retrying(Interrupted("cut"), None))
-    assert ("progressed", "44") in stream.outbox.told
-    assert len(stream.outbox.heard_ms) == heard + 2
-    assert stream.outbox.heard_ms == sorted(stream.outbox.heard_ms)
+    assert ("progressed", "44") in stream.outbox.calls
+    assert len(stream.outbox.seen_ms) == seen + 2
+    assert stream.outbox.seen_ms == sorted(stream.outbox.seen_ms)
 
 
 async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(
@@ -214,11 +214,11 @@ async def compared(stream: Stream) -> None:
     """A watch that stood at 10, and a list at 20 that shows of a, b and c: a as it was, b changed,
     c gone, and d."""
     await stream.relist([frame("a", 1), frame("b", 2), frame("c", 3)], "10")
-    stream.outbox.told.clear()
+    stream.outbox.calls.clear()
     await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "20", since="10")
 
 
-async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_said_once(
+async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_published_once(
     stream: Stream,
 ) -> None:
     await compared(stream)
@@ -238,11 +238,11 @@ async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_sa
     ]
     await stream.reflector.take(WatchedObjects(replayed, 1.0))
     await stream.reflector.take(CursorMoved("16"))
-    assert stream.outbox.told[-1][0] != "progressed", "the list said more already"
+    assert stream.outbox.calls[-1][0] != "progressed", "the list was further already"
     await stream.reflector.take(WatchedObjects([frame("a", 21, body=1)], 2.0))
     await stream.reflector.take(CursorMoved("21"))
     assert stream.pushed() == [found, ("push", "watch", 2.0, [("Upserted", b"n/a")], 3)]
-    assert stream.outbox.told[-1] == ("progressed", "21")
+    assert stream.outbox.calls[-1] == ("progressed", "21")
     assert stream.count("missed_changes_total") == 0
     assert stream.count("events_deduplicated_total") == 4
 
@@ -274,7 +274,7 @@ async def test_a_comparing_list_that_finds_nothing_counts_nothing(stream: Stream
     assert (stream.pushed(), stream.count("missed_changes_total")) == ([], 0)
 
 
-async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_said_again(
+async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_published_again(
     stream: Stream,
 ) -> None:
     await compared(stream)
@@ -315,7 +315,7 @@ async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_
     )
     await stream.reflector.take(CursorMoved("20"))
     assert stream.pushed() == [("push", "resume", 0.0, [("Upserted", b"n/b")], 1)]
-    assert (stream.outbox.told[-1], stream.count("missed_changes_total")) == (
+    assert (stream.outbox.calls[-1], stream.count("missed_changes_total")) == (
         ("progressed", "20"),
         0,
     )
@@ -329,5 +329,5 @@ async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_ob
     await stream.reflector.take(ListedObjects([frame("a", 5, body="other")], damaged=(("n", "b"),)))
     await stream.reflector.take(ListDone("9"))
     assert state(stream.store) == {"n/a": ("uid-a", "5", "other"), "n/b": ("uid-b", "6", 0)}
-    pushed = [told[3] for told in stream.outbox.told if told[0] == "push"]
+    pushed = [call[3] for call in stream.outbox.calls if call[0] == "push"]
     assert pushed == [[("Removed", b"n/c"), ("Upserted", b"n/a")]]

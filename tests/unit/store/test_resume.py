@@ -10,7 +10,7 @@ from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 
 
-def told(changes: list[ObjectChange]) -> list[tuple[str, str, str]]:
+def in_short(changes: list[ObjectChange]) -> list[tuple[str, str, str]]:
     return [
         ("deleted", each.key.decode(), each.resource_version)
         if isinstance(each, Removed)
@@ -64,7 +64,7 @@ def test_what_was_published_is_held_byte_for_byte() -> None:
     assert store.unpack(entry) == store.unpack(store.get(key) or entry)
 
 
-def test_a_replay_says_nothing_and_what_is_newer_is_said() -> None:
+def test_a_replay_publishes_nothing_and_what_is_newer_is_published() -> None:
     store = resumed(("a", 5), ("c", 3), skip={"dead": 9}, newest=9)
     replay = [
         frame("a", 4, body=9),
@@ -76,7 +76,7 @@ def test_a_replay_says_nothing_and_what_is_newer_is_said() -> None:
     ]
     assert store.apply(replay).changes == []
     news = [frame("dead", 10), frame("a", 11, body=2), frame("c", 12, "DELETED")]
-    assert told(store.apply(news).changes) == [
+    assert in_short(store.apply(news).changes) == [
         ("added", "n/dead", "10"),
         ("modified", "n/a", "11"),
         ("deleted", "n/c", "12"),
@@ -87,7 +87,7 @@ def test_the_successor_whose_event_implied_the_delete_is_no_replay() -> None:
     """A new uid is a delete and an upsert of one version: a writer may have died between the
     two."""
     store = resumed(skip={"a": 9}, newest=9)
-    assert told(store.apply([frame("a", 8), frame("a", 9, uid="second")]).changes) == [
+    assert in_short(store.apply([frame("a", 8), frame("a", 9, uid="second")]).changes) == [
         ("added", "n/a", "9")
     ]
 
@@ -97,7 +97,7 @@ def test_behind_the_newest_version_of_the_log_nothing_is_a_replay() -> None:
     store.passed("8")
     assert store.apply([frame("a", 7)]).repeated == 1
     store.passed("9")
-    assert told(store.apply([frame("a", 7)]).changes) == [("added", "n/a", "7")]
+    assert in_short(store.apply([frame("a", 7)]).changes) == [("added", "n/a", "7")]
 
 
 def test_what_a_younger_partition_has_forgotten_does_not_rise_in_a_replay_for_an_older_one() -> (
@@ -113,11 +113,13 @@ def test_what_a_younger_partition_has_forgotten_does_not_rise_in_a_replay_for_an
     applied = store.apply(replay)
     assert (applied.changes, applied.repeated) == ([], 4)
     store.passed("15")
-    assert told(store.apply([frame("c", 16), frame("a", 19)]).changes) == [("added", "n/c", "16")]
-    assert told(store.apply([frame("a", 21)]).changes) == [("added", "n/a", "21")]
+    assert in_short(store.apply([frame("c", 16), frame("a", 19)]).changes) == [
+        ("added", "n/c", "16")
+    ]
+    assert in_short(store.apply([frame("a", 21)]).changes) == [("added", "n/a", "21")]
     store.passed("21")
     assert store.apply([frame("a", 22, "DELETED")]).changes
-    assert told(store.apply([frame("a", 7)]).changes) == [("added", "n/a", "7")]
+    assert in_short(store.apply([frame("a", 7)]).changes) == [("added", "n/a", "7")]
 
 
 def test_a_list_is_compared_by_uid_and_content_not_by_version() -> None:
@@ -132,7 +134,7 @@ def test_a_list_is_compared_by_uid_and_content_not_by_version() -> None:
             frame("new", 6),
         ]
     )
-    assert told(store.replace("60").changes) == [
+    assert in_short(store.replace("60").changes) == [
         ("deleted", "n/gone", "60"),
         ("deleted", "n/back", "5"),
         ("modified", "n/other", "3"),
@@ -145,15 +147,15 @@ def test_after_the_list_the_log_is_forgotten() -> None:
     store = resumed(skip={"a": 90}, newest=90)
     store.begin_list()
     store.replace("60")
-    assert told(store.apply([frame("a", 61)]).changes) == [("added", "n/a", "61")]
+    assert in_short(store.apply([frame("a", 61)]).changes) == [("added", "n/a", "61")]
 
 
-def test_an_object_whose_version_went_back_is_said_and_followed_from_there() -> None:
+def test_an_object_whose_version_went_back_is_published_and_followed_from_there() -> None:
     store = resumed(("a", 500), newest=500)
     store.begin_list()
     store.stage([frame("a", 200)])
-    assert told(store.replace("300").changes) == [("modified", "n/a", "200")]
-    assert told(store.apply([frame("a", 301, body=7)]).changes) == [("modified", "n/a", "301")]
+    assert in_short(store.replace("300").changes) == [("modified", "n/a", "200")]
+    assert in_short(store.apply([frame("a", 301, body=7)]).changes) == [("modified", "n/a", "301")]
 
 
 def test_a_dictionary_is_learnt_while_loading_and_contents_stay_equal() -> None:

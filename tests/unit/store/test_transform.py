@@ -177,7 +177,7 @@ def test_a_secret_without_payload_stays_without() -> None:
     assert b'"data":null' in published(raw, SECRETS)
 
 
-def test_user_paths_do_not_loosen_what_is_said_of_secrets() -> None:
+def test_user_paths_do_not_loosen_the_redaction_of_secrets() -> None:
     assert b"aHVudGVyMg==" not in published(
         SECRET, SECRETS, drop=["data.empty"], redact=["data.other.x", "*.token"]
     )

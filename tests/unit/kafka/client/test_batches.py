@@ -50,7 +50,7 @@ def fetched(data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX, start: int = 
 
 
 def why(record: Any) -> str:
-    """Why a record is refused, "" where it is not one that stands in for another."""
+    """Why a record is refused, "" where it is not one that replaces another."""
     with pytest.raises(RecordRefused) as caught:
         decode(record.key, record.value, record.headers)
     assert str(caught.value).isprintable()
@@ -93,14 +93,14 @@ def test_every_form_of_zstd_is_read(body: Callable[[bytes], bytes]) -> None:
 
 def test_members_of_gzip_blocks_of_lz4_and_plain_snappy_are_read() -> None:
     plain, unpacker = bytes(range(256)) * 40_000, Unpacker()
-    told = {
+    compressed = {
         "gzip": gzip.compress(plain[:500]) + gzip.compress(plain[500:]),
         "lz4": bytes(cramjam.lz4.compress(plain)),
         "snappy": bytes(cramjam.snappy.compress_raw(plain)),
     }
     assert all(
         bytes(unpacker.unpack(CODECS[codec], memoryview(data))) == plain
-        for codec, data in told.items()
+        for codec, data in compressed.items()
     )
 
 
@@ -141,27 +141,29 @@ def test_no_bomb_takes_more_memory_than_its_limit(kind: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_bomb_is_told_with_offsets_and_sizes_and_reading_goes_on_behind_it(codec: str) -> None:
+def test_a_bomb_is_reported_with_offsets_and_sizes_and_reading_goes_on_behind_it(
+    codec: str,
+) -> None:
     bombs = bomb(codec, 9, base=1)
     data = batch(LEGAL[:1], base=0) + bombs + batch(LEGAL[:1], base=2)
-    before, told, behind = fetched(data, limit_bytes=8 * MIB)
-    assert (before.offset, told.offset, behind.offset) == (0, 1, 2)
-    assert why(told) == (
+    before, skipped, behind = fetched(data, limit_bytes=8 * MIB)
+    assert (before.offset, skipped.offset, behind.offset) == (0, 1, 2)
+    assert why(skipped) == (
         f"a batch (offset 1) of {len(bombs):,} bytes, {codec}, unpacks to more than "
         "8,388,608 bytes, and no relay writes that: "
         "passed over; find out who else may write to this topic"
     )
 
 
-def test_whoever_begins_in_the_middle_of_a_bomb_is_told_too() -> None:
+def test_a_bomb_is_reported_to_a_reader_that_begins_in_its_middle() -> None:
     records: Sequence[Raw] = [(b"k", bytes(MIB), [])] * 12
-    told, behind = fetched(
+    skipped, behind = fetched(
         batch(records, codec="zstd", base=5) + batch(LEGAL[:1], base=17),
         limit_bytes=8 * MIB,
         start=11,
     )
-    assert (told.offset, behind.offset) == (16, 17)
-    assert "(offsets 5 to 16)" in why(told)
+    assert (skipped.offset, behind.offset) == (16, 17)
+    assert "(offsets 5 to 16)" in why(skipped)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -171,9 +173,9 @@ def test_a_header_whose_name_is_not_utf_8_costs_its_record_alone(codec: str) -> 
         (b"shop/b", b"{}", [(b"ce_type", b"x"), (b"ce_\xff\x1b[2J", b"v")]),
         LEGAL[0],
     ]
-    first, told, last = fetched(batch(records, codec=codec))
-    assert why(told) == r"a record that has a header whose name is not UTF-8: b'ce_\xff\x1b[2J'"
-    assert (told.key, told.offset) == (None, 1)
+    first, skipped, last = fetched(batch(records, codec=codec))
+    assert why(skipped) == r"a record that has a header whose name is not UTF-8: b'ce_\xff\x1b[2J'"
+    assert (skipped.key, skipped.offset) == (None, 1)
     assert [first, last] == [
         record for record in fetched(batch([LEGAL[0]] * 3)) if record.offset != 1
     ]
@@ -187,14 +189,14 @@ def test_a_record_with_headers_without_measure_is_not_handed_on(codec: str, padd
         (b"k", b"", [(b"", b"")] * (HEADERS_MAX + 1)),
         LEGAL[0],
     ]
-    legal, told, last = fetched(batch(records, codec=codec))
+    legal, skipped, last = fetched(batch(records, codec=codec))
     assert (len(legal.headers), last.key) == (HEADERS_MAX, b"shop/a")
-    assert why(told) == "a record that has 257 headers: 256 are taken"
+    assert why(skipped) == "a record that has 257 headers: 256 are taken"
 
 
 def test_a_hundred_million_headers_are_counted_and_not_made() -> None:
-    told = varint(50 * MIB)
-    body = b"\0\0\0\x01\x01" + told + bytes(100 * MIB)
+    skipped = varint(50 * MIB)
+    body = b"\0\0\0\x01\x01" + skipped + bytes(100 * MIB)
     data = framed(compressed(varint(len(body)) + body, "zstd"), 1, codec="zstd")
     assert len(data) < 20_000
     (record,) = fetched(data)
@@ -212,32 +214,34 @@ def test_many_batches_within_the_limit_are_handed_on_a_fetch_at_a_time() -> None
     assert (start, fetches) == (9, 3)
 
 
-def test_a_batch_that_no_codec_can_unpack_is_told_and_passed_over() -> None:
+def test_a_batch_that_no_codec_can_unpack_is_reported_and_skipped() -> None:
     data = framed(b"no zstd at all", 3, codec="zstd") + batch(LEGAL[:1], base=3)
-    told, behind = fetched(data)
-    assert (told.offset, behind.offset) == (2, 3)
-    assert why(told).startswith("a batch (offsets 0 to 2) of 75 bytes, zstd, cannot be unpacked (")
+    skipped, behind = fetched(data)
+    assert (skipped.offset, behind.offset) == (2, 3)
+    assert why(skipped).startswith(
+        "a batch (offsets 0 to 2) of 75 bytes, zstd, cannot be unpacked ("
+    )
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_bomb_in_a_format_of_old_is_told_and_a_legal_message_read(magic: int) -> None:
+def test_a_bomb_in_an_old_format_is_reported_and_a_legal_message_read(magic: int) -> None:
     def message(size: int) -> bytes:
         builder = LegacyRecordBatchBuilder(magic, 1, 99 * MIB)
         builder.append(0, 7, b"k", bytes(size))
         return bytes(builder.build())
 
     assert [record.value for record in fetched(message(1000))] == [bytes(1000)]
-    (told,) = fetched(message(9 * MIB), limit_bytes=8 * MIB)
-    assert "unpacks to more than 8,388,608 bytes" in why(told)
+    (skipped,) = fetched(message(9 * MIB), limit_bytes=8 * MIB)
+    assert "unpacks to more than 8,388,608 bytes" in why(skipped)
 
 
 @pytest.mark.parametrize("delta", [3, 1 << 30, 0])
 def test_a_record_with_the_offset_of_another_does_not_lead_readers_astray(delta: int) -> None:
     body = encoded(LEGAL[0], 0) + encoded((b"k", b"v", []), delta) + encoded(LEGAL[0], 2)
-    first, told, last = fetched(framed(body, 3, base=5))
-    assert (first.offset, told.offset, last.offset) == (5, 6, 7)
+    first, skipped, last = fetched(framed(body, 3, base=5))
+    assert (first.offset, skipped.offset, last.offset) == (5, 6, 7)
     assert (
-        why(told)
+        why(skipped)
         == f"a record that says that its offset is {5 + delta}, in a batch of offsets 5 to 7"
     )
 

@@ -51,7 +51,7 @@ def test_plaintext_needs_nothing_but_the_servers() -> None:
     }
 
 
-def test_secrets_are_read_anew_each_time_without_the_line_end(tmp_path: Path) -> None:
+def test_secrets_are_read_again_each_time_without_the_line_end(tmp_path: Path) -> None:
     user, password = tmp_path / "user", tmp_path / "password"
     user.write_text("relay\n")
     password.write_text("one\r\n")
@@ -77,12 +77,12 @@ def test_a_secret_that_cannot_be_read_is_named_by_its_setting(tmp_path: Path) ->
         scram(username="u", password_file=str(tmp_path / "absent")).arguments()
 
 
-def test_sasl_without_user_or_password_is_told() -> None:
+def test_sasl_without_user_or_password_is_reported() -> None:
     with pytest.raises(SinkUnavailable, match="needs a mechanism, a user and a password"):
         scram(username="u").arguments()
 
 
-def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_told_otherwise(
+def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_configured_otherwise(
     tmp_path: Path,
 ) -> None:
     ca = str(Authority(tmp_path).certificate)
@@ -143,11 +143,11 @@ def test_files_that_hold_no_certificates_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "said"),
+    ("mechanism", "expected"),
     [("OAUTHBEARER", "needs tokenFile or tokenCommand"), ("AWS_MSK_IAM", "awsRegion")],
 )
-async def test_tokens_need_a_source(mechanism: Mechanism, said: str) -> None:
-    with pytest.raises(SinkUnavailable, match=said):
+async def test_tokens_need_a_source(mechanism: Mechanism, expected: str) -> None:
+    with pytest.raises(SinkUnavailable, match=expected):
         KafkaConnection(
             bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism=mechanism
         ).arguments()
@@ -183,7 +183,7 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "cure"),
+    ("message", "cure"),
     [
         (
             "certificate verify failed: unable to get local issuer certificate",
@@ -217,11 +217,11 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
         ("something new", "something new"),
     ],
 )
-def test_why_the_newest_connection_failed_is_told_with_a_cure(said: str, cure: str) -> None:
+def test_why_the_newest_connection_failed_is_reported_with_a_cure(message: str, cure: str) -> None:
     error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
-        OSError(said),
+        OSError(message),
     )
     assert str(error).startswith("kafka at kafka-0:9092,kafka-1:9092 is not usable: ")
     assert cure in str(error)
@@ -229,7 +229,7 @@ def test_why_the_newest_connection_failed_is_told_with_a_cure(said: str, cure: s
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_a_silent_broker_is_told_with_its_likely_causes_first(
+def test_a_silent_broker_is_reported_with_its_likely_causes_first(
     protocol: Literal["PLAINTEXT", "SSL"],
 ) -> None:
     error = unreachable(
@@ -252,7 +252,7 @@ def test_a_silent_broker_is_told_with_its_likely_causes_first(
     assert not isinstance(error, SinkMisconfigured)
 
 
-def test_what_is_not_the_end_of_a_connection_is_told_itself() -> None:
+def test_an_error_that_does_not_end_a_connection_is_reported_itself() -> None:
     connection = KafkaConnection(bootstrap_servers=SERVERS)
     assert "no answer in time" in str(unreachable(connection, TimeoutError()))
     assert "Unable to bootstrap" in str(
@@ -263,7 +263,7 @@ def test_what_is_not_the_end_of_a_connection_is_told_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "person"),
+    ("message", "person"),
     [
         ("[Error 58] SaslAuthenticationFailed", True),
         ("certificate verify failed: unable to get local issuer certificate", True),
@@ -271,19 +271,19 @@ def test_what_is_not_the_end_of_a_connection_is_told_itself() -> None:
         ("[Errno -2] Name or service not known", False),
     ],
 )
-def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(
-    said: str, person: bool
+def test_what_requires_operator_action_is_distinguished_from_an_unreachable_broker(
+    message: str, person: bool
 ) -> None:
-    told = unreachable(
+    error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
-        OSError(said),
+        OSError(message),
     )
-    assert isinstance(told, SinkMisconfigured) is person
+    assert isinstance(error, SinkMisconfigured) is person
 
 
 @pytest.mark.parametrize(
-    ("said", "right"),
+    ("message", "right"),
     [
         ("Not authorized to read from topic k8s.c.pods", True),
         ("[Error 29] TopicAuthorizationFailedError: k8s.c.pods", True),
@@ -291,15 +291,13 @@ def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(
         ("[Error 58] SaslAuthenticationFailed", False),
     ],
 )
-def test_a_right_that_is_missing_is_told_from_credentials_that_are_wrong(
-    said: str, right: bool
-) -> None:
-    told = unreachable(
+def test_a_missing_right_is_distinguished_from_wrong_credentials(message: str, right: bool) -> None:
+    error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),
         KafkaConnectionError("Unable to bootstrap"),
-        OSError(said),
+        OSError(message),
     )
-    assert isinstance(told, SinkForbidden) is right
+    assert isinstance(error, SinkForbidden) is right
 
 
 def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:
@@ -309,12 +307,12 @@ def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:
 
 def test_a_silence_is_not_explained_by_an_earlier_failure_of_a_connection() -> None:
     silence = TimeoutError("no records of t for 60 s, and its end is not reached")
-    told = str(unreachable(scram(), silence, SaslAuthenticationFailed("of another time")))
-    assert f" stopped answering: {silence} (most likely the broker is frozen" in told
+    error = str(unreachable(scram(), silence, SaslAuthenticationFailed("of another time")))
+    assert f" stopped answering: {silence} (most likely the broker is frozen" in error
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (None, "it is a pipe without a writer"),
         ("/dev/zero", "it holds more than 64 KiB, which no secret has"),
@@ -322,9 +320,9 @@ def test_a_silence_is_not_explained_by_an_earlier_failure_of_a_connection() -> N
     ],
 )
 async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_for_nor_shown(
-    content: bytes | str | None, said: str, tmp_path: Path
+    content: bytes | str | None, expected: str, tmp_path: Path
 ) -> None:
-    """Everything else of the daemon stands still while a password is read."""
+    """Everything else of the daemon waits while a password is read."""
     file = tmp_path / "secret"
     if content is None:
         os.mkfifo(file)
@@ -340,7 +338,7 @@ async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_fo
         password_file=str(file),
     )
     with pytest.raises(
-        SinkMisconfigured, match=f"kafka.security.passwordFile {file} cannot be read: .*{said}"
+        SinkMisconfigured, match=f"kafka.security.passwordFile {file} cannot be read: .*{expected}"
     ) as refused:
         plain.arguments()
     assert refused.value.__cause__ is None, "it holds the bytes that could not be read"

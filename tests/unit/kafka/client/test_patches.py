@@ -97,33 +97,33 @@ async def cancel_and_await(task: asyncio.Task[None]) -> None:
     await task
 
 
-def always_heard(ends: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]) -> bool:
-    """Whether the owner hears of its cancellation in whichever turn of the loop it comes while it
+def always_delivered(ends: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]) -> bool:
+    """Whether the owner receives its cancellation in whichever turn of the loop it comes while it
     ends something."""
 
-    async def heard(turns: int) -> bool:
+    async def delivered(turns: int) -> bool:
         async with asyncio.TaskGroup() as group:
             task = group.create_task(until_cancelled())
             await asyncio.sleep(0)
             owner = group.create_task(ends(task))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            told = owner.cancel()
+            requested = owner.cancel()
             await asyncio.wait([owner])
             task.cancel()
-            return owner.cancelled() or not told
+            return owner.cancelled() or not requested
 
-    return all(asyncio.run(heard(turns)) for turns in range(8))
+    return all(asyncio.run(delivered(turns)) for turns in range(8))
 
 
-def test_a_cancellation_that_comes_while_a_step_of_an_end_swallows_it_is_heard() -> None:
-    assert not always_heard(cancel_and_await), "the defect"
-    assert always_heard(
+def test_a_cancellation_that_comes_while_a_step_of_an_end_swallows_it_is_delivered() -> None:
+    assert not always_delivered(cancel_and_await), "the defect"
+    assert always_delivered(
         lambda task: end_in_own_task(lambda: cancel_and_await(task), within_s=60.0, what="producer")
     )
 
 
-def test_a_cancellation_that_comes_while_a_client_closes_is_heard() -> None:
+def test_a_cancellation_that_comes_while_a_client_closes_is_delivered() -> None:
     async def close(task: asyncio.Task[None], *, patched: bool) -> None:
         client = AIOKafkaClient()
         if patched:
@@ -131,8 +131,8 @@ def test_a_cancellation_that_comes_while_a_client_closes_is_heard() -> None:
         client._sync_task = task
         await client.close()
 
-    assert not always_heard(lambda task: close(task, patched=False)), "the defect"
-    assert always_heard(lambda task: close(task, patched=True))
+    assert not always_delivered(lambda task: close(task, patched=False)), "the defect"
+    assert always_delivered(lambda task: close(task, patched=True))
 
 
 def test_the_owners_own_cancellation_is_kept() -> None:
@@ -271,7 +271,7 @@ class Line:
 async def client_with_a_broker(
     *, patched: bool = True
 ) -> AsyncIterator[tuple[Any, asyncio.Event, asyncio.Event]]:
-    """A client that was told of one broker, node 1, which takes connections and answers when
+    """A client whose metadata has one broker, node 1, which takes connections and answers when
     allowed; the events: asked, allowed."""
     asked, allowed = asyncio.Event(), asyncio.Event()
 
@@ -366,7 +366,7 @@ async def test_every_connection_is_closed_even_if_the_metadata_task_has_failed()
         (ValueError("two\nlines"), "two lines"),
     ],
 )
-def test_an_error_is_told_without_class_names_or_values_of_the_language(
+def test_an_error_is_reported_without_class_names_or_values_of_the_language(
     error: Exception, words: str
 ) -> None:
     assert plain_words(error) == words
@@ -485,7 +485,7 @@ def test_aiokafka_loses_a_cancellation_while_it_ends_its_sender() -> None:
         sender._sender_task = task
         await sender.close()
 
-    assert not always_heard(close)
+    assert not always_delivered(close)
 
 
 def test_aiokafka_asks_for_no_metadata_with_topic_ids() -> None:

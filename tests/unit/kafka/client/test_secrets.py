@@ -8,7 +8,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.secrets import Secrets
 
 
-def test_a_change_is_told_when_it_stands_still_and_until_it_is_taken(tmp_path: Path) -> None:
+def test_a_change_is_reported_once_it_is_stable_and_until_it_is_taken(tmp_path: Path) -> None:
     user, password = tmp_path / "user", tmp_path / "password"
     user.write_text("relay")
     password.write_text("one")
@@ -24,7 +24,7 @@ def test_a_change_is_told_when_it_stands_still_and_until_it_is_taken(tmp_path: P
     assert not secrets.changed()
 
 
-def test_a_client_that_gets_in_is_told_from_the_first_and_from_one_of_the_same_secrets(
+def test_a_client_that_gets_in_is_distinguished_from_the_first_and_from_one_of_the_same_secrets(
     tmp_path: Path,
 ) -> None:
     password = tmp_path / "password"

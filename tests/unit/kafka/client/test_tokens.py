@@ -52,7 +52,7 @@ async def test_a_token_that_does_not_say_when_it_ends_is_not_kept(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (
             "import sys; print('no login', file=sys.stderr); sys.exit(3)",
@@ -67,14 +67,14 @@ async def test_a_token_that_does_not_say_when_it_ends_is_not_kept(tmp_path: Path
         ("print('two words')", "must print the token and nothing else"),
     ],
 )
-async def test_a_program_that_fails_is_told_in_one_line(
-    tmp_path: Path, body: str, said: str
+async def test_a_program_that_fails_is_reported_in_one_line(
+    tmp_path: Path, body: str, expected: str
 ) -> None:
-    with pytest.raises(AuthenticationFailedError, match=said):
+    with pytest.raises(AuthenticationFailedError, match=expected):
         await TokenProvider(program(tmp_path, body)).token()
 
 
-async def test_a_program_that_is_not_there_is_told() -> None:
+async def test_a_missing_program_is_reported() -> None:
     with pytest.raises(AuthenticationFailedError, match="No such file"):
         await TokenProvider(CommandTokens(("/nowhere/token",))).token()
 
@@ -123,7 +123,7 @@ def test_the_end_of_a_jwt_is_read_in_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (
             "None.access_key",
@@ -135,8 +135,8 @@ def test_the_end_of_a_jwt_is_read_in_milliseconds() -> None:
         ),
     ],
 )
-async def test_a_signer_without_an_identity_is_told_with_its_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+async def test_a_signer_without_an_identity_is_reported_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, expected: str
 ) -> None:
     """The signer of AWS 1.0.2 looks for the key of no credentials where it finds none; tests/image
     runs the real one."""
@@ -147,7 +147,7 @@ async def test_a_signer_without_an_identity_is_told_with_its_cure(
         f"def generate_auth_token(region):\n    {body}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(AuthenticationFailedError, match=said):
+    with pytest.raises(AuthenticationFailedError, match=expected):
         await TokenProvider(MskTokens("eu-west-1")).token()
     for name in (package.name, f"{package.name}.MSKAuthTokenProvider"):
         del sys.modules[name]

@@ -187,7 +187,7 @@ async def test_T70_of_a_kubeconfig_list_the_first_file_wins_entry_by_entry(tmp_p
     assert await credentials.headers() == [("Authorization", "Bearer first")]
     stage = load_credentials(None, "stage", environ=environ, service_account=tmp_path)
     assert await authorization(stage) == "Bearer third", (
-        "a relative path belongs to the file that it stands in"
+        "a relative path belongs to the file that names it"
     )
 
 

@@ -179,7 +179,7 @@ async def test_an_answer_that_is_no_discovery_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("answer", "version"),
     [
         ({"major": "1", "minor": "34", "gitVersion": "v1.34.2"}, ServerVersion(1, 34, "v1.34.2")),
         (
@@ -190,9 +190,9 @@ async def test_an_answer_that_is_no_discovery_is_unavailable() -> None:
         ({}, ServerVersion(0, 0, "")),
     ],
 )
-async def test_the_servers_version_is_read(said: object, version: ServerVersion) -> None:
+async def test_the_servers_version_is_read(answer: object, version: ServerVersion) -> None:
     async def handler(request: Request, reply: Reply) -> None:
-        await reply.json(200, said)
+        await reply.json(200, answer)
 
     async with ScriptedServer(handler) as server, client_of(server.url) as client:
         assert await client.version() == version

@@ -264,7 +264,7 @@ def test_T78_a_group_of_which_one_version_is_stale_is_known_in_part() -> None:
     assert found("widgets.example.com", ApiCatalog((half,))) == ["widgets.example.com/v1"]
 
 
-def test_T77_a_removed_version_is_told_from_a_served_one() -> None:
+def test_T77_a_removed_version_is_distinguished_from_a_served_one() -> None:
     widgets = Resource("example.com", "v1", "widgets", "Widget", True)
     assert CATALOG.serves(widgets) is True
     assert CATALOG.serves(replace(widgets, version="v3")) is False
@@ -276,7 +276,7 @@ def test_T77_a_removed_version_is_told_from_a_served_one() -> None:
     "body",
     [b"", b"[]", b"<html>", b'{"items":5}', b'{"items":[{"versions":[{"resources":[{}]}]}]}'],
 )
-def test_a_body_that_is_no_discovery_is_said_to_be_none(body: bytes) -> None:
+def test_a_body_that_is_no_discovery_is_reported_as_such(body: bytes) -> None:
     with pytest.raises(NotDiscovery):
         parse_aggregated(body)
 

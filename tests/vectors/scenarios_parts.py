@@ -1,6 +1,6 @@
-"""Stories of a stream that is split over several writers, and of one that is resized.
+"""Scenarios of a stream that is split over several writers, and of one that is resized.
 
-Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
+Output: vectors without `expect`.
 """
 
 from __future__ import annotations
@@ -175,6 +175,6 @@ def _named(origin: dict[str, object], field: str) -> dict[str, object]:
     return named
 
 
-def tell() -> list[Vector]:
+def vectors() -> list[Vector]:
     """All of them."""
     return [split(), split_in_part(), former_part(), joined(), resized(), unknown_records()]

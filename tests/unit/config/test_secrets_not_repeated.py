@@ -1,8 +1,8 @@
 """A password in a config that is wrong about it, however it is wrong and wherever it is written: no
 message repeats it.
 
-Room: unit tests of config.  In: clumsy files, variables and command lines, each with the canary in
-it.  Out: what an operator is told.
+Input: clumsy files, variables and command lines, each with the canary in it. Output: what is
+printed.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def validate(
 ) -> tuple[int, str]:
     (tmp_path / "c.yaml").write_text(text)
     code = main(["validate", "-c", str(tmp_path / "c.yaml"), *arguments])
-    said = capsys.readouterr()
-    return code, said.out + said.err
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
 
 
 def shown(text: str) -> list[str]:
@@ -74,23 +74,23 @@ def shown(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", WRITTEN)
-def test_what_is_wrong_about_a_password_is_said_without_it(
+def test_what_is_wrong_about_a_password_is_reported_without_it(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = validate(tmp_path, capsys, config(line))
+    code, printed = validate(tmp_path, capsys, config(line))
     assert code == 78
-    assert f"{tmp_path}/c.yaml:" in said
-    assert shown(said) == []
+    assert f"{tmp_path}/c.yaml:" in printed
+    assert shown(printed) == []
 
 
 @pytest.mark.parametrize("servers", [f"[u:{CANARY}@k:9092]", f"['http://u:{CANARY}@k:9092']"])
-def test_a_password_among_the_servers_is_told_by_its_place(
+def test_a_password_among_the_servers_is_reported_by_its_place(
     servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = validate(tmp_path, capsys, config("password: x", servers=servers))
+    code, printed = validate(tmp_path, capsys, config("password: x", servers=servers))
     assert code == 78
-    assert "c.yaml:3: kafka.bootstrapServers[0]: has an @: write host:port alone" in said
-    assert shown(said) == []
+    assert "c.yaml:3: kafka.bootstrapServers[0]: has an @: write host:port alone" in printed
+    assert shown(printed) == []
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_password_among_the_servers_is_told_by_its_place(
         ("WATCHRELAY_KAFKA__SECURITY__PASSWORT", CANARY),
     ],
 )
-def test_a_variable_that_is_wrong_is_told_without_its_value(
+def test_a_variable_that_is_wrong_is_reported_without_its_value(
     name: str,
     value: str,
     tmp_path: Path,
@@ -112,8 +112,8 @@ def test_a_variable_that_is_wrong_is_told_without_its_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(name, value)
-    code, said = validate(tmp_path, capsys, config("password: x"))
-    assert (code, name in said, shown(said)) == (78, True, [])
+    code, printed = validate(tmp_path, capsys, config("password: x"))
+    assert (code, name in printed, shown(printed)) == (78, True, [])
 
 
 KEY = "kafka.security.password"
@@ -134,19 +134,19 @@ KEY = "kafka.security.password"
         (2, (f"--password={CANARY}",)),
     ],
 )
-def test_an_argument_that_is_wrong_is_told_without_the_password(
+def test_an_argument_that_is_wrong_is_reported_without_the_password(
     code: int, arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, said = validate(tmp_path, capsys, config("password: x"), *arguments)
-    assert (found, shown(said)) == (code, [])
-    assert "password" in said or "kafka.security" in said
+    found, printed = validate(tmp_path, capsys, config("password: x"), *arguments)
+    assert (found, shown(printed)) == (code, [])
+    assert "password" in printed or "kafka.security" in printed
 
 
 def test_an_empty_password_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As of a script's variable that was not set: the broker would be asked with it forever."""
-    code, said = validate(tmp_path, capsys, config('password: ""'))
+    code, printed = validate(tmp_path, capsys, config('password: ""'))
     assert code == 78
-    assert "mechanism PLAIN needs password or passwordFile" in said
+    assert "mechanism PLAIN needs password or passwordFile" in printed
 
 
 PLUGIN = "apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never"
@@ -169,7 +169,7 @@ USERS = [
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_what_is_wrong_about_a_users_credential_is_said_without_it(
+def test_what_is_wrong_about_a_users_credential_is_reported_without_it(
     user: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "config"

@@ -1,6 +1,6 @@
-"""Stories of readers that find their place: by the control topic, or by heartbeats.
+"""Scenarios of readers that find their starting point: by the control topic, or by heartbeats.
 
-Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
+Output: vectors without `expect`.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def partition_counts_differ() -> Vector:
     )  # fmt: skip
 
 
-def tell() -> list[Vector]:
+def vectors() -> list[Vector]:
     """All of them."""
     return [
         by_index(),

@@ -1,6 +1,6 @@
-"""Stories of readers that begin at the start of a partition.
+"""Scenarios of readers that begin at the start of a partition.
 
-Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
+Output: vectors without `expect`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from watchrelay.contract.wire import WireRecord
 from watchrelay.model.streams import Format
 
 
-def _living(*names: str, epoch: int = 7) -> tuple[Log, Writer]:
+def _published(*names: str, epoch: int = 7) -> tuple[Log, Writer]:
     """A log with a first snapshot of these pods and a heartbeat."""
     log = Log()
     writer = Writer(stream(), [log], epoch=epoch)
@@ -27,7 +27,7 @@ def _last(log: Log) -> int:
 
 
 def happy_path() -> Vector:
-    log, writer = _living("shop/a", "shop/b", "shop/c")
+    log, writer = _published("shop/a", "shop/b", "shop/c")
     writer.put("shop/a", 2)
     writer.delete("shop/b")
     writer.put("shop/d")
@@ -44,7 +44,7 @@ def happy_path() -> Vector:
 
 
 def empty_stream() -> Vector:
-    log, writer = _living()
+    log, writer = _published()
     writer.snapshot()
     writer.beat()
     return Vector(
@@ -64,7 +64,7 @@ def cluster_scoped() -> Vector:
 
 
 def duplicates() -> Vector:
-    log, writer = _living("shop/a")
+    log, writer = _published("shop/a")
     batch = [writer.put("shop/a", 2), writer.put("shop/b"), *writer.beat()]
     resend(log, *batch)
     writer.put("shop/a", 3)
@@ -81,7 +81,7 @@ def duplicates() -> Vector:
 
 
 def resends() -> Vector:
-    log, writer = _living("shop/a")
+    log, writer = _published("shop/a")
     first = writer.put("shop/a", 2)
     cut = log.end
     rest = [writer.put("shop/b"), writer.put("shop/a", 3)]
@@ -98,7 +98,7 @@ def resends() -> Vector:
 
 
 def stale_epochs() -> Vector:
-    log, old = _living("shop/a", "shop/b")
+    log, old = _published("shop/a", "shop/b")
     new = Writer(stream(), [log], epoch=9, before=old)
     new.claim()
     new.delete("shop/b")
@@ -116,7 +116,7 @@ def stale_epochs() -> Vector:
 
 
 def healed() -> Vector:
-    log, old = _living("shop/a", "shop/b")
+    log, old = _published("shop/a", "shop/b")
     new = Writer(stream(), [log], epoch=8, before=old)
     new.claim()
     new.delete("shop/b")
@@ -135,7 +135,7 @@ def healed() -> Vector:
 
 
 def zombie_late_duplicate() -> Vector:
-    log, writer = _living("shop/a")
+    log, writer = _published("shop/a")
     late = writer.put("shop/b")
     writer.put("shop/a", 2)
     writer.delete("shop/b")
@@ -152,7 +152,7 @@ def zombie_late_duplicate() -> Vector:
 
 
 def gap_in_compacted_history() -> Vector:
-    log, writer = _living("shop/a", "shop/b")
+    log, writer = _published("shop/a", "shop/b")
     writer.put("shop/a", 2)
     writer.delete("shop/b")
     writer.put("shop/a", 3)
@@ -170,7 +170,7 @@ def gap_in_compacted_history() -> Vector:
 
 
 def gap_read_again() -> Vector:
-    log, writer = _living("shop/a", "shop/b")
+    log, writer = _published("shop/a", "shop/b")
     writer.put("shop/a", 2)
     lost = _last(log)
     writer.put("shop/b", 2)
@@ -188,7 +188,7 @@ def gap_read_again() -> Vector:
 
 
 def lost_delete() -> Vector:
-    log, writer = _living("shop/a", "shop/b")
+    log, writer = _published("shop/a", "shop/b")
     writer.delete("shop/a")
     lost = _last(log)
     writer.beat()
@@ -217,7 +217,7 @@ def loss_before_any_snapshot() -> Vector:
 
 
 def loss_at_the_end_of_an_epoch() -> Vector:
-    log, old = _living("shop/a", "shop/b")
+    log, old = _published("shop/a", "shop/b")
     old.put("shop/a", 2)
     lost = _last(log)
     new = Writer(stream(), [log], epoch=8, before=old)
@@ -233,7 +233,7 @@ def loss_at_the_end_of_an_epoch() -> Vector:
 
 
 def never_agrees() -> Vector:
-    log, writer = _living("shop/a", "shop/b")
+    log, writer = _published("shop/a", "shop/b")
     writer.put("shop/a", 2, lose=True)
     writer.beat()
     writer.put("shop/c")
@@ -250,7 +250,7 @@ def never_agrees() -> Vector:
 
 
 def end_that_disagrees() -> Vector:
-    log, writer = _living("shop/a", "shop/b")
+    log, writer = _published("shop/a", "shop/b")
     writer.begin()
     writer.republish("shop/a")
     writer.put("shop/b", 2)
@@ -266,7 +266,7 @@ def end_that_disagrees() -> Vector:
 
 
 def second_loss_while_reading_again() -> Vector:
-    log, writer = _living("shop/a", "shop/b")
+    log, writer = _published("shop/a", "shop/b")
     writer.put("shop/a", 2, lose=True)
     writer.beat()
     writer.snapshot()
@@ -282,7 +282,7 @@ def second_loss_while_reading_again() -> Vector:
 
 
 def sweep() -> Vector:
-    log, old = _living("shop/a", "shop/b", "shop/c")
+    log, old = _published("shop/a", "shop/b", "shop/c")
     old.delete("shop/b", lose=True)
     new = Writer(stream(), [log], epoch=8, before=old)
     new.claim()
@@ -297,7 +297,7 @@ def sweep() -> Vector:
 
 
 def crashed_snapshot() -> Vector:
-    log, old = _living("shop/a", "shop/b")
+    log, old = _published("shop/a", "shop/b")
     old.begin()
     old.republish("shop/a")
     new = Writer(stream(), [log], epoch=8, before=old)
@@ -315,7 +315,7 @@ def crashed_snapshot() -> Vector:
 
 
 def trimmed() -> Vector:
-    log, writer = _living("shop/a")
+    log, writer = _published("shop/a")
     writer.put("shop/a", 2, trimmed="fields")
     writer.put("shop/b", 3, trimmed="stub")
     writer.beat()
@@ -332,7 +332,7 @@ def _foreign(log: Log) -> None:
 
 
 def foreign_records() -> Vector:
-    log, writer = _living("shop/a")
+    log, writer = _published("shop/a")
     _foreign(log)
     writer.put("shop/a", 2)
     writer.beat()
@@ -344,7 +344,7 @@ def foreign_records() -> Vector:
 
 
 def unknown_version() -> Vector:
-    log, writer = _living("shop/a", "shop/b")
+    log, writer = _published("shop/a", "shop/b")
     record = writer.put("shop/a", 2)
     at = _last(log)
     renamed = [
@@ -365,7 +365,7 @@ def unknown_version() -> Vector:
 
 
 def broken_headers() -> Vector:
-    log, writer = _living("shop/a")
+    log, writer = _published("shop/a")
     for name, value in (("ce_wrepoch", b"seven"), ("ce_sequence", None), ("ce_wrhash", b"12")):
         record = writer.put("shop/a", 2, lose=True)
         headers = [
@@ -413,9 +413,9 @@ def several_streams() -> Vector:
 
 
 def one_of_several_streams() -> Vector:
-    told = several_streams()
+    several = several_streams()
     return replace(
-        told, name="one-of-several-streams", about="Only one of the streams on the topic is wanted: the others' records are passed over.",
+        several, name="one-of-several-streams", about="Only one of the streams on the topic is wanted: the others' records are passed over.",
         lost={}, streams=("services",),
     )  # fmt: skip
 
@@ -442,7 +442,7 @@ def epochs_per_partition() -> Vector:
 
 
 def lower_epochs_after_a_lost_control_topic() -> Vector:
-    log, old = _living("shop/a", epoch=40)
+    log, old = _published("shop/a", epoch=40)
     new = Writer(stream(), [log], epoch=41, before=old)
     new.claim()
     new.put("shop/b")
@@ -455,7 +455,7 @@ def lower_epochs_after_a_lost_control_topic() -> Vector:
 
 
 def truncated() -> Vector:
-    log, writer = _living("shop/a", "shop/b", "shop/c")
+    log, writer = _published("shop/a", "shop/b", "shop/c")
     writer.put("shop/a", 2)
     start = log.end
     writer.put("shop/b", 2)
@@ -492,7 +492,7 @@ def _formatted(kind: Format) -> Vector:
     )
 
 
-def tell() -> list[Vector]:
+def vectors() -> list[Vector]:
     """All of them."""
     return [
         happy_path(),
