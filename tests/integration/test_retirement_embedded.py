@@ -199,7 +199,7 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(testbed: 
                     "configmaps", described, starting_point=None, highest_epoch=nothing
                 )
             running.cancel()
-        await control.until(lambda: control.outclaimed("configmaps", epoch - 1))
+        await control.until(lambda: control.superseded("configmaps", epoch - 1))
 
     file, _ = published(testbed)
     with pytest.raises(BaseExceptionGroup) as caught:

@@ -71,13 +71,13 @@ async def test_each_claim_opens_a_higher_epoch_and_the_former_owner_sees_it(
         tails = [loop.create_task(control.run(), name="control") for control in (first, second)]
         try:
             older = await first.claim("pods", described, starting_point=None, highest_epoch=none)
-            assert not first.outclaimed("pods", older)
+            assert not first.superseded("pods", older)
             newer = await second.claim(
                 "pods", {**described, "configHash": "x"}, starting_point=None, highest_epoch=none
             )
             assert newer > older
-            await until(lambda: first.outclaimed("pods", older))
-            assert not second.outclaimed("pods", newer)
+            await until(lambda: first.superseded("pods", older))
+            assert not second.superseded("pods", newer)
             assert first.holder_of("pods") == "other-1"
             await until(
                 lambda: second.described("pods") == {**described, "configHash": "x", "epochBase": 1}

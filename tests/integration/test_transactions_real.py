@@ -201,7 +201,7 @@ async def test_a_writer_whose_claim_is_the_newest_takes_the_id_back(way: Way) ->
         await stream.assert_committed()
 
 
-async def test_a_writer_that_is_fenced_and_outclaimed_ends(way: Way) -> None:
+async def test_a_writer_that_is_fenced_and_superseded_ends(way: Way) -> None:
     async with written(way) as stream:
         await stream.begin()
 

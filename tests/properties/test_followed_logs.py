@@ -85,7 +85,7 @@ def test_a_log_followed_over_snapshots_is_the_log_from_the_newest_one(
         begin = next(each for each in markers(records, "begin") if each.snapshot == newest)
         logs[at] = records[records.index(begin) :]
     followed, read_back = in_pieces(rig, data), at_once(rig, logs)
-    assert followed.states == read_back.states
+    assert followed.entries == read_back.entries
     assert followed.partitions == read_back.partitions
     assert followed.pending_repairs == read_back.pending_repairs
     assert followed.records_since_snapshot == read_back.records_since_snapshot

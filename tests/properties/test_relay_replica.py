@@ -278,6 +278,6 @@ def test_the_snapshot_of_a_new_epoch_removes_what_died_between_two_writers(
 def test_a_control_topic_remembers_the_newest_claim() -> None:
     control = FakeControl()
     epoch = control.claimed_elsewhere("pods")
-    assert not control.outclaimed("pods", epoch)
+    assert not control.superseded("pods", epoch)
     control.claimed_elsewhere("pods")
-    assert control.outclaimed("pods", epoch)
+    assert control.superseded("pods", epoch)

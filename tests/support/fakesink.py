@@ -167,7 +167,7 @@ class FakeControl:
         """As the port says."""
         return "another" if stream in self.newest else None
 
-    def outclaimed(self, stream: str, epoch: int) -> bool:
+    def superseded(self, stream: str, epoch: int) -> bool:
         """As the port says."""
         return self.newest.get(stream, 0) > epoch
 

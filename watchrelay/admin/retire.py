@@ -414,7 +414,7 @@ class _RetirementWriter:
         return self.sequences[partition]
 
     async def _deliver(self, partition: int, records: list[WireRecord]) -> list[int]:
-        if self.control.outclaimed(self.spec.id, self.epoch):
+        if self.control.superseded(self.spec.id, self.epoch):
             raise Fenced(
                 f"stream {self.spec.id}: a relay claimed it meanwhile: remove it from that "
                 "relay's config first"

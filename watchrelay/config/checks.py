@@ -54,11 +54,11 @@ def refusals(settings: Settings) -> Iterator[Refusal]:
     yield from _same_objects(planned, {refusal.paths[0][1] for refusal in duplicates})
 
 
-Found = Iterator[tuple[tuple[str, ...], str, str]]
+Findings = Iterator[tuple[tuple[str, ...], str, str]]
 """Keys of one section, message and hint of each refusal."""
 
 
-def _entry(entry: ResourceEntry) -> Found:
+def _entry(entry: ResourceEntry) -> Findings:
     name = parse_name(entry.resource)
     meant = resolve(name)
     if meant and not any(builtin.watchable for builtin in meant):
@@ -110,7 +110,7 @@ _CREDENTIALS: Final = tuple(
 )
 
 
-def _security(security: KafkaSecurity) -> Found:
+def _security(security: KafkaSecurity) -> Findings:
     given = {
         str(info.alias)
         for name, info in type(security).model_fields.items()
@@ -141,7 +141,7 @@ def _security(security: KafkaSecurity) -> Found:
         yield from _mechanism(security, mechanism, given)
 
 
-def _mechanism(security: KafkaSecurity, mechanism: str, given: set[str]) -> Found:
+def _mechanism(security: KafkaSecurity, mechanism: str, given: set[str]) -> Findings:
     groups = _NEEDS[mechanism]
     for key in _CREDENTIALS:
         if key in given and not any(key in group for group in groups):

@@ -73,7 +73,7 @@ class Daemon:
         self._environ = os.environ if environ is None else environ
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
-        self._outclaimed = asyncio.Event()
+        self._superseded = asyncio.Event()
         self._connected = False
         self._supervisor: Supervisor | None = None
         self._reloader: Reloader | None = None
@@ -179,12 +179,12 @@ class Daemon:
                 tasks=tasks,
                 readiness=self.readiness,
                 stopping=self._stopping,
-                outclaimed=self._outclaimed,
+                superseded=self._superseded,
             )
             self._supervisor = relaying.supervisor
             tune_collector()
             relaying.start()
-            await first_of(self._stopping, self._outclaimed)
+            await first_of(self._stopping, self._superseded)
             self._stopping.set()
             log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
             if self._reloading is not None:
@@ -193,7 +193,7 @@ class Daemon:
             drained = await relaying.drain(deadline_s=deadline_s, at_once=self._at_once)
             first.cancel()
         log.info("stopped", extra={"drained": drained})
-        if self._outclaimed.is_set():
+        if self._superseded.is_set():
             return OWNERSHIP_LOST
         return OK if drained else FAILED
 

@@ -244,7 +244,7 @@ async def resume(
         store.loading(())
     else:
         store.resume(
-            interleaved(result.states),
+            interleaved(result.entries),
             skip=result.deleted_versions,
             newest=result.newest_on_log,
             frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
@@ -264,6 +264,6 @@ async def resume(
             "took_s": round(clock.now_s() - began_s, 3),
         },
     )
-    for state in result.states:
+    for state in result.entries:
         state.clear()
     return result

@@ -154,10 +154,10 @@ class Relaying:
         tasks: asyncio.TaskGroup,
         readiness: Readiness,
         stopping: asyncio.Event,
-        outclaimed: asyncio.Event,
+        superseded: asyncio.Event,
     ) -> None:
         self.supervisor = Supervisor(
-            context, discovery, tasks=tasks, readiness=readiness, outclaimed=outclaimed
+            context, discovery, tasks=tasks, readiness=readiness, superseded=superseded
         )
         context.served = self.supervisor.served
         self._context, self._tasks, self._stopping = context, tasks, stopping

@@ -121,7 +121,7 @@ class _Tenure:
     assigned_s: float
     epoch: int | None = None
     ending: bool = False
-    outclaimed_s: float | None = None
+    superseded_s: float | None = None
     """When a newer claim was noticed."""
 
 
@@ -302,7 +302,7 @@ class Sharing:
         tenure.epoch = epoch
         if tenure.takeover:
             self._statuses.open(stream).next_acked = partial(self._took_over, tenure)
-        self._end_outclaimed()
+        self._end_superseded()
 
     def _took_over(self, tenure: _Tenure) -> None:
         self._takeovers.labels(tenure.takeover).observe(self._now_s() - tenure.assigned_s)
@@ -328,12 +328,12 @@ class Sharing:
 
     def _awaits_assignment(self, stream: str, tenure: _Tenure) -> float:
         """For how many seconds more the assignment behind a newer claim may come."""
-        if tenure.outclaimed_s is None:
-            tenure.outclaimed_s = self._now_s()
+        if tenure.superseded_s is None:
+            tenure.superseded_s = self._now_s()
         owners = self._assignment.owners
         if owners and self._control.holder_of(stream) not in owners:
             return 0.0  # the claim is of a writer outside the group
-        return tenure.outclaimed_s + AWAIT_ASSIGNMENT_S - self._now_s()
+        return tenure.superseded_s + AWAIT_ASSIGNMENT_S - self._now_s()
 
     async def handed_over(self, stream: str) -> bool:
         """Whether another replica was assigned the stream that it has claimed: an owner may read
@@ -507,7 +507,7 @@ class Sharing:
     async def _watch_claims(self) -> None:
         while True:
             await self._control.until(self._read)
-            self._end_outclaimed()
+            self._end_superseded()
 
     def _read(self) -> bool:
         """Show the streams that others write; whether one that this replica writes was claimed by
@@ -517,7 +517,7 @@ class Sharing:
                 self.show_owner(status)
         self._withhold_retired()
         return any(
-            not self._tenures[stream].ending for stream in self._outclaimed(self._tenures.keys())
+            not self._tenures[stream].ending for stream in self._superseded(self._tenures.keys())
         )
 
     def show_owner(self, status: StreamStatus) -> None:
@@ -542,16 +542,16 @@ class Sharing:
         holder_of = self._control.holder_of
         return {stream for stream in self._plans if is_retirement(holder_of(stream) or "")}
 
-    def _outclaimed(self, streams: Collection[str]) -> list[str]:
+    def _superseded(self, streams: Collection[str]) -> list[str]:
         return [
             stream
             for stream in streams
             if (epoch := self._tenures[stream].epoch) is not None
-            and self._control.outclaimed(stream, epoch)
+            and self._control.superseded(stream, epoch)
         ]
 
-    def _end_outclaimed(self) -> None:
-        for stream in self._outclaimed(self._tenures.keys()):
+    def _end_superseded(self) -> None:
+        for stream in self._superseded(self._tenures.keys()):
             tenure = self._tenures[stream]
             if not tenure.ending:
                 tenure.ending = True
@@ -610,9 +610,9 @@ class Sharing:
                 if self._group.generation == self._doubt_generation and not self._group.doubtful:
                     break  # a heartbeat of the same generation was answered
                 self._sink.reset()
-            # what is outclaimed ends first; nothing of it is sent
-            while self._outclaimed(self._tenures.keys()):
-                self._end_outclaimed()
+            # what is superseded ends first; nothing of it is sent
+            while self._superseded(self._tenures.keys()):
+                self._end_superseded()
                 await self._changed.wait()
             self._sure_until_s = self._boot_s() + SURE_S
             self._in_doubt.clear()

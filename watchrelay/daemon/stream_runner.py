@@ -78,7 +78,7 @@ _FAILED = Backoff(base_s=1.0, cap_s=300.0, jitter=0.1)
 """After an unexpected error, whose cause is probably there still; restarts claim and read."""
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
-"""Less than the 5 s within which an outclaimed relay has ended."""
+"""Less than the 5 s within which a superseded relay has ended."""
 _FINISH_S = 1.0
 """How long a writer goes on behind a newer claim; its successor waits no longer. WIRE 4.1."""
 _LIMIT_READ_S = 3.0
@@ -235,7 +235,7 @@ class StreamRunner:
             begun = await unless(self._ended, self._begin(), name=f"begin {self.spec.id}")
             if begun is not None:
                 await self._follow(*begun)
-            elif self._tenure_over and self._is_outclaimed():
+            elif self._tenure_over and self._is_superseded():
                 await self._finish(None)
         except Fenced as error:
             if _is_cancelled():
@@ -260,10 +260,10 @@ class StreamRunner:
             return error
         return None
 
-    def _is_outclaimed(self) -> bool:
+    def _is_superseded(self) -> bool:
         """Another relay has claimed the stream since this one did."""
         stream, epoch = self.spec.id, self._epoch
-        return epoch > 0 and self._context.control.outclaimed(stream, epoch, by_others=True)
+        return epoch > 0 and self._context.control.superseded(stream, epoch, by_others=True)
 
     def _fenced(self) -> Fenced:
         return Fenced(f"stream {self.spec.id}: a newer claim was read")
@@ -348,7 +348,7 @@ class StreamRunner:
     async def _claim(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
         """The same, from the assignment on: what is read of the log meanwhile is read on."""
         former = await self._assigned()
-        if self._is_outclaimed():
+        if self._is_superseded():
             raise self._fenced()
         message_bytes = await self._topic_ready()
         standby, store = self._standby, None if self._standby is None else self._standby.store
@@ -743,7 +743,7 @@ class StreamRunner:
         control, stream = self._context.control, self.spec.id
         try:
             async with asyncio.timeout(_CLAIM_READ_S):
-                await control.until(lambda: control.outclaimed(stream, self._epoch, by_others=True))
+                await control.until(lambda: control.superseded(stream, self._epoch, by_others=True))
         except TimeoutError:
             return False
         return True

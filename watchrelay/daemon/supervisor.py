@@ -63,13 +63,13 @@ class Supervisor:
         *,
         tasks: asyncio.TaskGroup,
         readiness: Readiness,
-        outclaimed: asyncio.Event,
+        superseded: asyncio.Event,
     ) -> None:
         self._context = context
         self._discovery = discovery
         self._tasks = tasks
         self._readiness = readiness
-        self._outclaimed = outclaimed
+        self._superseded = superseded
         self._running: dict[str, StreamRunner] = {}
         self._alive: dict[StreamRunner, asyncio.Task[None]] = {}
         """Those that run, and those that still drain; the newest last."""
@@ -465,7 +465,7 @@ class Supervisor:
                     "stream ownership lost to another relay",
                     extra={"stream": stream, "error": str(error)},
                 )
-                self._outclaimed.set()
+                self._superseded.set()
             else:
                 log.info(
                     "another relay took over a stream that was removed from the config",

@@ -40,7 +40,7 @@ class StreamTransactions:
     async def is_ours(self, epoch: int) -> bool:
         """Whether the claim of `epoch` is the newest."""
         await self._read_claims()
-        return not self.control.outclaimed(self.stream, epoch)
+        return not self.control.superseded(self.stream, epoch)
 
     async def _read_claims(self) -> None:
         """Return once the control topic was read to the end that it has now."""

@@ -262,7 +262,7 @@ class ControlTopic:
         own = part.partitions(partitions) if part.of > 1 else None
         return self._state.of(whole).starting_point(partitions, own, former=self._former.of(whole))
 
-    def outclaimed(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
+    def superseded(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
         """A newer claim than that of `epoch` was read, of `stream` or a partition of it. With
         `by_others`, the newest of this process does not count."""
         base = self._state.of(stream_and_part(stream)[0]).epoch_base

@@ -113,7 +113,7 @@ class Oversize:
     async def before_snapshot(self, queues: StreamQueues) -> None:
         """Read the limit again where objects are withheld or published in part: they may fit
         now."""
-        if queues.published_parts or queues.unpublished:
+        if queues.trimmed_hashes or queues.not_on_log:
             await self._read_limit(queues)
 
     async def _read_limit(self, queues: StreamQueues) -> None:

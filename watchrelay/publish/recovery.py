@@ -77,7 +77,7 @@ class RecoveredPartition:
 class RecoveredState:
     """The result of a recovery.
 
-    `states` are the entries of each partition; `deleted_versions` maps deleted keys to the
+    `entries` are those of each partition; `deleted_versions` maps deleted keys to the
     resourceVersion (`ce_wrrv`) of their delete, where a watch continues only if it is newer than
     the lowest frontier: the store ignores replayed events of the key up to it; `newest_on_log` is
     the highest resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their
@@ -87,7 +87,7 @@ class RecoveredState:
 
     decision: Decision
     partitions: tuple[RecoveredPartition, ...]
-    states: tuple[dict[bytes, Entry], ...]
+    entries: tuple[dict[bytes, Entry], ...]
     deleted_versions: dict[bytes, str]
     newest_on_log: str
     pending_repairs: dict[bytes, int]
@@ -105,7 +105,7 @@ class RecoveredState:
     @property
     def objects(self) -> int:
         """Number of live objects."""
-        return sum(map(len, self.states))
+        return sum(map(len, self.entries))
 
 
 class LogRecovery:
@@ -366,7 +366,7 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
             )
             for recovery in recoveries
         ),
-        states=tuple(recovery.entries for recovery in recoveries),
+        entries=tuple(recovery.entries for recovery in recoveries),
         deleted_versions=deleted_versions,
         newest_on_log=max(
             (recovery.newest_on_log for recovery in recoveries), key=_in_order, default=""

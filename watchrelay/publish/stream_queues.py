@@ -76,19 +76,19 @@ class StreamQueues:
         """Of what is queued or not acknowledged yet, markers included."""
         self.object_records = 0
         """Records of objects queued so far, but those that were removed before they were sent."""
-        self.not_in_snapshot: set[bytes] = set()
+        self.snapshot_remaining: set[bytes] = set()
         """Keys that the running snapshot still has to publish: no record since its begin."""
-        self.unpublished: set[bytes] = set()
+        self.not_on_log: set[bytes] = set()
         """Keys of the store that the log may not hold: the first snapshot has not reached them, or
         they are `withheld`."""
         self.withheld: set[bytes] = set()
         """Those of which the topic does not accept anything: the log holds nothing of them."""
         self.mismatched_keys: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
-        self.trimmed: dict[bytes, Trimmed] = {}
+        self.trimmed_by_predecessor: dict[bytes, Trimmed] = {}
         """Objects that a previous writer published in part: the store, too, holds only that
         part."""
-        self.published_parts: dict[bytes, tuple[int, int]] = {}
+        self.trimmed_hashes: dict[bytes, tuple[int, int]] = {}
         """Objects that this writer published in part: the hash of the object, and that of the
         part. Where the object has another hash by now, it is another state."""
         self.packed_max, self._raw_bytes, self._oversize = packed_max, raw_bytes, oversize
@@ -142,12 +142,12 @@ class StreamQueues:
             queue.last_snapshot = partition.last_snapshot
             queue.frontier = queue.former_frontier = partition.frontier
             queue.difference_unconfirmed = isinstance(recovered.decision, ListAndDiff)
-        self.trimmed = dict(recovered.trimmed)
+        self.trimmed_by_predecessor = dict(recovered.trimmed)
 
     def published_hash(self, key: bytes, object_hash: int) -> int:
         """The hash with which the state of this hash is on the log: of the part, where only that
         was published."""
-        part = self.published_parts.get(key)
+        part = self.trimmed_hashes.get(key)
         return part[1] if part is not None and part[0] == object_hash else object_hash
 
     # ---- changes, snapshots, repairs -------------------------------------------------------------
@@ -161,7 +161,8 @@ class StreamQueues:
         """
         if self._conflating:
             changes = self._mark_dirty(changes, received_at_s)
-        partitions, unpublished, members = self.by_partition, self.unpublished, self.not_in_snapshot
+        partitions, not_on_log = self.by_partition, self.not_on_log
+        members = self.snapshot_remaining
         packed_max, raw_room = self.packed_max, self._raw_bytes - self.queued_bytes
         held_total = upserted = 0
         for change in changes:
@@ -170,7 +171,7 @@ class StreamQueues:
                 replaced_hash, value, value_hash = change.replaced_hash, change.value, entry.hash
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaced_hash is not None else "added"
-                if unpublished or self.published_parts or self.trimmed:
+                if not_on_log or self.trimmed_hashes or self.trimmed_by_predecessor:
                     replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
                 packed = len(entry.packed)
                 if packed > packed_max:
@@ -209,9 +210,9 @@ class StreamQueues:
 
     def _take_published_hash(self, key: bytes, object_hash: int | None) -> int | None:
         """The hash of what the log holds of an object before the record that is about to be queued;
-        None for nothing. From here on the key does not count as unpublished."""
-        if key in self.unpublished:
-            self.unpublished.discard(key)
+        None for nothing. From here on the key does not count as missing on the log."""
+        if key in self.not_on_log:
+            self.not_on_log.discard(key)
             self.withheld.discard(key)
             return None
         return None if object_hash is None else self.published_hash(key, object_hash)
@@ -239,8 +240,8 @@ class StreamQueues:
 
     def _forget(self, key: bytes) -> None:
         """Drop what is known of how the former state of an object was published."""
-        self.trimmed.pop(key, None)
-        self.published_parts.pop(key, None)
+        self.trimmed_by_predecessor.pop(key, None)
+        self.trimmed_hashes.pop(key, None)
 
     def _fit(
         self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
@@ -250,7 +251,7 @@ class StreamQueues:
         if not trimmed:
             return value, trimmed, entry.hash
         value_hash = content_hash(key, value)
-        self.published_parts[key] = (entry.hash, value_hash)
+        self.trimmed_hashes[key] = (entry.hash, value_hash)
         return value, trimmed, value_hash
 
     def _append(self, queue: PartitionQueue, *items: QueuedRecord) -> None:
@@ -292,12 +293,12 @@ class StreamQueues:
     ) -> None:
         """Queue the present state of an object that the store holds. `replaced_hash` None: the log
         holds nothing of it, so a part that was published earlier is not reused."""
-        self.not_in_snapshot.discard(key)
-        object_hash, part = self.published_parts.pop(key, (0, 0))
+        self.snapshot_remaining.discard(key)
+        object_hash, part = self.trimmed_hashes.pop(key, (0, 0))
         published_hash = (
             part if part and replaced_hash is not None and object_hash == entry.hash else None
         )
-        value, trimmed, value_hash = None, self.trimmed.get(key, ""), entry.hash
+        value, trimmed, value_hash = None, self.trimmed_by_predecessor.get(key, ""), entry.hash
         if published_hash is not None or len(entry.packed) > self.packed_max:
             value, less, value_hash = self._fit(key, None, entry, published_hash)
             trimmed = less or trimmed
@@ -329,7 +330,7 @@ class StreamQueues:
         queue = self.by_partition[partition]
         if key in self.withheld:
             self._queue_repair(key, None, queue, time_ms)
-        elif key in self.unpublished:
+        elif key in self.not_on_log:
             return
         elif queue.dirty is not None:
             published_hash = None if entry is None else self.published_hash(key, entry.hash)
@@ -420,7 +421,7 @@ class StreamQueues:
         else:
             dirty_key = None if queue.dirty is None else queue.dirty.get(key)
             if dirty_key is None or not dirty_key.deleted_version:
-                self.published_parts[key] = (item.entry.hash, new)
+                self.trimmed_hashes[key] = (item.entry.hash, new)
             if dirty_key is not None and dirty_key.hash == old:
                 dirty_key.hash = new
         item.value, item.value_hash, item.trimmed = value, new, trimmed
@@ -429,8 +430,8 @@ class StreamQueues:
         """Remove the queued record `index`.
 
         The log then holds nothing of the object, and count and digest agree: what it held before is
-        deleted. The key counts as unpublished, so the object is "added" once a state of it fits,
-        and each snapshot tries again.
+        deleted. The key is `not_on_log`, so the object is "added" once a state of it fits, and each
+        snapshot tries again.
 
         Returns: False, and nothing is changed, where the record cannot be left out: a marker, or
             the deletion of what the log holds.
@@ -451,8 +452,8 @@ class StreamQueues:
                 if later.verb != "deleted" and key not in self.mismatched_keys:
                     later.verb = "added"
         elif queue.dirty is None or (dirty_key := queue.dirty.get(key)) is None:
-            self.published_parts.pop(key, None)
-            self.unpublished.add(key)
+            self.trimmed_hashes.pop(key, None)
+            self.not_on_log.add(key)
             self.withheld.add(key)
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
@@ -487,9 +488,9 @@ class StreamQueues:
             must_publish = published_hash is None and (
                 key in self.mismatched_keys or removed is not None
             )
-            self.trimmed.pop(key, None)
+            self.trimmed_by_predecessor.pop(key, None)
             if removed is not None:
-                self.published_parts.pop(key, None)
+                self.trimmed_hashes.pop(key, None)
             dirty.changed(
                 key,
                 entry.uid,

@@ -323,7 +323,7 @@ class StreamWriter:
             async with asyncio.timeout(deadline_s):
                 await self._send_all()
                 last = self._phase.frontier if isinstance(self._phase, Draining) else None
-                if last is not None and not self._is_outclaimed():
+                if last is not None and not self._is_superseded():
                     self._queues.mark("heartbeat", frontier=last, time_ms=self._wall_ms())
                 await self._send_all()
         except TimeoutError:
@@ -487,7 +487,7 @@ class StreamWriter:
         self._reporter.overflown(self._queues, self._now_s())
         snapshot = self._snapshot
         if snapshot is not None and not snapshot.complete:
-            self._snapshot, self._queues.not_in_snapshot = None, set()
+            self._snapshot, self._queues.snapshot_remaining = None, set()
             self._schedule.abandoned(snapshot)
             self._metrics.snapshot_running.set(0)
             extra = {"stream": self.spec.id, "snapshot": snapshot.id}
@@ -530,11 +530,11 @@ class StreamWriter:
         elif queue.waiting or self._snapshot is not None or queue.dirty is not None:
             self._request_flush()
 
-    def _is_outclaimed(self) -> bool:
-        return self._control.outclaimed(self.spec.id, self._epoch) and not self._may_finish()
+    def _is_superseded(self) -> bool:
+        return self._control.superseded(self.spec.id, self._epoch) and not self._may_finish()
 
     def _check_ownership(self) -> None:
-        if self._is_outclaimed():
+        if self._is_superseded():
             raise Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     async def _refused(self, queue: PartitionQueue, error: RecordTooLarge) -> None:
@@ -604,9 +604,9 @@ class StreamWriter:
         assert self._encoder is not None, "a snapshot before the claim"
         queues, keys, now_s = self._queues, self._state.keys(), self._now_s()
         if first:
-            queues.unpublished = {*keys, *queues.mismatched_keys}
+            queues.not_on_log = {*keys, *queues.mismatched_keys}
         # the first snapshot reaches the keys that are not published, so one set serves both
-        queues.not_in_snapshot = queues.unpublished if first else set(keys)
+        queues.snapshot_remaining = queues.not_on_log if first else set(keys)
         self._snapshots += 1
         requests = self._schedule.begun(now_s, queues.object_records)
         self._snapshot = snapshot = Snapshot(
@@ -634,7 +634,7 @@ class StreamWriter:
         if snapshot.unfinished and queues.queued_bytes <= room_bytes:
             members_bytes = snapshot.members_bytes(self._now_s(), queues.object_records)
             snapshot.queue_members(
-                queues.not_in_snapshot,
+                queues.snapshot_remaining,
                 self._state.get,
                 lambda partition: (
                     partitions[partition].takes_members(members_bytes)

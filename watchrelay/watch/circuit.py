@@ -79,7 +79,7 @@ class CircuitBreaker:
         """A watch that broke began the row of failures without a healthy server in between. That
         was not logged, so the trip after it still counts as the first."""
         self._waiting: set[int] = set()
-        self._failing: dict[int, bool] = {}
+        self._answered_since_failure: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
         since."""
         self.state: Closed | Open | HalfOpen = Closed()
@@ -131,9 +131,9 @@ class CircuitBreaker:
     def answered(self, stream: int, now_s: float) -> bool:
         """A running server answered `stream`, with success or with an error of its own. True when
         that closed the circuit."""
-        self._failing.pop(stream, None)
-        for each in self._failing:
-            self._failing[each] = True
+        self._answered_since_failure.pop(stream, None)
+        for each in self._answered_since_failure:
+            self._answered_since_failure[each] = True
         if self.state == HalfOpen(stream):
             waiting, self._waiting = sorted(self._waiting), set()
             self.state = Closed(
@@ -165,8 +165,8 @@ class CircuitBreaker:
             True when that opened the circuit, or moved the moment of the next probe.
         """
         asked_s = min(clamp_retry_after(retry_after_s), OPEN_RETRY_AFTER_MAX_S)
-        of_this_stream = reached and self._failing.get(stream, False)
-        self._failing[stream] = False
+        of_this_stream = reached and self._answered_since_failure.get(stream, False)
+        self._answered_since_failure[stream] = False
         is_probe = self.state == HalfOpen(stream)
         if of_this_stream:
             if not is_probe:
@@ -185,7 +185,7 @@ class CircuitBreaker:
         self.first_in_row = self.trips_in_row == 1 + self._watch_broke
         self._answered = self._watch_broke = False
         self.trips += 1
-        self._failing = dict.fromkeys(self._failing, False)
+        self._answered_since_failure = dict.fromkeys(self._answered_since_failure, False)
         self.state = Open(now_s + max(delay_s, asked_s, OPEN_LEAST_S))
         return True
 
@@ -221,7 +221,7 @@ class CircuitBreaker:
         """`stream` has stopped, or gave up its request. True when that lets another stream
         probe."""
         self._waiting.discard(stream)
-        self._failing.pop(stream, None)
+        self._answered_since_failure.pop(stream, None)
         if isinstance(self.state, Closed):
             self.state.turns.pop(stream, None)
         if self.state == HalfOpen(stream):

@@ -78,7 +78,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The store holds a complete state: relists may ask for "not older than"."""
     watch_accepted: bool = False
     """The server accepted a watch before, of this process or of the one that wrote the log."""
-    removal_delivered: bool = False
+    deletes_delivered: bool = False
     """`ResourceRemoved` was delivered, and the resource has not been listed since."""
     not_served_since_s: float | None = None
     """When discovery first reported the resource as not served."""

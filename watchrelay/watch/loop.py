@@ -63,7 +63,7 @@ class Outlet(Protocol):
         ...
 
 
-Served = Callable[[Resource], Awaitable[bool | None]]
+IsServed = Callable[[Resource], Awaitable[bool | None]]
 """Whether discovery reports a resource as served; None when it cannot tell (a stale group, an
 unavailable server)."""
 
@@ -88,7 +88,7 @@ class Watcher:
         admission: Admission,
         metrics: StreamMetrics,
         status: StreamStatus,
-        served: Served,
+        served: IsServed,
         server_version: Callable[[], tuple[int, int] | None] = lambda: None,
         rng: Random | None = None,
         cursor: str = "",

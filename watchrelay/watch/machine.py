@@ -843,7 +843,7 @@ def _list_finished(
         cursor=since or state.version,
         has_state=True,
         published_version="",
-        removal_delivered=False,
+        deletes_delivered=False,
         not_served_since_s=None,
         current_as_of_s=now_s,
         history_lost_at_s=now_s if context.history_lost else context.history_lost_at_s,
@@ -1195,10 +1195,10 @@ def _discovery_checked(
             context = replace(context, not_served_since_s=now_s)
         elif (
             now_s - context.not_served_since_s >= NOT_SERVED_CONFIRM_S
-            and not context.removal_delivered
+            and not context.deletes_delivered
         ):
             delivered = (Deliver(ResourceRemoved()),)
-            context = replace(context, removal_delivered=True, has_state=False, cursor="")
+            context = replace(context, deletes_delivered=True, has_state=False, cursor="")
     elif served and context.not_served_since_s is not None:
         returned = ListGoal("returned", most_recent=True)
         return begin_list(rules, replace(context, not_served_since_s=None), returned, now_s)

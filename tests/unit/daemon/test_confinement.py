@@ -98,7 +98,7 @@ TASKS = {
     "watch: list": part("client", "list_page"),
     "watch: watch": part("client", "watch"),
     "flush": gauge("queue_records"),
-    "heartbeat": part("control", "outclaimed"),
+    "heartbeat": part("control", "superseded"),
     "send": part("sink", "send"),
     "snapshot's conclusion": part("control", "write"),
     "stale records": part("sink", "ranges_of_others"),

@@ -209,7 +209,7 @@ class OutclaimedSharing:
 
 
 @virtual
-async def test_a_replica_that_is_outclaimed_as_it_is_cancelled_ends_and_does_not_stand_by() -> None:
+async def test_a_replica_that_is_superseded_as_it_is_cancelled_ends_and_does_not_stand_by() -> None:
     process, sharing = Process(["pods"], [], Refusing()), OutclaimedSharing()
     process.context.sharing = cast("Any", sharing)
     async with asyncio.TaskGroup() as tasks:

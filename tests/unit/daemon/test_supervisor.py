@@ -83,7 +83,7 @@ async def supervised(
                 discovery,
                 tasks=tasks,
                 readiness=daemon.readiness,
-                outclaimed=asyncio.Event(),
+                superseded=asyncio.Event(),
             )
             task = tasks.create_task(supervisor.run(), name="supervisor")
             try:

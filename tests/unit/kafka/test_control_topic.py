@@ -28,7 +28,7 @@ def test_the_records_of_a_lost_topic_are_written_again_and_the_next_claim_goes_o
         assert topic.control.described("pods") == {**DESCRIBED, "epochBase": 1}, (
             "until then the lost one is believed"
         )
-        assert not topic.control.outclaimed("pods", epoch)
+        assert not topic.control.superseded("pods", epoch)
         topic.begin()
         assert await topic.control.restore()
         assert topic.records == [
@@ -70,7 +70,7 @@ def test_what_others_wrote_on_the_new_topic_is_kept() -> None:
             topic.records.append((f"{kind}/pods", value))
         await topic.control.restore()
         assert [key for key, _ in topic.records] == ["stream/pods", "claim/pods", "stream/nodes"]
-        assert topic.control.outclaimed("pods", epoch), "somebody else took it over"
+        assert topic.control.superseded("pods", epoch), "somebody else took it over"
 
     run(body())
 
@@ -234,12 +234,12 @@ def test_parts_claim_their_partitions_and_the_last_one_puts_a_claim_of_none_behi
         topic = MemoryControl()
         whole = await claim_part(topic, "pods")
         first = await claim_part(topic, "pods%0/2")
-        assert topic.control.outclaimed("pods", whole), "of two of its partitions"
+        assert topic.control.superseded("pods", whole), "of two of its partitions"
         assert [key for key, _ in topic.records] == ["stream/pods", "claim/pods", "claim/pods%0/2"]
         second = await claim_part(topic, "pods%1/2")
         assert whole < first < second
-        assert not topic.control.outclaimed("pods%0/2", first)
-        assert not topic.control.outclaimed("pods%1/2", second)
+        assert not topic.control.superseded("pods%0/2", first)
+        assert not topic.control.superseded("pods%1/2", second)
         claims = [(key, value) for key, value in topic.records if key.startswith("claim/")]
         assert [(key, (value or {}).get("partitions", "all")) for key, value in claims] == [
             ("claim/pods", "all"),
@@ -258,10 +258,10 @@ def test_a_claim_of_another_layout_or_of_the_whole_ends_a_part() -> None:
         topic = MemoryControl()
         halves = {name: await claim_part(topic, name) for name in ("pods%0/2", "pods%1/2")}
         await claim_part(topic, "pods%1/4")
-        assert topic.control.outclaimed("pods%0/2", halves["pods%0/2"])
-        assert not topic.control.outclaimed("pods%1/2", halves["pods%1/2"])
+        assert topic.control.superseded("pods%0/2", halves["pods%0/2"])
+        assert not topic.control.superseded("pods%1/2", halves["pods%1/2"])
         retired = await claim_part(topic, "pods")
-        assert topic.control.outclaimed("pods%1/2", halves["pods%1/2"])
+        assert topic.control.superseded("pods%1/2", halves["pods%1/2"])
         assert topic.control.newest_claims("pods%1/2") == {"pods": retired}
 
     run(body())

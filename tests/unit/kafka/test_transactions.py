@@ -327,7 +327,7 @@ async def test_a_lost_link_sends_the_same_again_within_the_transaction() -> None
 
 
 @virtual
-async def test_fenced_and_outclaimed_ends_the_stream() -> None:
+async def test_fenced_and_superseded_ends_the_stream() -> None:
     async with staged() as stage:
         stage.script["commit"].append(90)
         stage.is_ours = False

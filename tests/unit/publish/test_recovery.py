@@ -134,7 +134,7 @@ def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
     result = recovered_state([recovery], WatchFrom("7"))
     assert {
         key: (entry.resource_version, entry.packed, entry.position)
-        for key, entry in result.states[0].items()
+        for key, entry in result.entries[0].items()
     } == {b"a": ("6", b"a@6", 0)}
     assert (result.deleted_versions, result.newest_on_log, result.pending_repairs) == (
         {b"b": "8"},

@@ -206,7 +206,7 @@ def log_mismatched(store: DictStore) -> StreamQueues:
     for key in (b"b/one", b"b/two"):
         store.put(key, b"0")
     queues.mismatched_keys = frozenset(store.keys())
-    queues.unpublished = set(store.keys())
+    queues.not_on_log = set(store.keys())
     return queues
 
 

@@ -379,13 +379,17 @@ def test_nothing_is_remembered_of_objects_that_are_gone() -> None:
                 )
             await asyncio.sleep(30)
             queues = rig.relay._queues
-            assert len(queues.published_parts) >= 25
-            assert len(queues.unpublished) == 25
+            assert len(queues.trimmed_hashes) >= 25
+            assert len(queues.not_on_log) == 25
             for number in range(50):
                 rig.say(rig.store.remove(b"shop/p%d" % number))
             rig.relay.request_snapshot("again")
             await asyncio.sleep(30)
-            assert (queues.published_parts, queues.unpublished, queues.trimmed) == ({}, set(), {})
+            assert (queues.trimmed_hashes, queues.not_on_log, queues.trimmed_by_predecessor) == (
+                {},
+                set(),
+                {},
+            )
         assert rig.rebuilt() == {}
         assert rig.replicas()[0].proven
 

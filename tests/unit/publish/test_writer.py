@@ -348,7 +348,7 @@ def test_one_batch_per_partition_is_on_its_way_and_a_burst_leaves_in_one_step() 
     run_virtually(body())
 
 
-async def outclaimed(rig: Rig, *, then_say: bool) -> None:
+async def superseded(rig: Rig, *, then_say: bool) -> None:
     async with rig.running():
         rig.sync()
         await until(lambda: rig.status.complete)
@@ -363,7 +363,7 @@ def test_a_newer_claim_stops_the_writer_within_a_heartbeat() -> None:
         rig = Rig(heartbeat_interval_s=5.0)
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(ExceptionGroup) as caught:
-            await outclaimed(rig, then_say=False)
+            await superseded(rig, then_say=False)
         assert caught.group_contains(Fenced, match="stream pods: a newer writer owns the stream")
         assert asyncio.get_running_loop().time() - began_s <= 5.2
 
@@ -436,7 +436,7 @@ def test_a_newer_claim_is_noticed_at_the_next_receipt() -> None:
         rig = Rig(heartbeat_interval_s=1000.0)
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(ExceptionGroup) as caught:
-            await outclaimed(rig, then_say=True)
+            await superseded(rig, then_say=True)
         assert caught.group_contains(Fenced)
         assert asyncio.get_running_loop().time() - began_s <= 0.2
 
@@ -466,7 +466,7 @@ class HoldingSink(FakeSink):
             await asyncio.sleep(0)
 
 
-async def outclaimed_by_many_answers(sink: HoldingSink, outclaimed: asyncio.Event) -> None:
+async def superseded_by_many_answers(sink: HoldingSink, superseded: asyncio.Event) -> None:
     rig = Rig(partitions=8, sink=sink, heartbeat_interval_s=1000.0)
     async with rig.running():
         rig.sync()
@@ -476,21 +476,21 @@ async def outclaimed_by_many_answers(sink: HoldingSink, outclaimed: asyncio.Even
             rig.say(rig.store.put(key, b"2"))
         await until(lambda: len(sink.held) == 8)
         rig.control.claimed_elsewhere(rig.spec.id)
-        outclaimed.set()
+        superseded.set()
         await asyncio.sleep(1)
 
 
 def test_answers_that_come_while_the_stream_is_ending_raise_nothing_where_they_come_from() -> None:
     async def body() -> None:
-        sink, outclaimed = HoldingSink(), asyncio.Event()
+        sink, superseded = HoldingSink(), asyncio.Event()
 
         async def answer() -> None:
-            await outclaimed.wait()
+            await superseded.wait()
             await sink.answer()
 
         answers = asyncio.get_running_loop().create_task(answer())
         with pytest.raises(ExceptionGroup) as caught:
-            await outclaimed_by_many_answers(sink, outclaimed)
+            await superseded_by_many_answers(sink, superseded)
         assert caught.group_contains(Fenced)
         await answers
 
