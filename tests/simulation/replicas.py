@@ -37,12 +37,13 @@ from tests.unit.daemon.conftest import settings_of
 from watchrelay.config.settings import Delivery
 from watchrelay.contract.control import ControlState
 from watchrelay.core.errors import Fenced
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.plan import PlannedStream
 from watchrelay.daemon.recovery import LogFold, LogReader
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.standby import Standby
-from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
+from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.group import GroupMember

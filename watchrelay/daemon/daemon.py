@@ -35,7 +35,7 @@ from watchrelay.publish.timing import FlushTimer
 
 if TYPE_CHECKING:
     from watchrelay.config import Settings
-    from watchrelay.daemon.stream_runner import DaemonContext
+    from watchrelay.daemon.context import DaemonContext
     from watchrelay.daemon.supervisor import Supervisor
 
 log = logging.getLogger(__name__)

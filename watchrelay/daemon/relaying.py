@@ -17,11 +17,11 @@ from watchrelay.config import Settings
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import KubeError, SinkUnavailable, TopicLost, TopicRefused, Unavailable
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
-from watchrelay.daemon.stream_runner import DaemonContext
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.daemon.tasks import end_all, must_run
 from watchrelay.kafka.client.connection import KafkaConnection

@@ -3,75 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
 
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
-    EpochAhead,
     EpochSpoiled,
     Fenced,
     ForeignRecords,
     Shared,
-    SinkError,
-    SinkForbidden,
-    SinkUnavailable,
     TopicLost,
     TopicRefused,
     fenced_by,
     first_cause,
 )
-from watchrelay.daemon.memory import HeapTrimmer
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.ownership import ownership_lost
 from watchrelay.daemon.plan import (
     KeyFormats,
     PlannedStream,
-    pinned_conflict,
-    topic_conflict,
-    topic_spec,
     transactional_id,
 )
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
-from watchrelay.daemon.snapshot_requests import SnapshotRequests
-from watchrelay.daemon.standby import Follower, Standby
+from watchrelay.daemon.standby import Standby
+from watchrelay.daemon.stream_topic import REFUSED, StreamTopic
 from watchrelay.daemon.tasks import UnexpectedErrors, beside, first_of, must_run, unless
 from watchrelay.daemon.transactions import StreamTransactions
-from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.log_scan import written
-from watchrelay.kafka.sink import KafkaSink
-from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.kafka.topic_reads import TopicReads
-from watchrelay.kafka.topics import Topics
-from watchrelay.kube.client import KubeClient
-from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
-from watchrelay.observe.metrics import Metrics, StreamMetrics
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
-from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
-from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
-
-if TYPE_CHECKING:
-    from watchrelay.config import Settings
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-
-_REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
-"""A refused topic waits for a person, as a missing right does: looked at again rarely."""
-_AWAY = Backoff(base_s=0.8, cap_s=30.0)
 _AGAIN = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 """Between two lives of a stream whose topic was lost."""
 _FAILED = Backoff(base_s=1.0, cap_s=300.0, jitter=0.1)
@@ -81,12 +50,6 @@ _CLAIM_READ_S = 2.0
 """Less than the 5 s within which a superseded relay has ended."""
 _FINISH_S = 1.0
 """How long a writer goes on behind a newer claim; its successor waits no longer. WIRE 4.1."""
-_LIMIT_READ_S = 3.0
-"""The same: heartbeats wait for it."""
-
-
-async def _unknown(_resource: Resource) -> bool | None:
-    return None
 
 
 def _is_cancelled() -> bool:
@@ -96,54 +59,17 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-@dataclass(slots=True)
-class DaemonContext:
-    """What the streams of one process share.
-
-    `settings`: those in effect. `planned`: all streams whose resources discovery knows.
-    `served`: whether the API server serves a resource (None: not known). `control_made` is set
-    once the control topic is usable. `server_version`: (major, minor) once known. `sharing` and
-    `follower`: where replicas share the streams."""
-
-    settings: Settings
-    metrics: Metrics
-    statuses: StatusRegistry
-    client: KubeClient
-    admission: Admission
-    connection: KafkaConnection
-    sink: KafkaSink
-    control: ControlTopic
-    topics: Topics
-    requests: SnapshotRequests
-    holder: str
-    heartbeat_interval: HeartbeatInterval
-    server_version: tuple[int, int] | None = None
-    sharing: Sharing | None = None
-    follower: Follower | None = None
-    planned: Sequence[StreamSpec] = ()
-    served: Callable[[Resource], Awaitable[bool | None]] = _unknown
-    control_made: asyncio.Event = field(default_factory=asyncio.Event)
-    rng: random.Random = field(default_factory=random.Random)
-    reading_back: TopicReads = field(init=False)
-    catching_up: TopicReads = field(init=False)
-    flush_timer: FlushTimer = field(default_factory=FlushTimer)
-    trim: HeapTrimmer = field(default_factory=HeapTrimmer)
-
-    def __post_init__(self) -> None:
-        self.reading_back = TopicReads(self.connection)
-        self.catching_up = TopicReads(self.connection)
-
-
 class StreamRunner:
     """Runs one stream. `stop()` ends the watch, then drains; `run()` returns when that is done.
     `drained` is True unless queued records were left behind at the deadline."""
 
     def __init__(self, planned: PlannedStream, context: DaemonContext) -> None:
         self.planned = planned
-        self.spec = planned.spec
         self.drained = True
         self._context = context
-        self._status = context.statuses.open(self.spec.id, self.spec.topic)
+        spec = planned.spec
+        self._status = context.statuses.open(spec.id, spec.topic)
+        self._topic = StreamTopic(spec, context, self._status)
         self._metrics = self._new_metrics()
         self._watcher: Watcher | None = None
         self._stopping = False
@@ -161,6 +87,11 @@ class StreamRunner:
         """What was read while another replica wrote the stream."""
         self._ends_with_tenure = False
         self._unexpected = UnexpectedErrors()
+
+    @property
+    def spec(self) -> StreamSpec:
+        """The stream, with the keys and the partitions of its topic once that is usable."""
+        return self._topic.spec
 
     def _new_metrics(self) -> StreamMetrics:
         resource = self.spec.plan.selection.resource
@@ -199,7 +130,7 @@ class StreamRunner:
 
         Raises: Fenced: a newer relay claimed the stream, and the process exits with 75; where
         replicas share the streams, this one stands by instead."""
-        delays = {"lost": _AGAIN, "refused": _REFUSED, "failed": _FAILED}
+        delays = {"lost": _AGAIN, "refused": REFUSED, "failed": _FAILED}
         try:
             while not self._stopping:
                 self._ended.clear()
@@ -309,7 +240,7 @@ class StreamRunner:
             self._status.state = "waiting"
             return
         if isinstance(error, ForeignRecords):
-            self._refuse(error, wait_s)
+            self._topic.refuse(error, wait_s)
             return
         message, cause = self._unexpected.explain(error)
         extra = {"stream": self.spec.id, "error": message, "retry_in_s": round(wait_s, 1)}
@@ -360,8 +291,8 @@ class StreamRunner:
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(
-                self._highest_epoch,
-                recreated=self._topic_recreated or self._moved(),
+                self._topic.highest_epoch,
+                recreated=self._topic_recreated or self._topic.moved(),
                 awaits_release=bool(former) or self._takes_from_another_layout(),
             )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
@@ -463,8 +394,6 @@ class StreamRunner:
         self._tenure_over = True
         self._ended.set()
 
-    # ---- the topic -------------------------------------------------------------------------------
-
     async def _wait_claimable(self, error: TopicRefused) -> None:
         """Return once the control topic holds nothing that keeps the stream from being claimed."""
         self._status.state = "waiting"
@@ -475,22 +404,9 @@ class StreamRunner:
 
     async def _topic_ready(self) -> int:
         """The topic's max.message.bytes once it exists and is safe."""
-
-        async def ensured() -> TopicFacts:
-            self._check_pins()
-            return await self._context.topics.ensure_topic(
-                topic_spec(self.spec, self._context.settings)
-            )
-
-        facts = await self._until_usable(ensured)
+        facts = await self._topic.ready(self.planned.spec)
         if not self._foreign:
             self._status.recovered()
-        for warning in facts.warnings:
-            log.warning(
-                "topic has a questionable setting",
-                extra={"topic": self.spec.topic, "warning": warning},
-            )
-        self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
         another = self._context.sink.open(
             self.spec.topic, self.spec.id, self.restart, made=facts.created
         )
@@ -500,75 +416,6 @@ class StreamRunner:
         )
         return facts.max_message_bytes
 
-    async def _until_usable(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """What `attempt` returns, repeated while the topic is refused or Kafka is away."""
-        refused, away = _REFUSED, _AWAY
-        while True:
-            now_s, rng = clock.now_s(), self._context.rng
-            try:
-                return await attempt()
-            except TopicRefused as error:
-                refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
-                self._refuse(error, wait_s)
-            except SinkUnavailable as error:
-                away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
-                self._wait(error, wait_s, operator=False)
-            await asyncio.sleep(wait_s)
-
-    async def _limit_again(self) -> int | None:
-        """The topic's max.message.bytes, read again; None: it cannot be read now."""
-        with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
-            async with asyncio.timeout(_LIMIT_READ_S):
-                facts = await self._context.topics.check_topic(
-                    topic_spec(self.spec, self._context.settings)
-                )
-            if facts is not None:
-                self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
-                return facts.max_message_bytes
-        return None
-
-    def _check_pins(self) -> None:
-        """Take the keys and the partitions that the topic has.
-
-        Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
-        control = self._context.control
-        described, own = control.described_streams(), control.described(self.spec.id)
-        formats = KeyFormats(described if own is None else {**described, self.spec.stream: own})
-        self.spec = formats.kept(self.planned.spec)
-        planned = [formats.kept(each) for each in self._context.planned]
-        if reason := pinned_conflict(self.spec, own) or topic_conflict(
-            self.spec, planned, described
-        ):
-            raise TopicRefused(reason)
-        self._context.topics.expect(
-            topic_spec(each, self._context.settings)
-            for each in planned
-            if each.topic == self.spec.topic
-        )
-
-    def _moved(self) -> bool:
-        """The stream was on another topic: offsets of its snapshots are of that one."""
-        described = self._context.control.described(self.spec.id)
-        return described is not None and described.get("topic") != self.spec.topic
-
-    def _refuse(self, error: TopicRefused | ForeignRecords, wait_s: float) -> None:
-        if self._status.waits_for != str(error):
-            extra = {"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)}
-            log.error(
-                "stream refused" if isinstance(error, EpochAhead) else "topic refused", extra=extra
-            )
-        self._wait(error, wait_s, operator=True)
-
-    def _wait(self, error: SinkError, wait_s: float, *, operator: bool) -> None:
-        self._status.state = "waiting"
-        self._status.failed(
-            "stream",
-            str(error),
-            cause=(error.cause if operator else causes.KAFKA).about(self.spec.topic),
-            operator=operator,
-            next_attempt_ms=clock.wall_ms_in(wait_s),
-        )
-
     # ---- the claim -------------------------------------------------------------------------------
 
     def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
@@ -576,7 +423,7 @@ class StreamRunner:
             spec,
             self._context.connection,
             self._context.sink,
-            failed=self._unreadable,
+            failed=self._topic.unreadable,
             succeeded=lambda: self._status.recovered("log"),
             reads=reads,
         )
@@ -595,7 +442,7 @@ class StreamRunner:
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
-            reread_limit=self._limit_again,
+            reread_limit=self._topic.limit_again,
             snapshot_completed=self._context.trim,
             may_finish=self._may_finish,
             flush_timer=self._context.flush_timer,
@@ -629,34 +476,6 @@ class StreamRunner:
         self._metrics.store_objects.set(len(store))
         self._status.recovered()
         return found
-
-    def _unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
-        forbidden = isinstance(error, SinkForbidden)
-        self._status.failed(
-            "log",
-            str(error),
-            cause=causes.TOPIC_UNUSABLE.about(self.spec.topic) if forbidden else causes.KAFKA,
-            operator=forbidden,
-            next_attempt_ms=clock.wall_ms_in(wait_s),
-        )
-
-    async def _highest_epoch(self) -> int:
-        """Where the control topic does not know the stream, its own topic tells who wrote it."""
-        spec, connection = self.spec, self._context.connection
-        found = await self._until_usable(
-            lambda: written(connection, spec.topic, spec.stream, cluster=spec.cluster)
-        )
-        self._status.recovered("stream")
-        extra = {"stream": spec.id, "topic": spec.topic, "epoch": found.epoch}
-        if found.retired:
-            log.info("stream was retired before and starts again", extra=extra)
-        elif found.epoch:
-            log.warning(
-                "control topic has no claim of the stream, continuing above the epoch on "
-                "its own topic",
-                extra=extra,
-            )
-        return found.epoch
 
     # ---- following -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.causes import Cause
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.plan import (
     DEADLOCK_CURE,
     EntryPlan,
@@ -28,7 +29,7 @@ from watchrelay.daemon.plan import (
     streams_by_id,
     why_overlapping,
 )
-from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
+from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Resolution

@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaProducer
 
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.daemon import Daemon
-from watchrelay.daemon.stream_runner import DaemonContext
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Found, Resolution

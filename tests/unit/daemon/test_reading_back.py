@@ -18,10 +18,11 @@ from tests.unit.daemon.conftest import settings_of
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.plan import plan_streams
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
-from watchrelay.daemon.stream_runner import DaemonContext, StreamRunner
+from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader

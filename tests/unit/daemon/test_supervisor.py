@@ -18,8 +18,8 @@ from tests.support import virtualtime
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.daemon.conftest import GROUP, define, settings_of, until
 from watchrelay.core import clock
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.daemon import Daemon
-from watchrelay.daemon.stream_runner import DaemonContext
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.kube.auth.credentials import load_credentials

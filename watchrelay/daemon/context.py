@@ -1,0 +1,71 @@
+"""What the streams of one process share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from watchrelay.daemon.memory import HeapTrimmer
+from watchrelay.daemon.sharing import Sharing
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
+from watchrelay.daemon.standby import Follower
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_reads import TopicReads
+from watchrelay.kafka.topics import Topics
+from watchrelay.kube.client import KubeClient
+from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
+from watchrelay.watch.admission import Admission
+
+if TYPE_CHECKING:
+    from watchrelay.config import Settings
+
+
+async def _unknown(_resource: Resource) -> bool | None:
+    return None
+
+
+@dataclass(slots=True)
+class DaemonContext:
+    """What the streams of one process share.
+
+    `settings`: those in effect. `planned`: all streams whose resources discovery knows.
+    `served`: whether the API server serves a resource (None: not known). `control_made` is set
+    once the control topic is usable. `server_version`: (major, minor) once known. `sharing` and
+    `follower`: where replicas share the streams."""
+
+    settings: Settings
+    metrics: Metrics
+    statuses: StatusRegistry
+    client: KubeClient
+    admission: Admission
+    connection: KafkaConnection
+    sink: KafkaSink
+    control: ControlTopic
+    topics: Topics
+    requests: SnapshotRequests
+    holder: str
+    heartbeat_interval: HeartbeatInterval
+    server_version: tuple[int, int] | None = None
+    sharing: Sharing | None = None
+    follower: Follower | None = None
+    planned: Sequence[StreamSpec] = ()
+    served: Callable[[Resource], Awaitable[bool | None]] = _unknown
+    control_made: asyncio.Event = field(default_factory=asyncio.Event)
+    rng: random.Random = field(default_factory=random.Random)
+    reading_back: TopicReads = field(init=False)
+    catching_up: TopicReads = field(init=False)
+    flush_timer: FlushTimer = field(default_factory=FlushTimer)
+    trim: HeapTrimmer = field(default_factory=HeapTrimmer)
+
+    def __post_init__(self) -> None:
+        self.reading_back = TopicReads(self.connection)
+        self.catching_up = TopicReads(self.connection)
