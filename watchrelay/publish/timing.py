@@ -18,7 +18,7 @@ class FlushTimer:
     is part of it, so that one wake-up reads, publishes and sends what came since the last one.
     """
 
-    def __init__(self, interval_s: float = 0.004) -> None:
+    def __init__(self, interval_s: float = 0.003) -> None:
         self.interval_s = interval_s
         self._at_s = float("-inf")
         self._flushes: list[Callable[[], None]] = []
