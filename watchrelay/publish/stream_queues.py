@@ -545,7 +545,7 @@ class StreamQueues:
             must_publish = published_hash is None and (
                 removed is not None or key in self.mismatched_keys
             )
-            if item.tombstone or (item.reason == "snapshot" and published_hash is not None):
+            if item.tombstone or (item.reason == "snapshot" and item.value_hash == published_hash):
                 continue  # an unchanged snapshot member needs no record of its own
             queue.dirty.changed(
                 key,

@@ -368,3 +368,42 @@ def test_the_frontier_of_a_restored_server_is_repeated_once_a_marker_shows_it(
     queues.mark("heartbeat", frontier="102", time_ms=1)
     assert markers(queues, store) == ["102"]
     assert marked_in_an_overload(queues, store) == ["102"]
+
+
+def test_a_member_that_a_lowered_limit_trims_is_published_though_the_queue_is_past_its_bound() -> (
+    None
+):
+    store = DictStore(1)
+
+    def fit(key: bytes, value: bytes | None, *_: object) -> tuple[bytes, Trimmed]:
+        return (b'{"part":1}', "fields") if key == b"a/large" else (value or b"{}", "")
+
+    queues = StreamQueues(
+        range(1), raw_bytes=1000, packed_max=1 << 20, oversize=fit, bound_bytes=2000
+    )
+    queue, log = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
+
+    def send() -> None:
+        log.extend(hand_over(queues, store))
+        assert queue.outstanding is not None
+        queues.acked(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
+
+    queues.push(store.put(b"a/large", b'{"whole":1}'), reason="watch", time_ms=1, received_at_s=1.0)
+    send()
+    queues.packed_max = 0
+    large = store.get(b"a/large")
+    assert large is not None
+    queues.push_member(b"a/large", large, time_ms=1)
+    for number in range(4):
+        queues.push(
+            store.put(b"a/%d" % number, b"{}"), reason="watch", time_ms=1, received_at_s=1.0
+        )
+    assert queues.conflating
+    queues.refill(queue, store.get, time_ms=1, limit_bytes=1 << 20)
+    queues.push_member(b"a/large", large, time_ms=1)
+    queues.mark("heartbeat", frontier="9", time_ms=1)
+    send()
+    held = {each.key: each.value_hash for each in log if isinstance(each, ObjectRecord)}
+    marker = log[-1]
+    assert isinstance(marker, MarkerRecord)
+    assert (marker.count, marker.digest) == (len(held), sum(held.values()) % (1 << 64))
