@@ -788,8 +788,9 @@ def _streaming_list_failed(
         # Source: docs/watch-facts.md 3.4.
         return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
-        state = replace(state, context=context.with_undecodable(now_s))
-        return _streaming_list_incomplete(rules, state, error, now_s)
+        # once more, without the object; a list by pages would have it too
+        context = replace(context.with_undecodable(now_s), undecodable=2)
+        return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     if isinstance(error, VersionTooLarge):
         # A lagging cache may fail so every time while it answers paged lists: this counts too.
         # Source: k/k#139766.
@@ -1022,10 +1023,11 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
 
 
 def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    if now_s - state.silent_since_s >= state.idle_timeout_s:
-        return _silent_too_long(rules, state, now_s)
-    if state.silence_check == "due" and now_s < state.context.relist_at_s:
-        return _check_silence(state)
+    if now_s < state.context.relist_at_s:
+        if now_s - state.silent_since_s >= state.idle_timeout_s:
+            return _silent_too_long(rules, state, now_s)
+        if state.silence_check == "due":
+            return _check_silence(state)
     return watch_again(rules, _context_after(state), now_s)
 
 

@@ -53,7 +53,6 @@ class WatchReporter:
         self._metrics = metrics
         self._status = status
         self._last_reason: str | None = None
-        self._failing = False
         self._list_began_at_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
@@ -243,7 +242,6 @@ class WatchReporter:
             operator=isinstance(error, _SHOWN_AS_WAITING) and at_s is not None,
             next_attempt_ms=None if at_s is None else _wall_ms(at_s),
         )
-        self._failing = True
         retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()
         extra = {
             "stream": self._stream,
@@ -263,9 +261,7 @@ class WatchReporter:
         """A request succeeded. `data`: it brought data, so the same error later is logged again."""
         if data:
             self._last_reason = None
-        if self._failing:
-            self._failing = False
-            self._status.recovered("watch")
+        self._status.recovered("watch")
 
 
 def _continues_list(previous: machine.State, event: machine.Event, after: machine.State) -> bool:
@@ -306,7 +302,8 @@ def _watched_to_the_end(previous: machine.State, event: machine.Event, now_s: fl
             return not any(isinstance(frame, Failure) for frame in frames)
         case _:
             silent = now_s - previous.silent_since_s >= previous.idle_timeout_s
-            return isinstance(event, machine.DeadlineReached) and not silent
+            relist = now_s >= previous.context.relist_at_s
+            return isinstance(event, machine.DeadlineReached) and (relist or not silent)
 
 
 def _has_expired(event: machine.Event) -> bool:

@@ -329,6 +329,32 @@ def test_after_a_reconnect_and_a_relist_only_undecodable_objects_are_skipped() -
     assert isinstance(commands[-1], Sleep), "ten clean minutes later it counts from one again"
 
 
+def test_an_undecodable_object_of_a_streaming_list_is_skipped_by_the_next_one_which_streams_too() -> (
+    None
+):
+    by = rules(initial_list="streaming")
+    bad = Undecodable("?", about=("shop", "bad"))
+    state, commands = start(by, now_s=0.0)
+    state, _ = step(by, state, WatchOpened(), 0.0)
+    state, commands = step(by, state, FramesReceived([Failure(bad)], 1.0), 1.0)
+    assert isinstance(commands[-1], Sleep)
+    state, commands = step(by, state, SleepEnded(), 60.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.send_initial_events, "a list by pages would have the object too"
+    state, _ = step(by, state, WatchOpened(), 60.0)
+    _, commands = step(by, state, FramesReceived([Failure(bad), frame("a", "9")], 61.0), 61.0)
+    assert ReportSkipped((bad,)) in commands
+
+
+def test_a_relist_that_is_due_is_made_and_the_watch_is_not_called_silent() -> None:
+    by = rules()
+    _, commands = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 500.0)
+    assert isinstance(commands[-1], FetchPage)
+    assert not any(
+        isinstance(command, Deliver) and isinstance(command.event, Retrying) for command in commands
+    )
+
+
 def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart() -> None:
     by = rules()
     state: State

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 
 import pytest
 
 from tests.support.virtualtime import run
 from watchrelay.core.errors import Undecodable
 from watchrelay.model.frames import Bookmark, ObjectFrame
-from watchrelay.model.resources import Resource
+from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.streams import WatchPlan
 from watchrelay.observe.loglimit import SUBJECTS_MAX
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
+from watchrelay.watch import machine
+from watchrelay.watch.context import WatchRules
 from watchrelay.watch.reporting import WatchReporter
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -70,3 +74,22 @@ def test_objects_and_bookmarks_of_the_watch_have_their_newest_times() -> None:
     assert status.last_event_ms is None, "a bookmark is no event"
     reporter.received([ObjectFrame("ADDED", "shop", "a", "u", "8", {}, {}, 2)])
     assert status.last_event_ms is not None
+
+
+def test_a_stream_that_waited_for_the_circuit_breaker_shows_no_next_attempt_once_it_goes_on() -> (
+    None
+):
+    async def scene() -> None:
+        status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
+        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status)
+        before, _ = machine.start(by, cursor="7", now_s=0.0)
+        reporter.began(before)
+        reporter.paused(asyncio.get_running_loop().time() + 30.0)
+        assert status.next_attempt_ms is not None
+        reporter.requesting(streaming=False, listing=False)
+        event = machine.WatchOpened()
+        after, _ = machine.step(by, before, event, 31.0)
+        reporter.stepped(before, event, after, 31.0)
+        assert (status.state, status.next_attempt_ms) == ("watching", None)
+
+    run(scene())
