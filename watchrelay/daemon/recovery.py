@@ -148,7 +148,8 @@ class LogFold:
     def outdated(self) -> bool:
         """What was read keeps the watch from going on; read from a newer snapshot, it may not."""
         return any(
-            each.api_server_restored or not each.ordered for each in self.recoveries.values()
+            each.api_server_restored or not each.versions_comparable
+            for each in self.recoveries.values()
         )
 
     def take(self, partition: int, records: list[Decoded]) -> None:

@@ -10,8 +10,8 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.stream_queues import StreamQueues
 
 SOFT_BYTES = 8 * 1024 * 1024
-"""Values are kept in the queues as they came up to this size (more than two full batches for each
-of six partitions); beyond it a record is unpacked from the store's entry later (6 us)."""
+"""Up to this size of the queues their values are kept unpacked (more than two full batches for each
+of six partitions); beyond it a value is unpacked from the store's entry when it is sent (6 us)."""
 YIELD_S = 0.05
 """Beyond `SOFT_BYTES` the watch waits this long at most, for a sink that keeps up."""
 SNAPSHOT_TURN_S = 0.1

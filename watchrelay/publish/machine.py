@@ -43,16 +43,16 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Draining": {},
 }
 """Phase, events, the phases that follow; every other event changes nothing and has no effect,
-but `StoreChanged` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A test
+except `StoreChanged` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A test
 holds it equal to what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """The partitions of which no heartbeat after record number `after_record` is acknowledged yet;
-    by that record, in the order of `StreamQueues.records_queued`, the complete state had been
-    queued. No partition left: `COMPLETE`."""
+    """The partitions that still have to confirm the complete state, which had been queued when
+    `StreamQueues.records_queued` was `after_record`: a heartbeat with that `after_record` or a
+    higher one confirms its partition once it is acknowledged. No partition left: `COMPLETE`."""
 
     partitions: frozenset[int]
     after_record: int
@@ -64,8 +64,9 @@ COMPLETE = Confirmation(frozenset(), 0)
 class AwaitingList(msgspec.Struct, frozen=True):
     """No object is published, and there is no marker: one with count 0 would prove an empty state
     that no list has shown. The first list begins the first snapshot. `log_mismatched`: the log
-    holds what cannot be trusted, as its digests do not agree or the topic was recreated; the first
-    change of the list that is pushed begins the snapshot as well."""
+    holds what cannot be trusted, as its digests do not agree or the topic was recreated; then the
+    difference of the first list is pushed before `ListCompleted`, and its first change begins the
+    snapshot."""
 
     log_mismatched: bool = False
 
@@ -89,8 +90,8 @@ class AwaitingDifference(msgspec.Struct, frozen=True):
 
 class Replaying(msgspec.Struct, frozen=True):
     """The watch continues from the frontier of the log. `version_to_pass`: the highest version
-    there, "" once the watch has passed it. `accepted`: the API server accepted the watch; before
-    that there is no heartbeat. `confirmation` as in `Live`."""
+    on the log, "" once the watch has passed it. `accepted`: the API server accepted the watch;
+    before that there is no heartbeat. `confirmation` as in `Live`."""
 
     reached_version: str
     version_to_pass: str
@@ -138,8 +139,8 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 
 def may_snapshot(phase: Phase) -> bool:
-    """Whether a snapshot may begin: before the watch has passed what is on the log, it would hide
-    deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
+    """Whether a snapshot may begin: before the watch has passed what is on the log, a
+    snapshot would hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
     return isinstance(phase, PublishingFirstSnapshot | Live) or (
         isinstance(phase, Replaying) and not phase.version_to_pass
     )

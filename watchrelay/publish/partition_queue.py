@@ -94,18 +94,18 @@ class RenderedBatch(msgspec.Struct):
 
     def kinds(self) -> dict[str, int]:
         """Number of records by kind, as the metric names them."""
-        snapshots = tombstones = 0
+        snapshots = nulls = 0  # markers have no value either
         for item, record in zip(self.items, self.records, strict=True):
             if record.value is None:
-                tombstones += 1
+                nulls += 1
             elif type(item) is QueuedRecord and item.reason == "snapshot":
                 snapshots += 1
         markers = len(self.markers)
-        events = len(self.records) - tombstones - snapshots
+        events = len(self.records) - nulls - snapshots
         return {
             "event": events,
             "snapshot": snapshots,
-            "tombstone": tombstones - markers,
+            "tombstone": nulls - markers,
             "marker": markers,
         }
 

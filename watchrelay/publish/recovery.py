@@ -77,9 +77,9 @@ class RecoveredPartition:
 class RecoveredState:
     """The result of a recovery.
 
-    `entries` are those of each partition; `deleted_versions` maps deleted keys to the
-    resourceVersion (`ce_wrrv`) of their delete, where a watch continues only if it is newer than
-    the lowest frontier: the store ignores replayed events of the key up to it; `newest_on_log` is
+    `entries` are those of each partition; `deleted_versions` has deleted keys and the
+    resourceVersion (`ce_wrrv`) of their delete: the store ignores replayed events of a key up to
+    it. Where a watch continues, it has only deletes newer than its frontier. `newest_on_log` is
     the highest resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their
     partition, whose last record is stale, so that their true state must be published again.
     `records_since_snapshot` counts object records since the begin of the last complete snapshot.
@@ -139,7 +139,7 @@ class LogRecovery:
         self.configs: set[str] = set()
         """The config hashes of the newest marker and of all claims after it."""
         self.last_snapshot: tuple[str, int] | None = None
-        self.newest_on_log, self.ordered = "", True
+        self.newest_on_log, self.versions_comparable = "", True
         self.newest_of_lists = ""
         """The highest version that may come from a list: the watch need not show it again."""
         self.api_server_restored = False
@@ -215,7 +215,7 @@ class LogRecovery:
     def _deleted(self, record: ObjectRecord) -> None:
         key = record.key
         if record.enveloped:
-            # a writer that died before its tombstone still has to send that
+            # the tombstone must follow; if the log ends here, the key is repaired, which sends it
             self.stale[key] = None
         held = self.state.hold(key, None)
         self._values.pop(key, None)
@@ -239,7 +239,7 @@ class LogRecovery:
 
     def _note_version(self, version: str, reason: Reason) -> None:
         if not comparable(version):
-            self.ordered = False
+            self.versions_comparable = False
             return
         order, newest, listed = _in_order(version), self.newest_on_log, self.newest_of_lists
         if order > _in_order(newest):
@@ -329,7 +329,9 @@ def decide(
     frontiers = [recovery.frontier for recovery in recoveries]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")
-    if not all(recovery.ordered for recovery in recoveries) or not all(map(comparable, frontiers)):
+    if not all(recovery.versions_comparable for recovery in recoveries) or not all(
+        map(comparable, frontiers)
+    ):
         return ListAndDiff("resourceVersions cannot be compared")
     if any(recovery.api_server_restored for recovery in recoveries):
         return ListAndDiff("the API server was restored from a backup since the last snapshot")

@@ -90,8 +90,8 @@ class Snapshot:
     ) -> None:
         """Queue the next of the `members`, as long as the partition of the next one has room.
 
-        One cursor serves all partitions: keys are spread evenly, and end waits for the slowest
-        partition anyway.
+        One index into the keys serves all partitions: they are spread evenly, and end waits for
+        the slowest partition anyway.
         """
         keys, at = self._keys, self.examined
         stop = min(len(keys), at + SCAN_KEYS)

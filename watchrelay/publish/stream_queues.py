@@ -75,7 +75,8 @@ class StreamQueues:
         self.queued_bytes = self.queued_records = 0
         """Of what is queued or not acknowledged yet, markers included."""
         self.object_records = 0
-        """Records of objects queued so far, but those that were removed before they were sent."""
+        """Records of objects queued so far, except those that were removed before they were
+        sent."""
         self.snapshot_remaining: set[bytes] = set()
         """Keys that the running snapshot still has to publish: no record since its begin."""
         self.not_on_log: set[bytes] = set()

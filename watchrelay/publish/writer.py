@@ -416,8 +416,9 @@ class StreamWriter:
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
-            # No `await` in between: the snapshot may end from here on, after the repairs.
-            self._pending_repairs |= await finder.stale_keys()
+            stale = await finder.stale_keys()
+            # no await between here and the repairs: the snapshot may end from here on, after them
+            self._pending_repairs |= stale
             self._repair_keys()
             # also with nothing to repair: a snapshot may have waited for this check
             self._request_flush()
@@ -605,7 +606,7 @@ class StreamWriter:
         queues, keys, now_s = self._queues, self._state.keys(), self._now_s()
         if first:
             queues.not_on_log = {*keys, *queues.mismatched_keys}
-        # the first snapshot reaches the keys that are not published, so one set serves both
+        # shared, not copied: what enters or leaves `not_on_log` does so here too
         queues.snapshot_remaining = queues.not_on_log if first else set(keys)
         self._snapshots += 1
         requests = self._schedule.begun(now_s, queues.object_records)

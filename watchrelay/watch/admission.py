@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Admission:
-    """Shared by every stream of one API server. `list_slots` lists run at once; of those whose last
-    complete list had more than `LARGE_LIST_OBJECTS` objects only one does. Source:
-    docs/watch-facts.md 6.5, 6.6."""
+    """Shared by every stream of one API server. At most `list_slots` streams list at the same
+    time, and of the streams whose last complete list had more than `LARGE_LIST_OBJECTS` objects at
+    most one. Source: docs/watch-facts.md 6.5, 6.6."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Admission:
         self.large_slots = asyncio.Semaphore(1)
         self._changed = asyncio.Event()
         self._gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
-        self._numbers = 0
+        self._registered = 0
         self.streams = 0
         """How many streams are registered now."""
         self.logged_open = False
@@ -47,9 +47,9 @@ class Admission:
     @contextmanager
     def register(self) -> Iterator[StreamAdmission]:
         """The admission of one stream for as long as it runs."""
-        self._numbers += 1
+        self._registered += 1
         wait_s = spread_s(self.streams, self._rng)
-        stream = StreamAdmission(self, self._numbers, first_wait_s=wait_s)
+        stream = StreamAdmission(self, self._registered, first_wait_s=wait_s)
         self.streams += 1
         try:
             yield stream
@@ -59,7 +59,7 @@ class Admission:
 
     def notify(self) -> None:
         """Wake every stream that waits for the circuit breaker."""
-        if self._gauge is not None:
+        if self._gauge is not None:  # an older word: the gate is closed while the circuit is open
             self._gauge.set(0 if self.breaker.open_until_s is None else 1)
         self._changed.set()
         self._changed = asyncio.Event()

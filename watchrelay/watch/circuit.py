@@ -76,8 +76,8 @@ class CircuitBreaker:
         self._answered = False
         """The server has answered a request since the newest trip."""
         self._watch_broke = False
-        """A watch that broke began the row of failures without a healthy server in between. That
-        was not logged, so the trip after it still counts as the first."""
+        """The present row of failures began with a watch that broke. That is not logged, so the
+        first request that fails after it is still the first of the row, and is."""
         self._waiting: set[int] = set()
         self._answered_since_failure: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
@@ -141,7 +141,7 @@ class CircuitBreaker:
             )
             self._answered = True
             return True
-        if isinstance(self.state, Closed):
+        if isinstance(self.state, Closed):  # else the answer is to a request of before the trip
             self._answered = True
         return False
 

@@ -45,8 +45,8 @@ SLOW_DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
     (Misconfigured, Backoff(base_s=60.0, cap_s=60.0, jitter=0.1)),
     (KubeError, Backoff(base_s=300.0, cap_s=300.0, jitter=0.1)),
 )
-"""Delays of errors that a retry alone does not cure, most specific first; the last one is for those
-that need an operator (docs/watch-facts.md, cases T12, T61, T63)."""
+"""Delays of errors that a retry alone does not cure, most specific first; the last one is for all
+others (docs/watch-facts.md, cases T12, T61, T63)."""
 
 _FRESH = Backoff()
 
@@ -75,10 +75,11 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The newest resourceVersion of the log that was read back, so no list may show less; "" for
     none, or once a list is complete."""
     has_state: bool = False
-    """The store holds a complete state: relists may ask for "not older than"."""
+    """The store holds the complete state as of `cursor`, so relists may ask for "not older than";
+    not that of a log behind which no watch can continue."""
     watch_accepted: bool = False
     """The server accepted a watch before, of this process or of the one that wrote the log."""
-    deletes_delivered: bool = False
+    removal_reported: bool = False
     """`ResourceRemoved` was delivered, and the resource has not been listed since."""
     not_served_since_s: float | None = None
     """When discovery first reported the resource as not served."""
@@ -94,10 +95,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     history_lost: bool = False
     """The server no longer had the history of the cursor, and no list has been complete since."""
     history_lost_at_s: float = -math.inf
-    """When that was noticed; once a list is complete, when it was."""
+    """When the loss was noticed; after the list that followed, when that was complete."""
     undecodable: int = 0
-    """Undecodable objects in a row: after the first reconnect; from the second on list, and skip
-    them in that list and in the watches after it (docs/watch-facts.md 6.4, class L)."""
+    """Undecodable objects in a row. 1: the watch is opened again; from 2 on a list is made, and
+    they are skipped in it and in the watches after it (docs/watch-facts.md 6.4, class L)."""
     undecodable_at_s: float = -math.inf
     whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
@@ -112,8 +113,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     expects_bookmarks: bool = False
     """The server has sent bookmarks, or is assumed to, where the stream resumed from the log."""
     check_early: bool = False
-    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or may
-    be."""
+    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or
+    lists are streamed, where it helps from the first watch on."""
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""

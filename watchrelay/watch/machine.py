@@ -116,13 +116,13 @@ that is shorter."""
 LOST_AGAIN_WITHIN_S = 60.0
 """If the history is lost again within this time after the list that followed the last loss, the
 next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
-SILENT_S = 600.0
+CHECK_AT_OPEN_AFTER_S = 600.0
 """If the server has not shown its current state for this long, the next watch begins with a
 silence check. Source: docs/watch-facts.md 2.8."""
 SILENCE_CHECK_AFTER_S = 65.0
 """When the first bookmark of a watch is missing for so long, its silence is checked before the
-watch counts as frozen: a small list requests the current resourceVersion. For a watch opened at a
-version brings no bookmark before the server's cache has passed that version, which on an idle
+watch counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened
+at a version brings no bookmark before the server's cache has passed that version, which on an idle
 resource takes minutes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8."""
 SILENCE_CHECK_EARLY_S = 50.0
 """The same where a first bookmark was late once: in time for the bookmark due after 60 s."""
@@ -245,7 +245,7 @@ class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
     `cursor` is the version of everything delivered so far. `idle_timeout_s` is how long the watch
-    may be silent; where that of `query` is not longer, the source ends the read, and the loop needs
+    may be silent; where that of `query` is not longer, the client ends the read, and the loop needs
     no deadline. `silent_since_s` is when the newest frame came, when the watch was opened, or when
     a check showed that nothing was missed; `objects` and `frames_received` count what came, and the
     newest bookmark came at `bookmark_at_s`.
@@ -267,7 +267,7 @@ class Watching(msgspec.Struct, frozen=True):
 
     @property
     def read_until_s(self) -> float:
-        """When a read must end; infinity where the source ends it."""
+        """When a read must end; infinity where the client ends it."""
         silent_s = math.inf
         if self.silence_check == "due":
             silent_s = SILENCE_CHECK_EARLY_S if self.context.check_early else SILENCE_CHECK_AFTER_S
@@ -799,8 +799,8 @@ def _streaming_list_failed(
             context.with_paged_lists(rules, now_s) if context.streaming_failures >= 2 else context
         )
         return _list_failed(rules, context, goal, error, now_s)
-    other_cause = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
-    if (isinstance(error, Unavailable) and not opened) or isinstance(error, other_cause):
+    also_by_pages = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
+    if (isinstance(error, Unavailable) and not opened) or isinstance(error, also_by_pages):
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     return _streaming_list_incomplete(rules, state, error, now_s)
 
@@ -844,7 +844,7 @@ def _list_finished(
         cursor=since or state.version,
         has_state=True,
         published_version="",
-        deletes_delivered=False,
+        removal_reported=False,
         not_served_since_s=None,
         current_as_of_s=now_s,
         history_lost_at_s=now_s if context.history_lost else context.history_lost_at_s,
@@ -894,7 +894,7 @@ def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
         opened_at_s=now_s, silent_since_s=now_s,
         silence_check="due" if rules.plan.bookmarks and context.expects_bookmarks else "",
     )  # fmt: skip
-    if now_s - context.current_as_of_s >= SILENT_S:
+    if now_s - context.current_as_of_s >= CHECK_AT_OPEN_AFTER_S:
         return _check_silence(watch)
     return watch, (ReadWatch(watch.read_until_s),)
 
@@ -940,12 +940,12 @@ def _frames_received(
             state = replace(state, bookmark_at_s=event.at_s)
     if objects:
         commands.append(Deliver(WatchedObjects(objects, event.at_s)))
-    if newest != cursor or bookmark:  # one that repeats the cursor shows that the server answers
+    if newest != cursor or bookmark:  # also one at the cursor: it shows that the server answers
         cursor = newest
         commands.append(Deliver(CursorMoved(cursor)))
     # frames that waited with a list came before it was taken
     since_s = max(event.at_s, state.silent_since_s)
-    # Without a silence check: once a frame came, the idle timeout of the source is enough.
+    # Without a silence check: once a frame came, the idle timeout of the client is enough.
     state = Watching(
         context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, since_s,
         state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
@@ -1012,8 +1012,9 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if early and state.cursor == state.context.cursor:
         error = Interrupted("the server closed the watch at once, without an event")
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        # A line over the limit is reported as undecodable, and the source ends. While such reports
-        # are skipped, a clean end at the same line is all that is seen: only a list leads past it.
+        # A line over the limit is reported as undecodable, and the watch ends. While such
+        # reports are skipped, a clean end at the same line is all that is seen: only a list leads
+        # past it.
         goal = ListGoal("undecodable") if context.skips_undecodable(now_s) else None
         return wait(context, goal, error, now_s + delay_s)
     if early:
@@ -1068,7 +1069,7 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
         return _silent_too_long(rules, state, now_s)
     lived_s, context = now_s - state.opened_at_s, _context_after(state)
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + TIMEOUT_SLACK_S - 1:
-        # closed by the source, because the server did not end it in time
+        # closed by the client, WATCH_GRACE_S past the timeout, as the server did not end it
         return watch_again(rules, context, now_s)
     if lived_s >= context.backoff.cap_s:
         context = replace(context, backoff=Backoff())
@@ -1080,11 +1081,11 @@ def _silent_too_long(rules: WatchRules, state: Watching, now_s: float) -> Step:
     """The connection may be half open: open another watch. After `SILENT_WATCHES` in a row without
     an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state)
-    silent, timeout_s = context.silent_watches + (not state.objects), context.silence_limit_s
+    silent, limit_s = context.silent_watches + (not state.objects), context.silence_limit_s
     if silent >= SILENT_WATCHES:
         longest_s = state.query.timeout_s + TIMEOUT_SLACK_S
-        silent, timeout_s = 0, max(timeout_s, min(timeout_s * 2, longest_s))
-    context = replace(context, silent_watches=silent, silence_limit_s=timeout_s)
+        silent, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
+    context = replace(context, silent_watches=silent, silence_limit_s=limit_s)
     silent_s = now_s - state.silent_since_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
     after, commands = watch_again(rules, context, now_s)
@@ -1197,10 +1198,10 @@ def _discovery_checked(
             context = replace(context, not_served_since_s=now_s)
         elif (
             now_s - context.not_served_since_s >= NOT_SERVED_CONFIRM_S
-            and not context.deletes_delivered
+            and not context.removal_reported
         ):
             delivered = (Deliver(ResourceRemoved()),)
-            context = replace(context, deletes_delivered=True, has_state=False, cursor="")
+            context = replace(context, removal_reported=True, has_state=False, cursor="")
     elif served and context.not_served_since_s is not None:
         returned = ListGoal("returned", most_recent=True)
         return begin_list(rules, replace(context, not_served_since_s=None), returned, now_s)

@@ -54,7 +54,7 @@ class WatchReporter:
         self._status = status
         self._last_reason: str | None = None
         self._list_began_at_s: float | None = None
-        self._started = False
+        self._has_watched = False
         self._state: machine.State | None = None
         self._gauges_at_ms = 0
         self._skipped = LogLimit()
@@ -106,7 +106,7 @@ class WatchReporter:
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
         brought = isinstance(previous, machine.Watching) and previous.frames_received > 0
-        # watches that a proxy cuts sooner would flood the log
+        # the same error is logged again, but not while a proxy cuts each watch after a moment
         if (brought or reason == "timeout") and lived_s >= LINE_EVERY_S:
             self._last_reason = None
         extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
@@ -125,10 +125,10 @@ class WatchReporter:
             case machine.OpeningWatch() if self._status.state in _SHOWN_AS_BLOCKED:
                 return self._status.state  # this attempt may fail like those before it
             case machine.Watching():
-                self._started = True
+                self._has_watched = True
                 return "watching"
             case machine.OpeningWatch() | machine.Waiting(error=None, goal=None):
-                return "watching" if self._started else "resuming"
+                return "watching" if self._has_watched else "resuming"
             case machine.Waiting(error=error) if error is not None:
                 return "waiting" if isinstance(error, _SHOWN_AS_WAITING) else "backoff"
             case machine.NotServed():
