@@ -12,7 +12,8 @@ import json
 
 import pytest
 
-from tests.support.canary import CANARIES, NAMES, SECRETS, Outputs, collect, leaked, secret
+from tests.support.canary import CANARIES, NAMES, SECRETS, Outputs, leaked, secret
+from tests.support.canary_run import collect
 from tests.support.pods import frame_of
 from tests.support.relays import run_virtually
 from watchrelay.model.resources import Resource
