@@ -138,7 +138,7 @@ def test_a_relay_that_goes_on_from_its_log_while_the_api_server_starts_tries_qui
         api = Api(pod("a", 1))
         api.always = FORBIDDEN
         async with following(
-            api, cursor="100" if how == "cursor" else "", resumed=how == "list"
+            api, cursor="100" if how == "cursor" else "", recovered=how == "list"
         ) as s:
             await s.run_for(2)
             assert s.status.state == "backoff"

@@ -402,6 +402,38 @@ class BelievingLife(Life):
         return BelievingReader(self.spec, self.world, self.sink)
 
 
+# ---- F32 -----------------------------------------------------------------------------------------
+
+
+class UnalarmedReader(Back):
+    """A repair is read back as if it came from a snapshot."""
+
+    async def spans(
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
+        """As the real one."""
+        return await super().spans(
+            spans,
+            lambda partition, records: take(
+                partition, [_of_a_snapshot(record) for record in records]
+            ),
+        )
+
+
+def _of_a_snapshot(record: Decoded) -> Decoded:
+    if isinstance(record, ObjectRecord) and record.reason == "healed" and record.value is not None:
+        return msgspec.structs.replace(record, reason="snapshot")
+    return record
+
+
+class UnalarmedLife(Life):
+    """F32."""
+
+    def make_reader(self) -> Back:
+        """Sees no difference."""
+        return UnalarmedReader(self.spec, self.world, self.sink)
+
+
 # ---- readers that are wrong ----------------------------------------------------------------------
 
 
@@ -518,4 +550,9 @@ PLANTS: dict[str, Plant] = {
     ),
     "F10": Plant("a resend is rendered again", Kinds(life=RerenderingLife), ("lived: ", *_READERS)),
     "F11": Plant("the read-back is not proven", Kinds(life=BelievingLife), _READERS),
+    "F32": Plant(
+        "a marker is believed though a repair behind it differs",
+        Kinds(life=UnalarmedLife, narrow=True),
+        ("lived holds",),
+    ),
 }

@@ -401,7 +401,7 @@ class Life:
             self.world.shape,
             found.decision,
         )
-        resumed = self.store.listed
+        recovered = self.store.listed
         return Watcher(
             STREAM,
             self.spec.plan,
@@ -411,7 +411,7 @@ class Life:
                 self.relay,
                 metrics=metrics,
                 status=self.status,
-                resumed=resumed,
+                recovered=recovered,
                 version=found.newest_on_log,
                 wall_ms=wall_ms,
             ),
@@ -423,7 +423,7 @@ class Life:
             rng=self.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             published_version=found.newest_on_log,
-            resumed=resumed,
+            recovered=recovered,
             watch_accepted=self.relay.watch_accepted,
         )
 

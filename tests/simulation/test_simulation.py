@@ -58,6 +58,7 @@ FOUND_BY = {
     "F9": 214,
     "F10": 6,
     "F11": 1610,
+    "F32": 2005139,
 }
 """A seed that shows the fault, and is right without it."""
 

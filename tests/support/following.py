@@ -214,7 +214,7 @@ async def following(
     resource: Resource = PODS,
     namespace: str | None = None,
     cursor: str = "",
-    resumed: bool = False,
+    recovered: bool = False,
     seed: int = 7,
     settled: bool = False,
     **plan: Any,
@@ -252,7 +252,7 @@ async def following(
                     server_version=lambda: server_version,
                     rng=Random(seed * 1000 + index),
                     cursor=cursor,
-                    resumed=resumed,
+                    recovered=recovered,
                 )
                 task = tasks.create_task(watcher.run(), name=stream_id)
                 scene.followers.append(Follower(watcher, mirror, shown, task))

@@ -481,7 +481,7 @@ class StreamRunner:
 
     async def _follow(self, store: Store, relay: StreamWriter, found: RecoveredState) -> None:
         context, decision, newest = self._context, found.decision, found.newest_on_log
-        resumed = store.listed
+        recovered = store.listed
         self._watcher = Watcher(
             self.spec.id,
             self.spec.own_plan,
@@ -491,7 +491,7 @@ class StreamRunner:
                 relay,
                 metrics=self._metrics,
                 status=self._status,
-                resumed=resumed,
+                recovered=recovered,
                 version=newest,
             ),
             admission=context.admission,
@@ -502,7 +502,7 @@ class StreamRunner:
             rng=context.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             published_version=newest,
-            resumed=resumed,
+            recovered=recovered,
             watch_accepted=relay.watch_accepted,
         )
         try:

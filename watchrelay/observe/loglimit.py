@@ -26,19 +26,19 @@ class LogLimit:
         if subject not in subjects and len(subjects) > SUBJECTS_MAX:
             for known in [
                 known
-                for known, (next_s, _) in subjects.items()
-                if next_s <= now_s and known is not _OTHERS
+                for known, (next_at_s, _) in subjects.items()
+                if next_at_s <= now_s and known is not _OTHERS
             ]:
                 self._others(subjects.pop(known)[1])
             if len(subjects) > SUBJECTS_MAX:
                 subject = _OTHERS
-        next_s, count = subjects.get(subject, (now_s, 0))
-        if now_s < next_s:
-            subjects[subject] = (next_s, count + 1)
+        next_at_s, count = subjects.get(subject, (now_s, 0))
+        if now_s < next_at_s:
+            subjects[subject] = (next_at_s, count + 1)
             return 0
         subjects[subject] = (now_s + LINE_EVERY_S, 0)
         return count + 1
 
     def _others(self, count: int) -> None:
-        next_s, others = self._subjects[_OTHERS]
-        self._subjects[_OTHERS] = (next_s, others + count)
+        next_at_s, others = self._subjects[_OTHERS]
+        self._subjects[_OTHERS] = (next_at_s, others + count)

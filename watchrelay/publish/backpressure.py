@@ -81,6 +81,6 @@ class Backpressure:
             except TimeoutError:
                 self._flowing = False
         while self._must_wait():
-            began_s = self._now_s()
+            began_at_s = self._now_s()
             await self.next_progress()
-            self._metrics.backpressure_seconds_total.inc(max(0.0, self._now_s() - began_s))
+            self._metrics.backpressure_seconds_total.inc(max(0.0, self._now_s() - began_at_s))

@@ -51,7 +51,7 @@ holds it equal to what `step` does."""
 
 class Confirmation(msgspec.Struct, frozen=True):
     """The partitions that still have to confirm the complete state, which had been queued when
-    `StreamQueues.records_queued` was `after_record`: a heartbeat with that `after_record` or a
+    `StreamQueues.last_record_number` was `after_record`: a heartbeat with that `after_record` or a
     higher one confirms its partition once it is acknowledged. No partition left: `COMPLETE`."""
 
     partitions: frozenset[int]

@@ -185,7 +185,7 @@ class PartitionQueue:
         self.sequence = self.count = self.digest = 0
         self.frontier = "0"
         """The newest acknowledged frontier."""
-        self.former_frontier = "0"
+        self.previous_frontier = "0"
         """The frontier of a previous writer's markers; ours are not lower, unless the API server
         itself went back."""
         self.lowerings = 0

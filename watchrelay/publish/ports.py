@@ -61,7 +61,7 @@ class Transactions(Protocol):
         ...
 
     async def begin(self, epoch: int) -> None:
-        """Abort what former writers have open; from now on what is sent is committed before its
+        """Abort what previous writers have open; from now on what is sent is committed before its
         receipt. Raises: Fenced when the claim of `epoch` is not the newest any more."""
         ...
 

@@ -132,6 +132,9 @@ class LogRecovery:
         self.sequence_gap = False
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
+        self.repair_differs = False
+        """A repair after the newest marker brought another state than what was read: compaction
+        removed the newer claim behind which that marker was written, and readers ignored it."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
@@ -203,9 +206,11 @@ class LogRecovery:
             return
         self.deleted.pop(key, None)
         at = record.epoch << _SEQUENCE_BITS | record.sequence
-        self.state.hold(
+        held = self.state.hold(
             key, Entry(record.uid, record.version, record.value_hash, self.partition, b"", at)
         )
+        if record.reason == "healed" and (held is None or held.hash != record.value_hash):
+            self.repair_differs = True
         self._values[key] = record.value
         if record.trimmed:
             self.trimmed[key] = record.trimmed
@@ -223,6 +228,7 @@ class LogRecovery:
         if record.reason != "healed":
             self.deleted[key] = record.version
         elif held is not None:
+            self.repair_differs = True
             self.deleted[key] = held.resource_version
 
     def _ignored(self, record: ObjectRecord) -> None:
@@ -256,7 +262,8 @@ class LogRecovery:
         self.api_server_restored = (
             self.api_server_restored or compare(marker.frontier, self.frontier) == -1
         )
-        self.marker_found, self.sequence_gap, self.frontier = True, False, marker.frontier
+        self.marker_found, self.frontier = True, marker.frontier
+        self.sequence_gap = self.repair_differs = False
         if marker.kind == "begin":
             self._records_at_begin = self.records_since_snapshot
         elif marker.kind == "end":
@@ -326,6 +333,8 @@ def decide(
         return ListAndDiff("the stream's config changed", config_changed=True)
     if foreign or any(recovery.sequence_gap for recovery in recoveries):
         return ListAndDiff("a record after the newest marker may be from another writer")
+    if any(recovery.repair_differs for recovery in recoveries):
+        return ListAndDiff("a repair after the newest marker differs from what that marker covers")
     frontiers = [recovery.frontier for recovery in recoveries]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")

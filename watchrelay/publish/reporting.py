@@ -63,13 +63,13 @@ class PublishReporter:
         if skipped:
             metrics.events_conflated_total.inc(skipped)
         if self._overload is not None:
-            began_s, count = self._overload
-            self._overload = (began_s, count + skipped)
+            began_at_s, count = self._overload
+            self._overload = (began_at_s, count + skipped)
             if not queues.conflating:
                 self._overload = None
                 extra = {
                     "stream": self._status.stream,
-                    "took_s": round(now_s - began_s, 3),
+                    "took_s": round(now_s - began_at_s, 3),
                     "states_skipped": count + skipped,
                 }
                 log.info("overload ended: the present state of each object is queued", extra=extra)

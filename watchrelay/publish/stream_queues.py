@@ -70,8 +70,8 @@ class StreamQueues:
     ) -> None:
         self.partitions = [PartitionQueue(partition) for partition in partitions]
         self.by_partition = {queue.partition: queue for queue in self.partitions}
-        self.records_queued = 0
-        """Records queued so far, over all partitions and without markers."""
+        self.last_record_number = 0
+        """Number of the newest record queued, over all partitions; markers have none."""
         self.queued_bytes = self.queued_records = 0
         """Of what is queued or not acknowledged yet, markers included."""
         self.object_records = 0
@@ -86,7 +86,7 @@ class StreamQueues:
         """Those of which the topic does not accept anything: the log holds nothing of them."""
         self.mismatched_keys: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
-        self.trimmed_by_predecessor: dict[bytes, Trimmed] = {}
+        self.trimmed_before: dict[bytes, Trimmed] = {}
         """Objects that a previous writer published in part: the store, too, holds only that
         part."""
         self.trimmed_hashes: dict[bytes, tuple[int, int]] = {}
@@ -133,7 +133,7 @@ class StreamQueues:
     def lower_frontier(self) -> None:
         """Let the frontier go back: the API server was restored from a backup."""
         for queue in self.partitions:
-            queue.former_frontier, queue.lowering_unconfirmed = "0", True
+            queue.previous_frontier, queue.lowering_unconfirmed = "0", True
             queue.lowerings += 1
 
     def resume(self, recovered: RecoveredState) -> None:
@@ -141,9 +141,9 @@ class StreamQueues:
         for queue, partition in zip(self.partitions, recovered.partitions, strict=True):
             queue.count, queue.digest = partition.count, partition.digest
             queue.last_snapshot = partition.last_snapshot
-            queue.frontier = queue.former_frontier = partition.frontier
+            queue.frontier = queue.previous_frontier = partition.frontier
             queue.difference_unconfirmed = isinstance(recovered.decision, ListAndDiff)
-        self.trimmed_by_predecessor = dict(recovered.trimmed)
+        self.trimmed_before = dict(recovered.trimmed)
 
     def published_hash(self, key: bytes, object_hash: int) -> int:
         """The hash with which the state of this hash is on the log: of the part, where only that
@@ -172,7 +172,7 @@ class StreamQueues:
                 replaced_hash, value, value_hash = change.replaced_hash, change.value, entry.hash
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaced_hash is not None else "added"
-                if not_on_log or self.trimmed_hashes or self.trimmed_by_predecessor:
+                if not_on_log or self.trimmed_hashes or self.trimmed_before:
                     replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
                 packed = len(entry.packed)
                 if packed > packed_max:
@@ -202,7 +202,7 @@ class StreamQueues:
                 self._queue_removal(change, reason, time_ms, received_at_s)
             if members:
                 members.discard(key)
-        self.records_queued += upserted
+        self.last_record_number += upserted
         self.queued_bytes += held_total
         self.queued_records += upserted
         self.object_records += upserted
@@ -241,7 +241,7 @@ class StreamQueues:
 
     def _forget(self, key: bytes) -> None:
         """Drop what is known of how the former state of an object was published."""
-        self.trimmed_by_predecessor.pop(key, None)
+        self.trimmed_before.pop(key, None)
         self.trimmed_hashes.pop(key, None)
 
     def _fit(
@@ -257,7 +257,7 @@ class StreamQueues:
 
     def _append(self, queue: PartitionQueue, *items: QueuedRecord) -> None:
         queue.waiting.extend(items)
-        self.records_queued += len(items)
+        self.last_record_number += len(items)
         for item in items:
             self._account(item)
 
@@ -299,7 +299,7 @@ class StreamQueues:
         published_hash = (
             part if part and replaced_hash is not None and object_hash == entry.hash else None
         )
-        value, trimmed, value_hash = None, self.trimmed_by_predecessor.get(key, ""), entry.hash
+        value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
         if published_hash is not None or len(entry.packed) > self.packed_max:
             value, less, value_hash = self._fit(key, None, entry, published_hash)
             trimmed = less or trimmed
@@ -375,15 +375,15 @@ class StreamQueues:
         differs from the store by changes that only the list found: a next start would resume after
         the marker, and they would be lost.
         """
-        after_record = self.records_queued
+        after_record = self.last_record_number
         if queue.dirty is not None:
             if queue.difference_unconfirmed:
                 return
             frontier, after_record = queue.newest_frontier, NOT_ALL
-        elif queue.former_frontier != "0" and (
-            frontier == "0" or compare(frontier, queue.former_frontier) == -1
+        elif queue.previous_frontier != "0" and (
+            frontier == "0" or compare(frontier, queue.previous_frontier) == -1
         ):
-            frontier = queue.former_frontier
+            frontier = queue.previous_frontier
         marker = QueuedMarker(kind, frontier, time_ms, after_record, snapshot, queue.lowerings)
         queue.waiting.append(marker)
         self.queued_records += 1
@@ -396,7 +396,7 @@ class StreamQueues:
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
             elif last.after_record != NOT_ALL:
-                last.after_record = self.records_queued
+                last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
         """Account for a batch of `queue` that the broker acknowledged."""
@@ -489,7 +489,7 @@ class StreamQueues:
             must_publish = published_hash is None and (
                 key in self.mismatched_keys or removed is not None
             )
-            self.trimmed_by_predecessor.pop(key, None)
+            self.trimmed_before.pop(key, None)
             if removed is not None:
                 self.trimmed_hashes.pop(key, None)
             dirty.changed(

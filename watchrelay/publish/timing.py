@@ -113,7 +113,7 @@ class HeartbeatInterval:
         for until_s in [*self._sleeping]:
             self._wake(until_s)
 
-    def next_s(self, now_s: float, slot: float) -> float:
+    def next_at_s(self, now_s: float, slot: float) -> float:
         """The first heartbeat after `now_s`, monotonic. Streams with the same `slot`, a
         share of the interval from 0 to 1, send theirs together."""
         heartbeat_at_s = (now_s // self.interval_s + slot) * self.interval_s

@@ -234,7 +234,7 @@ class StreamWriter:
                 stream, self.spec.partitions
             )
         description, starting_point = self.spec.description, self._starting_point
-        former = self._control.newest_claims(stream) if awaits_release else {}
+        previous = self._control.newest_claims(stream) if awaits_release else {}
         self._epoch = await self._control.claim(
             stream,
             description,
@@ -245,8 +245,8 @@ class StreamWriter:
         self._encoder = encoder_for(self.spec, self._epoch)
         self._status.epoch = self._epoch
         self._metrics.stream_epoch.set(self._epoch)
-        if former:
-            await self._await_release(former)
+        if previous:
+            await self._await_release(previous)
         if self._transactions is not None:
             await self._transactions.begin(self._epoch)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
@@ -258,13 +258,13 @@ class StreamWriter:
             self._stale_finder = StaleRecordFinder(stream, self._epoch, self._gap_reader, checked)
         return self._epoch
 
-    async def _await_release(self, former: Mapping[str, int]) -> None:
-        began_s = self._now_s()
-        released = await self._control.released(former, within_s=RELEASE_WAIT_S)
-        took_s = round(self._now_s() - began_s, 3)
-        epoch = max(former.values())
+    async def _await_release(self, previous: Mapping[str, int]) -> None:
+        began_at_s = self._now_s()
+        released = await self._control.released(previous, within_s=RELEASE_WAIT_S)
+        took_s = round(self._now_s() - began_at_s, 3)
+        epoch = max(previous.values())
         extra = {"stream": self.spec.id, "epoch": epoch, "released": released, "took_s": took_s}
-        log.info("waited for the former writer", extra=extra)
+        log.info("waited for the previous writer", extra=extra)
         self._check_ownership()
 
     @property
@@ -408,7 +408,7 @@ class StreamWriter:
 
     def _confirmation(self) -> Confirmation:
         """Heartbeats queued now confirm the state of now."""
-        return Confirmation(frozenset(self._queues.by_partition), self._queues.records_queued)
+        return Confirmation(frozenset(self._queues.by_partition), self._queues.last_record_number)
 
     def _early_heartbeat(self) -> None:
         confirmation = None if self._status.list_due else self._confirmation()
@@ -568,7 +568,7 @@ class StreamWriter:
         interval = self._heartbeat_interval
         while True:
             now_s = self._now_s()
-            heartbeat_at_s = until_s = interval.next_s(now_s, slot)
+            heartbeat_at_s = until_s = interval.next_at_s(now_s, slot)
             if self._may_snapshot() and (wait_s := self._schedule.wait_s(now_s)) is not None:
                 until_s = min(heartbeat_at_s, now_s + max(wait_s, 0.01))
             await interval.sleep(now_s, until_s)

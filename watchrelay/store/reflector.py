@@ -53,12 +53,12 @@ class Reflector:
         *,
         metrics: StreamMetrics,
         status: StreamStatus,
-        resumed: bool = False,
+        recovered: bool = False,
         version: str = "",
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
-        """`resumed`: the store was recovered from a log whose newest version is `version`."""
-        self._store, self._publisher, self._resumed = store, publisher, resumed
+        """`recovered`: the store was recovered from a log whose newest version is `version`."""
+        self._store, self._publisher, self._recovered = store, publisher, recovered
         self._metrics, self._status, self._wall_ms = metrics, status, wall_ms
         self._version = version or "0"
         """The newest version of a list, a bookmark or a batch: that of removals without one."""
@@ -131,7 +131,7 @@ class Reflector:
         self._server_seen()
         if self._list_version is None or compare(version, self._list_version) != -1:
             self._count_missed()
-            self._version, self._resumed = version, False
+            self._version, self._recovered = version, False
             self._store.passed(version)
             self._publisher.progressed(version)
 
@@ -150,14 +150,14 @@ class Reflector:
 
     def _done(self, event: ListDone) -> None:
         replaced = self._store.replace(event.resource_version)
-        resumed, self._resumed = self._resumed, False
+        recovered, self._recovered = self._recovered, False
         if replaced.changes:
             self._publisher.push(
-                replaced.changes, reason="resume" if resumed else "relist", received_at_s=0.0
+                replaced.changes, reason="resume" if recovered else "relist", received_at_s=0.0
             )
         self._version = event.resource_version
         self._publisher.synced(event.resource_version)
-        if resumed:
+        if recovered:
             log.info(
                 "list compared with the log",
                 extra={"stream": self._status.stream, "differences": replaced.missed},
@@ -169,7 +169,7 @@ class Reflector:
             self._unconfirmed.update(change.key for change in replaced.changes)
         else:
             self._count_missed()
-            if replaced.missed and not (resumed or self._resource_removed):
+            if replaced.missed and not (recovered or self._resource_removed):
                 self._missed(replaced.missed, logging.INFO)
         if replaced.kept:
             log.warning(

@@ -111,7 +111,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     paged_version: tuple[int, int] | None = None
 
     expects_bookmarks: bool = False
-    """The server has sent bookmarks, or is assumed to, where the stream resumed from the log."""
+    """The server has sent bookmarks, or is assumed to where the state comes from the log."""
     check_early: bool = False
     """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or
     lists are streamed, where it helps from the first watch on."""

@@ -74,7 +74,7 @@ class Watcher:
     Args:
         server_version: Returns (major, minor), None while unknown.
         cursor: A version whose state the outlet has already; this, `published_version` and
-            `resumed` as in `machine.start`.
+            `recovered` as in `machine.start`.
         watch_accepted: Called whenever the server accepts a watch that continues from the cursor.
     """
 
@@ -93,7 +93,7 @@ class Watcher:
         rng: Random | None = None,
         cursor: str = "",
         published_version: str = "",
-        resumed: bool = False,
+        recovered: bool = False,
         watch_accepted: Callable[[], None] = lambda: None,
     ) -> None:
         self.stream = stream
@@ -105,7 +105,7 @@ class Watcher:
         self._rules = WatchRules(plan, rng or Random(), server_version())
         self._start_cursor = cursor
         self._start = partial(
-            machine.start, cursor=cursor, published_version=published_version, resumed=resumed
+            machine.start, cursor=cursor, published_version=published_version, recovered=recovered
         )
         self._watch_accepted = watch_accepted
         self._reporter = WatchReporter(stream, metrics, status)

@@ -149,15 +149,15 @@ CHECK_DISCOVERY_S = 30.0
 
 ListCause = Literal[
     "first", "expired", "version_too_large", "undecodable", "suspicious", "consistency", "restored",
-    "returned", "refused", "resumed", "continue",
+    "returned", "refused", "recovered", "continue",
 ]  # fmt: skip
 """Why a list is made, a field of the log line. `expired`: the history is lost (410).
 `version_too_large`: the server does not have our version yet. `refused`: it did not accept the
 version of the watch.
-`undecodable`: an object of the watch could not be decoded. `suspicious`: the former list lost most
+`undecodable`: an object of the watch could not be decoded. `suspicious`: the last list lost most
 objects. `consistency`: `relistInterval` has passed, and the watch may have missed changes.
 `restored`: the server was restored from a backup. `returned`: the resource is served again.
-`resumed`: the state that was read back from the log is compared with the current one. `continue`:
+`recovered`: the state that was read back from the log is compared with the current one. `continue`:
 the server refused the continue token of a page."""
 
 
@@ -424,7 +424,7 @@ def start(
     *,
     cursor: str = "",
     published_version: str = "",
-    resumed: bool = False,
+    recovered: bool = False,
     now_s: float,
     first_wait_s: float = 0.0,
 ) -> Step:
@@ -436,7 +436,7 @@ def start(
     Args:
         cursor: The version whose state is in the store already, "" for none.
         published_version: The newest version of the log that was read back.
-        resumed: The store holds what a log contained and, without a cursor, needs a list of the
+        recovered: The store holds what a log contained and, without a cursor, needs a list of the
             current state to compare with.
         first_wait_s: Delay that spreads streams which start together.
     """
@@ -447,10 +447,10 @@ def start(
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
         current_as_of_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
-        watch_accepted=resumed or bool(cursor),
-        forbidden_grace_s=FORBIDDEN_GRACE_S if resumed or cursor else 0.0,
+        watch_accepted=recovered or bool(cursor),
+        forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else 0.0,
     )
-    first = ListGoal("resumed", most_recent=True) if resumed else ListGoal("first")
+    first = ListGoal("recovered", most_recent=True) if recovered else ListGoal("first")
     goal = None if cursor else first
     if first_wait_s <= 0:
         return begin(rules, context, goal, now_s)
@@ -684,7 +684,7 @@ def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
 
 def _since(context: StreamContext, goal: ListGoal, version: str) -> str:
     """Where the watch continues after a list, "" for the list's version. After a list of cause
-    `consistency` it is the former cursor: what the watch then does not bring was missed."""
+    `consistency` it is the previous cursor: what the watch then does not bring was missed."""
     cursor_is_older = goal.cause == "consistency" and compare(context.cursor, version) == -1
     return context.cursor if cursor_is_older else ""
 

@@ -346,6 +346,27 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
     assert not recovery.stale, "published again behind it already"
 
 
+def test_a_repair_that_differs_from_what_the_newest_marker_covers_is_listed_for() -> None:
+    before = Log().claim(10).mark("begin", "0").say("a", 1).mark("end", "5", begin=2)
+    log = Log()
+    log.records, log.live = [*before.records], dict(before.live)
+    log.epoch, log.sequence = before.epoch, before.sequence
+    # epoch 11 had claimed here and repaired its state; compaction left the late marker of epoch 10
+    log.delete("a", 131).mark("heartbeat", "139").claim(12)
+    assert decided(log) == WatchFrom("139")
+    log.say("a", 1, "read", reason="healed")
+    decision = decided(log)
+    assert isinstance(decision, ListAndDiff)
+    assert decision.reason.startswith("a repair")
+    log.mark("heartbeat", "116")
+    assert isinstance(decided(log), ListAndDiff), "the frontier goes back"
+    removed = Log().claim(1).mark("begin", "0").say("a", 1).mark("end", "5", begin=2).claim(2)
+    assert decided(removed) == WatchFrom("5")
+    assert isinstance(decided(removed.delete("a", 5, "healed")), ListAndDiff)
+    same = Log().claim(1).mark("begin", "0").say("a", 1).mark("end", "5", begin=2).claim(2)
+    assert decided(same.say("a", 1, "read", reason="healed")) == WatchFrom("5")
+
+
 def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
     log = Log().claim(1).mark("heartbeat", "4").say("k", 4, "deleted", reason="healed").claim(2)
     (recovery,) = folded(log)

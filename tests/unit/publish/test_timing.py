@@ -125,7 +125,7 @@ def test_streams_of_one_place_wake_together_and_all_of_them_when_the_interval_ch
         async def beat(place: float) -> None:
             while True:
                 now_s = loop.time()
-                await interval.sleep(now_s, interval.next_s(now_s, place))
+                await interval.sleep(now_s, interval.next_at_s(now_s, place))
                 woken.append(loop.time() - began_s)
 
         async with asyncio.TaskGroup() as tasks:

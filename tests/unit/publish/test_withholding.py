@@ -385,7 +385,7 @@ def test_nothing_is_remembered_of_objects_that_are_gone() -> None:
                 rig.say(rig.store.remove(b"shop/p%d" % number))
             rig.relay.request_snapshot("again")
             await asyncio.sleep(30)
-            assert (queues.trimmed_hashes, queues.not_on_log, queues.trimmed_by_predecessor) == (
+            assert (queues.trimmed_hashes, queues.not_on_log, queues.trimmed_before) == (
                 {},
                 set(),
                 {},

@@ -65,14 +65,14 @@ class FakePublisher:
 class Stream:
     """A reflector with everything around it."""
 
-    def __init__(self, *, resumed: bool = False, **options: object) -> None:
+    def __init__(self, *, recovered: bool = False, **options: object) -> None:
         self.store = widgets(**options)
         self.outbox = FakePublisher(self.store)
         self.metrics = Metrics()
         self.status = StreamStatus("widgets.example.com")
         metrics = self.metrics.stream("widgets.example.com", WIDGETS)
         self.reflector = Reflector(
-            self.store, self.outbox, metrics=metrics, status=self.status, resumed=resumed
+            self.store, self.outbox, metrics=metrics, status=self.status, recovered=recovered
         )
 
     async def relist(
@@ -307,7 +307,7 @@ async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: St
 async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_raises_nothing_dead() -> (
     None
 ):
-    stream = Stream(resumed=True)
+    stream = Stream(recovered=True)
     stream.store.resume([], skip={}, newest="10")
     await stream.relist([frame("b", 18)], "20", since="10")
     await stream.reflector.take(

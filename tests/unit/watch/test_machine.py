@@ -104,11 +104,11 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
-    state, commands = start(rules(), resumed=True, published_version="900", now_s=0.0)
+    state, commands = start(rules(), recovered=True, published_version="900", now_s=0.0)
     assert isinstance(state, ListingPages)
-    assert (state.goal.cause, state.goal.most_recent) == ("resumed", True)
+    assert (state.goal.cause, state.goal.most_recent) == ("recovered", True)
     by = rules()
-    state, _ = start(by, cursor="7", published_version="900", resumed=True, now_s=0.0)
+    state, _ = start(by, cursor="7", published_version="900", recovered=True, now_s=0.0)
     state, _ = step(by, state, WatchOpened(), 1.0)
     state, commands = step(by, state, FramesReceived([Failure(Expired("too old"))], 1.1), 1.1)
     assert commands[-1] == FetchPage(

@@ -98,7 +98,7 @@ class Walk:
         self.first: dict[str, Any] = {
             "cursor": rng.choice(["", "100"]),
             "published_version": rng.choice(["", "90", "110"]),
-            "resumed": rng.random() < 0.5,
+            "recovered": rng.random() < 0.5,
             "first_wait_s": rng.choice([0.0, 0.0, 1.0]),
         }
 
