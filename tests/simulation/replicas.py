@@ -15,7 +15,8 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from tests.simulation.apiserver import Api
-from tests.simulation.broker import Raw, Stored, Wire
+from tests.simulation.connections import Wire
+from tests.simulation.partition_log import Raw, Stored
 from tests.simulation.process import (
     CONTROL,
     HEARTBEAT_S,

@@ -15,7 +15,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from tests.simulation import parts, replicas
-from tests.simulation.broker import Log, Stored
+from tests.simulation.partition_log import Log, Stored
 from tests.simulation.process import Reader
 from tests.simulation.replicas import Faults, NeverDoubts, ReplicaWorld, Rules, Runner
 from watchrelay.daemon.transactions import StreamTransactions
