@@ -11,17 +11,11 @@ import asyncio
 import random
 from dataclasses import dataclass, replace
 
+from tests.simulation.planted_replicas import AwaitsNoRelease, Plant
 from tests.simulation.process import HEARTBEAT_S, STREAM, Shape, now_s
-from tests.simulation.replicas import (
-    OWNED_WITHIN_S,
-    AwaitsNoRelease,
-    Faults,
-    Plant,
-    Replica,
-    ReplicaWorld,
-    Rules,
-    Runner,
-)
+from tests.simulation.replica import Replica
+from tests.simulation.replica_runner import Runner
+from tests.simulation.replicas import OWNED_WITHIN_S, Faults, ReplicaWorld, Rules
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.daemon.plan import PlannedStream
@@ -93,7 +87,7 @@ class PartReplica(Replica):
         before = [each for each in self._alive if each.spec.id == name]
         for each in before:
             each.stop(deadline_s=now_s() + 10.0)
-        runner = self.runners[name] = self.runner_class(planned, self.runner._context)
+        runner = self.runners[name] = self.world.rules.runner(planned, self.runner._context)
         runner.replica = self
         tasks = [self._alive[each] for each in before]
         assert self._parts is not None
@@ -161,6 +155,8 @@ class _Edit:
 class PartWorld(ReplicaWorld):
     """A run with three replicas and one split stream."""
 
+    replica_class = PartReplica
+
     def __init__(self, seed: int, faults: Faults, rules: Rules) -> None:
         self.count, self.edits = random.Random(seed).choice([1, 2, 4]), 1
         super().__init__(
@@ -175,13 +171,6 @@ class PartWorld(ReplicaWorld):
         self.plan.names, self.plan.churn_s = "abcdefghijkl", 0.03
         if faults is YOUNG:
             self.shape.snapshot_interval_s = 1.0
-
-    def _start(self, tasks: asyncio.TaskGroup) -> None:
-        replica = PartReplica.__new__(PartReplica)
-        replica.runner_class, replica.sharing_class = self.rules.runner, self.rules.sharing
-        replica.__init__(self, len(self.replicas))  # type: ignore[misc]
-        self.replicas.append(replica)
-        replica.start(tasks)
 
     def noted_claim(self, replica: Replica, generation: int) -> None:
         """Several streams are claimed in one generation."""
