@@ -213,7 +213,6 @@ class Replica(Suspendable):
 
     async def run(self) -> None:
         self.own()
-        self.sharing.plan({STREAM: "plan"}, revision=0, config_hash="")
         try:
             async with asyncio.TaskGroup() as tasks:
                 loops = [
@@ -225,11 +224,10 @@ class Replica(Suspendable):
                         (self._follower.run(), "standby"),
                     )
                 ]
-                running = tasks.create_task(self.runner.run(), name="stream")
+                self._start_streams(tasks)
                 await self._stop.wait()
                 await self.sharing.hand_over(within_s=15.0)
-                self.runner.stop(deadline_s=float("inf"))
-                await asyncio.wait((running,))
+                await self._stop_streams()
                 for loop in loops:
                     loop.cancel()
             await self.sharing.leave()
@@ -239,3 +237,11 @@ class Replica(Suspendable):
         finally:
             self.over = True
             self.wire.die()
+
+    def _start_streams(self, tasks: asyncio.TaskGroup) -> None:
+        self.sharing.plan({STREAM: "plan"}, revision=0, config_hash="")
+        self._running = tasks.create_task(self.runner.run(), name="stream")
+
+    async def _stop_streams(self) -> None:
+        self.runner.stop(deadline_s=float("inf"))
+        await asyncio.wait((self._running,))

@@ -67,6 +67,8 @@ class ReplicaWorld(World):
     """A run with three replicas."""
 
     replica_class: type[Replica] = Replica
+    owned_again_within_s = OWNED_WITHIN_S
+    """After a config edit, or the last fault."""
 
     def __init__(self, seed: int, faults: Faults, rules: Rules, shape: Shape | None = None) -> None:
         interval_s = random.Random(seed).choice([0.0, 5.0])
@@ -162,7 +164,7 @@ class ReplicaWorld(World):
             for _ in range(self.faults.count):
                 await asyncio.sleep(self.rng.uniform(*self.faults.every_s))
                 await self._fault(tasks, self.rng.choice(self.faults.kinds))
-            await self._rest(tasks, around[1])
+            await self._rest(around[1])
             for task in around:
                 task.cancel()
 
@@ -223,18 +225,17 @@ class ReplicaWorld(World):
         """Time does not count then."""
         return any(each.suspended for each in self.live_replicas())
 
-    async def _rest(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
+    def _owners_caught_up(self) -> bool:
+        owner = self._owner()
+        return owner.owns and int(owner.status.frontier or 0) >= self.server.version
+
+    async def _rest(self, churn: asyncio.Task[None]) -> None:
         self.weather.clear()
         self.broker.calm()
-        await self._owned(OWNED_WITHIN_S)
+        await self._owned(self.owned_again_within_s)
         churn.cancel()
         self.resting = True
-
-        def caught_up() -> bool:
-            owner = self._owner()
-            return owner.owns and int(owner.status.frontier or 0) >= self.server.version
-
-        await self._until(caught_up)
+        await self._until(self._owners_caught_up)
         await asyncio.sleep(8 * HEARTBEAT_S)
         self.pull(10**6)
         for replica in self.live_replicas():
