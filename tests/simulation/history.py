@@ -6,7 +6,7 @@ Input: records in log order, before compaction takes any. Output: every broken p
 
 from __future__ import annotations
 
-from tests.simulation.broker import Stored
+from tests.simulation.partition_log import Stored
 from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord
 
 

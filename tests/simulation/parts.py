@@ -11,17 +11,11 @@ import asyncio
 import random
 from dataclasses import dataclass, replace
 
-from tests.simulation.process import HEARTBEAT_S, STREAM, Shape, now_s
-from tests.simulation.replicas import (
-    OWNED_WITHIN_S,
-    AwaitsNoRelease,
-    Faults,
-    Plant,
-    Replica,
-    ReplicaWorld,
-    Rules,
-    Runner,
-)
+from tests.simulation.planted_replicas import AwaitsNoRelease, Plant
+from tests.simulation.process import STREAM, Shape, now_s
+from tests.simulation.replica import Replica
+from tests.simulation.replica_runner import Runner
+from tests.simulation.replicas import OWNED_WITHIN_S, Faults, ReplicaWorld, Rules
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.daemon.plan import PlannedStream
@@ -93,7 +87,7 @@ class PartReplica(Replica):
         before = [each for each in self._alive if each.spec.id == name]
         for each in before:
             each.stop(deadline_s=now_s() + 10.0)
-        runner = self.runners[name] = self.runner_class(planned, self.runner._context)
+        runner = self.runners[name] = self.world.rules.runner(planned, self.runner._context)
         runner.replica = self
         tasks = [self._alive[each] for each in before]
         assert self._parts is not None
@@ -110,35 +104,15 @@ class PartReplica(Replica):
             if runner.spec.id not in self.runners:
                 self.statuses.close(runner.spec.id)
 
-    async def run(self) -> None:
-        self.own()
-        try:
-            async with asyncio.TaskGroup() as self._parts:
-                loops = [
-                    self._parts.create_task(work, name=name)
-                    for work, name in (
-                        (self._sink.run(), "sink"),
-                        (self.control.run(), "control"),
-                        (self.sharing.run(), "group"),
-                        (self._follower.run(), "standby"),
-                    )
-                ]
-                self.edit(self.count, self.edits)
-                await self._stop.wait()
-                await self.sharing.hand_over(within_s=15.0)
-                for runner in list(self._alive):
-                    runner.stop(deadline_s=float("inf"))
-                if self._alive:
-                    await asyncio.wait(self._alive.values())
-                for loop in loops:
-                    loop.cancel()
-            await self.sharing.leave()
-        except BaseExceptionGroup:
-            if not self._killed:
-                raise
-        finally:
-            self.over = True
-            self.wire.die()
+    def _start_streams(self, tasks: asyncio.TaskGroup) -> None:
+        self._parts = tasks
+        self.edit(self.count, self.edits)
+
+    async def _stop_streams(self) -> None:
+        for runner in list(self._alive):
+            runner.stop(deadline_s=float("inf"))
+        if self._alive:
+            await asyncio.wait(self._alive.values())
 
 
 class ForgetsFrontiers(Runner):
@@ -161,6 +135,9 @@ class _Edit:
 class PartWorld(ReplicaWorld):
     """A run with three replicas and one split stream."""
 
+    replica_class = PartReplica
+    owned_again_within_s = OWNED_WITHIN_S + _EDITED_WITHIN_S
+
     def __init__(self, seed: int, faults: Faults, rules: Rules) -> None:
         self.count, self.edits = random.Random(seed).choice([1, 2, 4]), 1
         super().__init__(
@@ -175,13 +152,6 @@ class PartWorld(ReplicaWorld):
         self.plan.names, self.plan.churn_s = "abcdefghijkl", 0.03
         if faults is YOUNG:
             self.shape.snapshot_interval_s = 1.0
-
-    def _start(self, tasks: asyncio.TaskGroup) -> None:
-        replica = PartReplica.__new__(PartReplica)
-        replica.runner_class, replica.sharing_class = self.rules.runner, self.rules.sharing
-        replica.__init__(self, len(self.replicas))  # type: ignore[misc]
-        self.replicas.append(replica)
-        replica.start(tasks)
 
     def noted_claim(self, replica: Replica, generation: int) -> None:
         """Several streams are claimed in one generation."""
@@ -209,7 +179,7 @@ class PartWorld(ReplicaWorld):
             tasks.create_task(self._edit(replica, _Edit(self.count, self.edits)))
         if self.faults is ONE_BY_ONE or self.rng.random() < 0.5:
             await asyncio.sleep(_EDITED_WITHIN_S)
-            await self._owned(OWNED_WITHIN_S + _EDITED_WITHIN_S)
+            await self._owned(self.owned_again_within_s)
 
     async def _edit(self, replica: PartReplica, edit: _Edit) -> None:
         await asyncio.sleep(self.rng.random() * _EDITED_WITHIN_S)
@@ -227,29 +197,15 @@ class PartWorld(ReplicaWorld):
                 break
             await asyncio.sleep(0.1)
 
-    async def _rest(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
-        self.weather.clear()
-        self.broker.calm()
-        await self._owned(OWNED_WITHIN_S + _EDITED_WITHIN_S)
-        churn.cancel()
-        self.resting = True
-
-        def caught_up() -> bool:
-            rows = [
-                replica.statuses.streams[name]
-                for replica in self.part_replicas()
-                for name in replica.owned
-            ]
-            return self.complete() and all(
-                int(row.frontier or 0) >= self.server.version for row in rows
-            )
-
-        await self._until(caught_up)
-        await asyncio.sleep(8 * HEARTBEAT_S)
-        self.pull(10**6)
-        for replica in self.live_replicas():
-            replica.stop()
-        await self._until(lambda: not self.live_replicas())
+    def _owners_caught_up(self) -> bool:
+        rows = [
+            replica.statuses.streams[name]
+            for replica in self.part_replicas()
+            for name in replica.owned
+        ]
+        return self.complete() and all(
+            int(row.frontier or 0) >= self.server.version for row in rows
+        )
 
 
 PLANTS = {

@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 import msgspec
 from aiokafka import TopicPartition
 
-from tests.simulation.broker import Stored, Wire, unpacked
+from tests.simulation.broker import unpacked
+from tests.simulation.connections import Wire
+from tests.simulation.partition_log import Stored
 from tests.simulation.planted_overload import (
     EarlyMarkers,
     EarlySequences,

@@ -16,7 +16,9 @@ from typing import Protocol
 from aiokafka import TopicPartition
 
 from tests.simulation.apiserver import Api, Server
-from tests.simulation.broker import Broker, Loss, Stored, Wire
+from tests.simulation.broker import Broker
+from tests.simulation.connections import Wire
+from tests.simulation.partition_log import Loss, Stored
 from tests.simulation.weather import Weather
 from tests.support.stream_log import PODS
 from watchrelay.contract.records import Decoded, MarkerRecord

@@ -17,7 +17,9 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from tests.simulation.broker import OK, Broker, Cluster, Connection, Request, Stored, Wire
+from tests.simulation.broker import OK, Broker, Request
+from tests.simulation.connections import Cluster, Connection, Wire
+from tests.simulation.partition_log import Stored
 from tests.simulation.weather import Weather
 from tests.support.producefake import batch_head
 from tests.support.relays import run_virtually

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tests.simulation.broker import Stored
+from tests.simulation.partition_log import Stored
 from tests.simulation.process import STREAM
 from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas
 from watchrelay.consumer.replica import (

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation import parts, replicas, shared
-from tests.simulation.replicas import Plant, ReplicaWorld
+from tests.simulation import parts, planted_replicas, replicas, shared
+from tests.simulation.planted_replicas import Plant
+from tests.simulation.replicas import ReplicaWorld
 
 SEEDS = 12
 SEARCHED = 20
@@ -23,9 +24,9 @@ def test_each_stream_or_part_has_one_owner_again_and_readers_are_right(kind: int
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", replicas.PLANTS)
+@pytest.mark.parametrize("name", planted_replicas.PLANTS)
 def test_a_broken_rule_of_ownership_is_found(name: str) -> None:
-    _assert_found(replicas.PLANTS[name], replicas.ReplicaWorld)
+    _assert_found(planted_replicas.PLANTS[name], replicas.ReplicaWorld)
 
 
 @pytest.mark.timeout(300)

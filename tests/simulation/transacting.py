@@ -15,9 +15,11 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from tests.simulation import parts, replicas
-from tests.simulation.broker import Log, Stored
+from tests.simulation.partition_log import Log, Stored
+from tests.simulation.planted_replicas import NeverDoubts
 from tests.simulation.process import Reader
-from tests.simulation.replicas import Faults, NeverDoubts, ReplicaWorld, Rules, Runner
+from tests.simulation.replica_runner import Runner
+from tests.simulation.replicas import Faults, ReplicaWorld, Rules
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.produce_state import Effect, PendingBatch, Settled
 from watchrelay.kafka.producer import OutgoingPartition

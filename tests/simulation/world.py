@@ -17,9 +17,10 @@ from functools import partial
 from aiokafka import TopicPartition
 
 from tests.simulation.apiserver import FRONT, TIERS, Server
-from tests.simulation.broker import Broker, Loss, Stored, proves
+from tests.simulation.broker import Broker
 from tests.simulation.history import History
 from tests.simulation.oracle import judge, watch_over
+from tests.simulation.partition_log import Loss, Stored, proves
 from tests.simulation.plan import Plan
 from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC, Config, Life, Shape
 from tests.simulation.readers import Lossy, Reader, Table

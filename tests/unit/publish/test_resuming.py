@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aiokafka import TopicPartition
 
-from tests.simulation.broker import Log, Raw
+from tests.simulation.partition_log import Log, Raw
 from tests.simulation.process import CONTROL, PLAIN, STREAM, TOPIC, Config, Life, Shape
 from tests.simulation.world import World
 from tests.support.relays import run_virtually, until

@@ -1,0 +1,76 @@
+"""Rules of ownership that are broken in a replica each, to see that the simulation finds it: the
+faults in which it does, and the sign of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.simulation.replica_runner import Runner
+from tests.simulation.replicas import MOVES, SUSPENSIONS, Faults, Rules
+from watchrelay.daemon.recovery import LogFold
+from watchrelay.daemon.sharing import Sharing
+from watchrelay.daemon.standby import Standby
+from watchrelay.model.streams import StreamSpec
+from watchrelay.store.objects import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A broken rule, the faults in which it is seen, and the sign of it."""
+
+    faults: Faults
+    rules: Rules
+    sign: str
+
+
+class ClaimsWhatWasAssigned(Sharing):
+    """Claims by an assignment from before the loss."""
+
+    def may_claim(self, stream: str) -> bool:
+        return stream in self._assignment.own and not self._leaving
+
+
+class NeverDoubts(Sharing):
+    """Writes on after it was suspended, and finishes as if nothing had been."""
+
+    @property
+    def doubtful(self) -> bool:
+        return False
+
+
+class AwaitsNoRelease(Runner):
+    """Writes its claim markers at once."""
+
+    async def _assigned(self) -> str:
+        await super()._assigned()
+        return ""
+
+
+class NoRest(Standby):
+    """Takes over with what was read before the claim."""
+
+    async def read_rest(
+        self, spec: StreamSpec, store: Store, stops: Mapping[int, int]
+    ) -> LogFold | None:
+        fold = self._fold
+        self.close()
+        return fold
+
+
+class ReadsNoRest(Runner):
+    """Continues from a copy that ends before its claim."""
+
+    def _new_standby(self, sharing: Sharing) -> Standby:
+        standby = super()._new_standby(sharing)
+        standby.__class__ = NoRest
+        return standby
+
+
+PLANTS = {
+    "stale assignment": Plant(SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
+    "no doubt": Plant(SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
+    "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "published again"),
+    "no release": Plant(MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
+}

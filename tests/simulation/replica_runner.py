@@ -1,0 +1,86 @@
+"""The daemon's runner of a stream as a replica has it: without the topic's administration, and with
+places at which the process may be suspended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.simulation.process import TOPIC, Life, Reader, now_s, wall_ms
+from watchrelay.core.errors import Fenced
+from watchrelay.daemon.recovery import LogReader
+from watchrelay.daemon.stream_runner import StreamRunner
+from watchrelay.daemon.transactions import StreamTransactions
+from watchrelay.kafka.topic_reads import TopicReads
+from watchrelay.model.streams import StreamSpec
+from watchrelay.publish.writer import StreamWriter
+from watchrelay.store.objects import Store
+
+if TYPE_CHECKING:
+    from tests.simulation.replica import Replica
+
+
+class Runner(StreamRunner):
+    """The daemon's, without the topic's administration."""
+
+    replica: Replica
+    reader_class: type[Reader] = Reader
+
+    async def _topic_ready(self) -> int:
+        self._context.sink.open(TOPIC, self.spec.id, self.restart, made=False)
+        return 1 << 20
+
+    def _lose(self, error: Fenced) -> None:
+        if self.replica.over:  # killed: it does nothing more
+            raise asyncio.CancelledError from error
+        self.replica.world.noted_loss(self)
+        super()._lose(error)
+
+    def _transactions(self) -> StreamTransactions | None:
+        made = super()._transactions()
+        if made is None:
+            return None
+        return SuspendedInTransactions(
+            made.id, made.topic, made.stream, made.sink, made.control, self.replica
+        )
+
+    def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
+        return self.reader_class(spec, self.replica.world, self._context.sink)
+
+    async def _highest_epoch(self) -> int:
+        return await Life._highest_epoch(self.replica)  # type: ignore[arg-type]
+
+    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
+        return StreamWriter(
+            self.spec,
+            sink=self._context.sink,
+            control=self._context.control,
+            state=store,
+            metrics=self._metrics,
+            topic_metrics=self._context.metrics.topic(TOPIC),
+            status=self._status,
+            heartbeat_interval=self._context.heartbeat_interval,
+            queue_bytes=64 << 20,
+            max_message_bytes=message_bytes,
+            may_finish=self._may_finish,
+            gap_reader=reader,
+            transactions=self._transactions(),
+            rng=self._context.rng,
+            now_s=now_s,
+            wall_ms=wall_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedInTransactions(StreamTransactions):
+    """After a look at the claims the process may be suspended."""
+
+    replica: Replica
+
+    async def is_ours(self, epoch: int) -> bool:
+        # slots=True makes another class, which `super()` does not know
+        ours = await StreamTransactions.is_ours(self, epoch)
+        await self.replica.world.looked(self.replica)
+        return ours
