@@ -291,7 +291,7 @@ class StreamRunner:
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(
-                self._topic.highest_epoch,
+                self._highest_epoch,
                 recreated=self._topic_recreated or self._topic.moved(),
                 awaits_release=bool(former) or self._takes_from_another_layout(),
             )
@@ -476,6 +476,9 @@ class StreamRunner:
         self._metrics.store_objects.set(len(store))
         self._status.recovered()
         return found
+
+    async def _highest_epoch(self) -> int:
+        return await self._topic.highest_epoch()
 
     # ---- following -------------------------------------------------------------------------------
 
