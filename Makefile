@@ -150,7 +150,7 @@ generate-docs: install ## write the reference pages from their sources, and the 
 	@$(BIN)/python -m tools.docs.generate
 
 .PHONY: lock
-lock: install ## resolve the pins anew (hashes, no addresses)
+lock: install ## resolve the pins again (hashes, no addresses)
 	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo --extra msk --extra socks -o requirements/image.txt" \
 	  "pyproject.toml --extra demo --extra socks --group dev -o requirements/dev.txt" \
 	  "tools/chart/requirements.in -o tools/chart/requirements.txt"; do \

@@ -77,8 +77,8 @@ async def test_topics_recreated_while_they_are_read_are_read_again(
             await until(lambda: reader.proven and set(reader.objects("pods")) == held)
             await reader.close()
         kinds = {problem.kind for problem in reader.problems}
-        assert "anew" in kinds
-        assert kinds <= {"anew", "control"}
+        assert "recreated" in kinds
+        assert kinds <= {"recreated", "control"}
     rows = {change.key: change for change in changes}
     assert {key for key, change in rows.items() if change.verb != "deleted"} == held, (
         "a table made of the changes"
@@ -151,7 +151,11 @@ async def test_a_recreated_log_that_is_longer_already_is_distinguished_from_the_
         while set(reader.objects("pods")) != held:
             await reader._step()
         await reader.ready()
-        assert {"anew"} <= {problem.kind for problem in reader.problems} <= {"anew", "control"}
+        assert (
+            {"recreated"}
+            <= {problem.kind for problem in reader.problems}
+            <= {"recreated", "control"}
+        )
 
 
 async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_waited_for(

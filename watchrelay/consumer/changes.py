@@ -16,7 +16,7 @@ from watchrelay.contract.wire import Position, Reason
 from watchrelay.core.text import BROKEN_JSON, printable, why_broken
 
 ChangeVerb = Literal["added", "modified", "deleted"]
-ProblemKind = Literal["foreign", "hash", "digest", "control", "anew"]
+ProblemKind = Literal["foreign", "hash", "digest", "control", "recreated"]
 Why = Reason | Literal["initial", "swept", "repaired", "moved", "gone"]
 
 _PROBLEMS_MAX = 100
@@ -133,7 +133,7 @@ class Problem:
     Kinds: `foreign` (a record that is not of this contract: skipped), `hash` (a value that is not
     the one of its header), `digest` (the state disagreed with a marker: read again), `control` (the
     control topic cannot be read: the start is guessed from heartbeats, and streams that are new are
-    not found), `anew` (a topic was recreated while it was read: read from its start)."""
+    not found), `recreated` (a topic was recreated while it was read: read from its start)."""
 
     kind: ProblemKind
     topic: str

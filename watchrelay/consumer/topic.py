@@ -456,7 +456,7 @@ class TopicReader:
         """The topic was recreated: what it holds now replaces the state once proven.
         Raises: PositionsLost."""
         self._unreached.restarted(replicas.topic, replicas.partition)
-        self._note("anew", replicas, 0, "the topic was recreated: read from its start")
+        self._note("recreated", replicas, 0, "the topic was recreated: read from its start")
         replicas.restart()
         # up to the end that the look finds, `_lower_ends`
         replicas.end, self._look_at_s = sys.maxsize, 0.0

@@ -258,7 +258,7 @@ class Sharing:
 
     async def assigned(self, stream: str, copy: Copy) -> str:
         """Return once this replica may claim `stream`: the holder that writes it now and hands it
-        over, "" if none does. While a living writer goes on, the copy is read to the end first."""
+        over, "" if none does. While a live writer goes on, the copy is read to the end first."""
         while True:
             own, warm = self._assignment.own, self._assignment.warm
             copy.want(stream in own or stream in warm)
@@ -275,7 +275,7 @@ class Sharing:
         self._wake()
 
     def may_claim(self, stream: str) -> bool:
-        """Whether the stream is assigned to this replica and was not lost since. What a living
+        """Whether the stream is assigned to this replica and was not lost since. What a live
         writer hands over is claimed only once the API server has answered this replica since."""
         return (
             stream in self._claimable
@@ -560,7 +560,7 @@ class Sharing:
     # ---- the API server --------------------------------------------------------------------------
 
     async def _watch_api(self) -> None:
-        """Whoever the API server does not answer for long is unfit: streams move to others."""
+        """A replica that the API server does not answer for long is unfit: its streams move."""
         while True:
             self._check_api.clear()
             asked_s = self._now_s()

@@ -82,7 +82,7 @@ class StreamRunner:
         self._foreign = False
         """The topic holds records that no claim explains, newer than the last whole state."""
         self._tenure_over = False
-        """Another replica writes the stream, or will: this one stands by."""
+        """Another replica writes the stream, or will: this one becomes a standby."""
         self._standby: Standby | None = None
         """What was read while another replica wrote the stream."""
         self._ends_with_tenure = False
@@ -129,7 +129,7 @@ class StreamRunner:
         growing delay.
 
         Raises: Fenced: a newer relay claimed the stream, and the process exits with 75; where
-        replicas share the streams, this one stands by instead."""
+        replicas share the streams, this one becomes a standby instead."""
         delays = {"lost": _AGAIN, "refused": REFUSED, "failed": _FAILED}
         try:
             while not self._stopping:
@@ -218,8 +218,8 @@ class StreamRunner:
         self._tenure_over = True
 
     def _ends_tenure(self) -> bool:
-        """Where replicas share the streams: the writer has ended. Whether the stream now stands by,
-        for another replica writes it, or will."""
+        """Where replicas share the streams: the writer has ended. Whether the stream is now a
+        standby, for another replica writes it, or will."""
         sharing, over = self._context.sharing, self._tenure_over
         if sharing is None:
             return False

@@ -1,7 +1,6 @@
 """`python -m watchrelay.demo`: a synthetic cluster in a process of its own.
 
-Room: demo. In: arguments. Out: one JSON line with its URL on stdout, then the API until SIGTERM or
-SIGINT.
+It prints one JSON line with its URL on stdout, then serves the API until SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from watchrelay.demo.cluster import SyntheticCluster
 
 
 def main() -> int:
-    """Exit code 0 once it was told to stop."""
+    """Exit code 0 once it was asked to stop."""
     parser = argparse.ArgumentParser(
         prog="python -m watchrelay.demo",
         description="A synthetic Kubernetes API server on 127.0.0.1.",

@@ -1,6 +1,6 @@
 """An API server on a real socket, without a cluster behind it.
 
-Room: demo. In: HTTP/1.1 requests as any Kubernetes client sends them. Out: discovery, lists with
+It answers HTTP/1.1 requests as any Kubernetes client sends them: discovery, lists with
 paging, watches, simple writes. It follows the protocol's awkward parts on purpose: versions that
 expire in both forms, tokens that do, items without kind, selectors that delete. Source: WATCH 1-4,
 8-9; kubernetes.io "API concepts".

@@ -1,7 +1,7 @@
 """A synthetic cluster: API server, shop, and floods, in one object or one process.
 
-Room: demo. In: how busy it should be. Out: a URL and a kubeconfig that any Kubernetes client can
-use. Besides the API it has levers under `/demo/`, for benchmarks that run it in a process of its
+It has a URL and a kubeconfig that any Kubernetes client can use. Besides the API it has levers
+under `/demo/`, for benchmarks that run it in a process of its
 own: `POST /demo/pods?count=`, `/demo/flood?events=&rate=`, `/demo/compact`,
 `/demo/end-watches?how=`.
 """

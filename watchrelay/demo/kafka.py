@@ -1,8 +1,8 @@
 """An embedded Kafka: real protocol on a real socket, inside this process, without a JVM.
 
-Room: demo. In: how many brokers. Out: a bootstrap address, and for tests the levers that make
-brokers misbehave. It is librdkafka's mock cluster, reached by ctypes in the shared library that the
-confluent-kafka wheel brings along.
+It has a bootstrap address, and for tests the levers that make brokers misbehave. It is
+librdkafka's mock cluster, reached by ctypes in the shared library that the confluent-kafka wheel
+brings along.
 """
 
 from __future__ import annotations

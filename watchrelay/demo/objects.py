@@ -1,8 +1,8 @@
 """Objects as a busy cluster has them.
 
-Room: demo (pure). In: a number, or what a shop decides. Out: pods of about 5.1 KB (3.7 KB without
-managedFields), encoded without a JSON encoder in the way: a pod is its app's template with its own
-few dozen bytes put in between. Law: equal arguments give equal bytes.
+Pods of about 5.1 KB (3.7 KB without managedFields), encoded without a JSON encoder in the way: a
+pod is its app's template with its own few dozen bytes put in between. Equal arguments give equal
+bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What may be asked together, and what is refused as a real API server refuses it.
 
-Room: demo (pure). In: query parameters. Out: options of a list or of a watch. Source: WATCH
-1.5-1.7, 2.1, 3.4; apiserver ValidateListOptions, ShouldDelegateList.
+Query parameters become the options of a list or of a watch. Source: WATCH 1.5-1.7, 2.1, 3.4;
+apiserver ValidateListOptions, ShouldDelegateList.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes to a synthetic cluster, with what an API server adds to them.
 
-Room: demo. In: objects as trees. Out: stored states; uids, timestamps, generations;
-CustomResourceDefinitions taking effect; namespaces taking their objects along.
+Objects come as trees and are stored with uids, timestamps and generations;
+CustomResourceDefinitions take effect, and namespaces take their objects along.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Label and field selectors, as the API server reads them.
 
-Room: demo (pure). In: the text of a selector. Out: a predicate over labels and fields.
+The text of a selector becomes a predicate over labels and fields.
 Source: kubernetes.io "Labels and Selectors"; apimachinery labels/selector.go, fields/selector.go.
 """
 

@@ -1,7 +1,7 @@
 """A busy little shop: something to watch.
 
-Room: demo. In: a registry to write to, a seed. Out: one write per step, told in a few words. Law:
-equal seeds do equal things, in the same order; only timestamps differ.
+Each step is one write to a registry. Equal seeds do equal things, in the same order; only
+timestamps differ.
 """
 
 from __future__ import annotations
@@ -139,10 +139,10 @@ class Shop:
         if not self._actions or (len(self._actions) < _ACTIONS_MAX and self._random.random() < 0.3):
             self._actions.append(deque(self._plan()))
         action = self._random.choice(self._actions)
-        told = action.popleft()()
+        done = action.popleft()()
         if not action:
             self._actions.remove(action)
-        return told
+        return done
 
     # ---- what to do next -------------------------------------------------------------------------
 

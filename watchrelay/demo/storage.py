@@ -1,7 +1,7 @@
 """What a synthetic cluster knows: objects, resourceVersions, and a history that ends somewhere.
 
-Room: demo (pure). In: objects to create, replace and delete. Out: consistent pages, and events
-since a version, until they are compacted. One revision counts all writes, as in etcd. Objects are
+Objects are created, replaced and deleted here; pages are consistent, and events since a version
+are kept until they are compacted. One revision counts all writes, as in etcd. Objects are
 kept encoded, cut around their resourceVersion, so that a page or a watch line is one join: this is
 what lets one core send tens of thousands of events a second.
 """
@@ -361,7 +361,7 @@ def encode(
     head, cut, tail = msgspec.json.encode(
         whole | {name: value for name, value in obj.items() if name not in whole}
     ).partition(_CUT)
-    assert cut, "the mark stands in every encoded object"
+    assert cut, "the mark is in every encoded object"
     return Stored(
         namespace=str(metadata.get("namespace") or ""),
         name=str(metadata["name"]),

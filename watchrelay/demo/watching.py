@@ -1,7 +1,6 @@
 """One watch, from its answer's headers to its end.
 
-Room: demo. In: a collection and a view of it. Out: lines as they happen, bookmarks, the error that
-ends it.
+It sends lines as they happen, bookmarks, and the error that ends it.
 Source: WATCH 2 (watch), 3 (streaming lists).
 """
 
@@ -100,7 +99,7 @@ class WatchStream:
             now_s = loop.time()
             over, due = now_s >= deadline_s, now_s >= bookmark_s
             if events and not over and not due:
-                continue  # whoever ends a watch cleanly gets all that was written before
+                continue  # a client that ends a watch cleanly gets all that was written before
             if self.caught_up:
                 self._on_caught_up()
                 if due or (over and self._asked.bookmarks):

@@ -209,8 +209,8 @@ class KafkaSink:
         elif (pending := deliveries.pending) is not None and deliveries.producer.take_back(
             deliveries.partition, pending
         ):  # what others packed with it leaves without it
-            living = [each for each in deliveries.unpack() if each.done is not _nobody]
-            deliveries.waiting.extendleft(reversed(living))
+            wanted = [each for each in deliveries.unpack() if each.done is not _nobody]
+            deliveries.waiting.extendleft(reversed(wanted))
             self._list(deliveries)
         self._close(delivery)
 

@@ -49,7 +49,7 @@ _CLASSES: dict[int, type[KubeError]] = {
     501: NotWatchable,
     503: Throttled,
 }
-"""Source: docs/watch-facts.md 6.4. Any other 4xx needs a person (Invalid), any other 5xx a living
+"""Source: docs/watch-facts.md 6.4. Any other 4xx needs a person (Invalid), any other 5xx a live
 server (Unavailable)."""
 
 _CURES = {

@@ -37,7 +37,7 @@ def refuse(_frames: list[Frame]) -> bool:
 
 
 class _Body(asyncio.BufferedProtocol):
-    """Stands between a connection and aiohttp, whose parser gets what is received: then `received`
+    """Sits between a connection and aiohttp, whose parser gets what is received: then `received`
     is called, in the same step, with its size and with the contents of chunks.
 
     Plain chunks are taken apart here, in a third of the time that the parser needs, once the parser
@@ -103,7 +103,7 @@ class WatchFrames:
     """The frames of one open watch. After an error it is over: aiohttp would repeat the same error
     (docs/watch-facts.md 0, D3).
 
-    Whoever does not wait for frames gets no more bytes read than aiohttp buffers.
+    A caller that does not wait for frames gets no more bytes read than aiohttp buffers.
 
     Args:
         take: As of `KubeClient.watch`.

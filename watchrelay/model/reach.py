@@ -2,7 +2,7 @@
 
 Only namespaces and names separate two streams of one resource on one topic. A label or a field
 selector does not: an object that changes leaves one stream and joins the other, and the delete that
-the first publishes then removes the living object of the second.
+the first publishes then removes the live object of the second.
 """
 
 from __future__ import annotations

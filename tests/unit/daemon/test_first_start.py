@@ -60,4 +60,4 @@ async def test_a_stream_that_starts_first_comes_back_or_was_retired_logs_no_warn
         if record.message == "log read back"
     ]
     assert len(reasons) == 2
-    assert not [reason for reason in reasons if "anew" in reason]
+    assert not [reason for reason in reasons if "recreated" in reason]

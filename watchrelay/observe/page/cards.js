@@ -1,4 +1,4 @@
-// What is wrong: one card per cause, worst first, with its age, what was said, and what to do.
+// What is wrong: one card per cause, worst first, with its age, its message, and what to do.
 
 import { age, clock, count, duration, el, mark, now, prose, say } from "./words.js";
 
@@ -36,7 +36,7 @@ class Card {
     this.paint();
   }
 
-  /** The streams by name, each a way to its row; a person may be on one of them, so they are made anew only when they change. */
+  /** The streams by name, each a way to its row; a person may be on one of them, so they are made again only when they change. */
   name(streams) {
     const key = streams.join("\n");
     if (key === this.named) return;

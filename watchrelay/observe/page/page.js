@@ -12,7 +12,7 @@ const find = document.getElementById("find");
 
 let source = null;
 let asking = null;
-let heardMs = 0;
+let receivedMs = 0;
 let known = null;
 let crowded = false;
 let started = false;
@@ -32,7 +32,7 @@ function takeAll(picture) {
   table.takeAll(picture.rows, picture.history);
   const first = !started;
   started = true;
-  heard();
+  received();
   if (first) {
     document.getElementById("live").hidden = false;
     recall();
@@ -44,7 +44,7 @@ function takeNews(news) {
   if (news.relay) takeRelay(news.relay);
   if (news.cards) takeCards(news.cards, (stream) => reveal(stream));
   table.take(news.rows ?? [], news.order);
-  heard();
+  received();
 }
 
 function takeRelay(relay) {
@@ -54,8 +54,8 @@ function takeRelay(relay) {
   takeGroup(relay.group);
 }
 
-function heard() {
-  heardMs = Date.now();
+function received() {
+  receivedMs = Date.now();
   paint();
 }
 
@@ -107,7 +107,7 @@ document.addEventListener("visibilitychange", () => {
 // ---- painting --------------------------------------------------------------------------------------------------------
 
 function paint() {
-  const silentMs = Date.now() - heardMs;
+  const silentMs = Date.now() - receivedMs;
   const lost = !crowded && silentMs > SILENT_MS;
   if (!started) say(line, "connecting…");
   else if (lost) say(line, `No word from the relay since ${clock(now() - silentMs)} (${age(now() - silentMs)}); trying again. What is shown was true then.`);

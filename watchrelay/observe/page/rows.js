@@ -326,7 +326,7 @@ export class Table {
     return (this.level === "all" || (this.level === "wrong" ? wrong : data.level === this.level)) && text.includes(this.find.toLowerCase());
   }
 
-  /** Put the rows in order. While a pointer or the focus is among them the order stands: nobody hits a row that has just moved. */
+  /** Put the rows in order. While a pointer or the focus is among them the order stays: nobody hits a row that has just moved. */
   arrange(asked = false) {
     const rows = this.order.map((stream) => this.rows.get(stream)).filter((row) => row?.data);
     const { by } = COLUMNS.find(({ key }) => key === this.sort);

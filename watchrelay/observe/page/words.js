@@ -3,7 +3,7 @@
 const numbers = new Intl.NumberFormat("en");
 let offsetMs = 0;
 
-/** Take the relay's clock: ages are told by it, whatever the clock of this machine says. */
+/** Take the relay's clock: ages are computed with it, whatever the clock of this machine says. */
 export function setClock(atMs) {
   offsetMs = atMs - Date.now();
 }
@@ -58,7 +58,7 @@ export function el(name, attributes = {}, ...children) {
   return made;
 }
 
-/** Text in which `this` is a command or a value: as nodes, what stands between a pair of backquotes as code. */
+/** Text in which `this` is a command or a value: as nodes, what is between a pair of backquotes as code. */
 export function prose(text) {
   const parts = text.split("`");
   const odd = parts.length % 2 === 0; // one of them has no fellow: all of it is text
