@@ -42,7 +42,8 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
         counter: differs from that of its former metadata. A coordinator answers a follower that
             joins with the same bytes from memory.
         config_hash: of its config, shown to operators.
-        reading: streams of `writing` whose logs it still reads back.
+        beginning: streams that it is claiming, and those of `writing` whose logs it still reads
+            back.
     """
 
     holder: str
@@ -55,7 +56,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
     leaving: bool = False
     counter: int = 0
     config_hash: str = ""
-    reading: tuple[str, ...] = ()
+    beginning: tuple[str, ...] = ()
 
 
 class MemberSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -192,6 +193,10 @@ class _Group:
                 former = self.writers.get(stream)
                 if former is None or epoch >= self.members[former].writing[stream]:
                     self.writers[stream] = name
+        beginners = {each: name for name, one in self.members.items() for each in one.beginning}
+        self.may_write = {**beginners, **self.writers}
+        """The same, and where nobody writes it a member that is claiming it: by the time of the
+        assignment it may write it."""
         for stream in self.other_layouts(now_ms):
             del self.weights[stream]
 
@@ -330,10 +335,10 @@ class _Group:
         return True
 
     def is_on_the_way(self, stream: str, owner: str) -> bool:
-        """Whether its owner does not write it yet: another member hands it over, or the log is
-        being read back."""
+        """Whether its owner does not write it yet: another member hands it over, or its owner
+        is claiming it or reading its log back."""
         is_written_by_another = self.writers.get(stream, owner) != owner
-        return is_written_by_another or stream in self.members[owner].reading
+        return is_written_by_another or stream in self.members[owner].beginning
 
     def add_standbys(self, standbys: int) -> None:
         """As many as can be: members that have the state already, then the lightest."""
@@ -371,10 +376,10 @@ class _Group:
         }
 
     def _former(self, stream: str, member: str) -> str:
-        if (writer := self.writers.get(stream)) is not None:
+        if (writer := self.may_write.get(stream)) is not None:
             return "" if writer == member else self.members[writer].holder
-        of_layouts = (each for each in sorted(self.writers) if _share_partitions(each, stream))
-        return next((self.members[self.writers[each]].holder for each in of_layouts), "")
+        of_layouts = (each for each in sorted(self.may_write) if _share_partitions(each, stream))
+        return next((self.members[self.may_write[each]].holder for each in of_layouts), "")
 
 
 def _share_partitions(one: str, other: str) -> bool:
@@ -407,7 +412,13 @@ def decode_metadata(data: bytes) -> MemberMetadata | None:
 
 def _is_legal(metadata: MemberMetadata) -> bool:
     """Whether its names can be names of streams, parts and holders, and not too many."""
-    names = {*metadata.plans, *metadata.assigned, *metadata.writing, *metadata.warm}
+    names = {
+        *metadata.plans,
+        *metadata.assigned,
+        *metadata.writing,
+        *metadata.warm,
+        *metadata.beginning,
+    }
     if len(names) > _STREAMS_MAX:
         return False
     try:

@@ -394,15 +394,15 @@ class Sharing:
                 leaving=self._leaving,
                 counter=self._counter,
                 config_hash=config_hash,
-                reading=tuple(sorted(filter(self._reads_back, self._tenures))),
+                beginning=tuple(sorted(filter(self._is_beginning, self._tenures))),
             )
         )
 
-    def _reads_back(self, stream: str) -> bool:
-        """Whether the stream was claimed, and what was published before is not known yet."""
+    def _is_beginning(self, stream: str) -> bool:
+        """Whether the stream is being claimed, or what was published before is not known yet."""
         status = self._statuses.streams.get(stream)
-        claimed = self._tenures[stream].epoch is not None
-        return claimed and status is not None and status.state == "resuming"
+        being_claimed = self._tenures[stream].epoch is None
+        return being_claimed or (status is not None and status.state == "resuming")
 
     def _assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         known = {

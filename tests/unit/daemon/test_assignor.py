@@ -292,19 +292,27 @@ def test_streams_that_are_not_split_are_not_touched_by_layouts() -> None:
     assert group.owners.keys() == {*layout(2), "pods@shop", "nodes"}
 
 
+def test_a_member_that_is_claiming_a_stream_hands_it_over() -> None:
+    group = Group(["a"], {"s0": "plan"})
+    group.join("b")
+    group.change("a", writing={}, beginning=("s0",), plans={})
+    group.assign()
+    assert group.found["b"].own == {"s0": "a"}, "by now it may write it"
+
+
 def test_balance_leaves_streams_that_are_on_the_way() -> None:
     group = Group(["a"], {f"s{number}": "plan" for number in range(4)})
     group.join("b")
     own = tuple(group.found["a"].own)
-    group.change("a", reading=own)
+    group.change("a", beginning=own)
     group.assign(balance=True)
     assert group.loads == [0, 4], "their logs are being read back"
     assert not group.even, "it is looked again later"
-    group.change("a", reading=own[1:])
+    group.change("a", beginning=own[1:])
     group.assign(balance=True)
     assert group.owners[own[0]] == "b"
     assert group.loads == [1, 3]
-    group.change("a", reading=())
+    group.change("a", beginning=())
     group.assign(balance=True)
     assert group.loads == [2, 2]
     assert group.even
