@@ -24,7 +24,7 @@ TRANSITIONS: dict[str, dict[str, str]] = {
         "DrainBegun": "Draining",
     },
     "PublishingFirstSnapshot": {
-        "VersionReached ListCompleted": "PublishingFirstSnapshot",
+        "VersionReached ListCompleted ObjectsRemoved": "PublishingFirstSnapshot",
         "MembersQueued": "Live",
         "DrainBegun": "Draining",
     },
@@ -32,11 +32,11 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Replaying": {
         "WatchAccepted VersionReached": "Replaying Live",
         "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Replaying",
-        "ListCompleted": "Live",
+        "ListCompleted ObjectsRemoved": "Live",
         "DrainBegun": "Draining",
     },
     "Live": {
-        "WatchAccepted VersionReached ListCompleted": "Live",
+        "WatchAccepted VersionReached ListCompleted ObjectsRemoved": "Live",
         "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Live",
         "DrainBegun": "Draining",
     },
@@ -172,6 +172,12 @@ class VersionReached(msgspec.Struct, frozen=True):
     version: str
 
 
+class ObjectsRemoved(msgspec.Struct, frozen=True):
+    """The resource is not served any more, and the removal of all its objects is pushed. Were it
+    served again with the same objects, a watch would not show them, so no marker has a frontier
+    until the next list: a writer that starts meanwhile lists too."""
+
+
 class WatchAccepted(msgspec.Struct, frozen=True):
     """The API server accepted a watch that continues from the held state."""
 
@@ -208,6 +214,7 @@ Event = (
     StoreChanged
     | ListCompleted
     | VersionReached
+    | ObjectsRemoved
     | WatchAccepted
     | EarlyHeartbeatDue
     | HeartbeatAcked
@@ -225,7 +232,8 @@ class Effect(Enum):
     BEGIN_FIRST_SNAPSHOT = auto()
     BEGIN_WANTED_SNAPSHOT = auto()
     LOWER_FRONTIER = auto()
-    """The API server was restored from a backup: markers may go back."""
+    """The API server was restored from a backup, or the resource is not served any more: markers
+    may go back."""
     HEARTBEAT = auto()
     HEARTBEAT_SOON = auto()
     """A heartbeat ahead of the next periodic one: `EarlyHeartbeatDue` follows after a short
@@ -264,6 +272,10 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return PublishingFirstSnapshot(version), (Effect.REPAIR,)
         case PublishingFirstSnapshot(), VersionReached(version=version):
             return PublishingFirstSnapshot(version), ()
+        case PublishingFirstSnapshot(), ObjectsRemoved():
+            return PublishingFirstSnapshot(), (Effect.LOWER_FRONTIER,)
+        case Replaying() | Live(), ObjectsRemoved():
+            return Live("0", phase.confirmation), (Effect.LOWER_FRONTIER,)
         case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
             return Live(reached_version), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():

@@ -131,7 +131,8 @@ class StreamQueues:
         return skipped
 
     def lower_frontier(self) -> None:
-        """Let the frontier go back: the API server was restored from a backup."""
+        """Let the frontier go back: the API server was restored from a backup, or the resource is
+        not served any more."""
         for queue in self.partitions:
             queue.previous_frontier, queue.lowering_unconfirmed = "0", True
             queue.lowerings += 1

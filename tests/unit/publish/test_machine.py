@@ -51,6 +51,7 @@ EVENTS: list[Event] = [
     ),
     machine.VersionReached("7"),
     machine.VersionReached("12"),
+    machine.ObjectsRemoved(),
     machine.WatchAccepted(),
     machine.EarlyHeartbeatDue(None),
     machine.EarlyHeartbeatDue(AWAITED),

@@ -283,6 +283,27 @@ def test_heartbeats_have_count_digest_frontier_and_the_time_of_the_servers_last_
     run_virtually(body())
 
 
+def test_once_the_resource_is_not_served_markers_have_no_frontier_until_the_next_list() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, heartbeat_interval_s=5.0)
+        rig.store.put(b"n/a", b"{}")
+        async with rig.running():
+            rig.sync()
+            await asyncio.sleep(20)
+            frontier = rig.markers("heartbeat")[-1].frontier
+            assert frontier not in {"", "0"}
+            rig.relay.push(rig.store.remove(b"n/a"), reason="relist", received_at_s=0.0)
+            rig.relay.objects_removed()
+            await asyncio.sleep(20)
+            removed = rig.markers("heartbeat")[-1]
+            assert (removed.count, removed.frontier) == (0, "0"), "a new writer lists"
+            rig.sync()
+            await asyncio.sleep(20)
+            assert rig.markers("heartbeat")[-1].frontier == str(rig.store.version)
+
+    run_virtually(body())
+
+
 def test_while_kafka_is_away_heartbeats_do_not_pile_up() -> None:
     async def body() -> None:
         rig = Rig(partitions=1, heartbeat_interval_s=1.0)
