@@ -117,7 +117,7 @@ class WatchOfAServer(RuleBasedStateMachine):
         self.state, self.commands = result
         for command in self.commands[:-1]:
             if isinstance(command, Deliver):
-                self._take(command.event)
+                self._take(command.output)
         match self.commands[-1]:
             case FetchPage(query=query):
                 self._legal_list(query)
@@ -228,10 +228,10 @@ class WatchOfAServer(RuleBasedStateMachine):
     def commit(self, *, accepted: bool) -> None:
         action = self.commands[-1]
         assert isinstance(action, FinishList)
-        accepted = accepted or action.event.accept_any_size
+        accepted = accepted or action.done.accept_any_size
         if accepted:
             self.delivered = dict(self.fresh)
-            assert self.delivered == self.states[int(action.event.resource_version)]
+            assert self.delivered == self.states[int(action.done.resource_version)]
         self._step(ListFinished(accepted))
 
     @precondition(lambda self: self._out(FetchPage, OpenWatch, ReadWatch))

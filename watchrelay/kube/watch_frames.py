@@ -12,11 +12,8 @@ from watchrelay.core.errors import Interrupted, KubeError
 from watchrelay.kube.chunks import is_begun, whole_chunks
 from watchrelay.kube.stream import FrameStream
 from watchrelay.kube.translate import EXPECTED, translate
-from watchrelay.model.frames import Frame, WatchQuery
+from watchrelay.model.frames import WATCH_GRACE_S, Frame, WatchQuery
 
-WATCH_GRACE_S = 15.0
-"""How long past its timeoutSeconds a watch may stay open until we close it. Source:
-docs/watch-facts.md 2.14."""
 READ_BYTES: Final = 256 << 10
 _FEW_BYTES: Final = 32 << 10
 """Less than this at a time, twice within `_OFTEN_S`, and the next read waits for what comes with

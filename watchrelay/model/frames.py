@@ -10,6 +10,9 @@ import msgspec
 from watchrelay.core.errors import KubeError
 
 FrameType = Literal["ADDED", "MODIFIED", "DELETED"]
+WATCH_GRACE_S = 15.0
+"""How long past its timeoutSeconds a watch may stay open until the client closes it. Source:
+docs/watch-facts.md 2.14."""
 
 
 class ObjectFrame(msgspec.Struct, gc=False):

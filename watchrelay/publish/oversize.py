@@ -51,17 +51,17 @@ class Oversize:
     def fit(
         self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
     ) -> tuple[bytes, Trimmed]:
-        """The part of an object to publish.
+        """The form of an object to publish.
 
-        An object that is on the log in part, with this hash, is published in exactly
+        An object that is on the log in a trimmed form, with this hash, is published in exactly
         that form again, also where the topic would accept more now.
         """
         whole = self._state.unpack(entry) if value is None else value
         known = None if published_hash is None else _as_published(key, whole, published_hash)
-        part, trimmed = known or trim(whole, self.fits_bytes)
+        form, trimmed = known or trim(whole, self.fits_bytes)
         if trimmed:
             self._report(key, trimmed, len(whole))
-        return part, trimmed
+        return form, trimmed
 
     def refused(self, queues: StreamQueues, queue: PartitionQueue, index: int) -> bool:
         """Have the object in the queued record `index`, which the topic refused, published in a

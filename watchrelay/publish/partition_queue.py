@@ -1,5 +1,5 @@
-"""One partition's queue, the set of dirty keys that replaces it over its bound, and the one place
-that assigns sequences, counts and digests.
+"""One partition's queue, the set of dirty keys that replaces it while the stream is over its
+bound, and the one place that assigns sequences, counts and digests.
 
 A record's content is fixed when it is queued; its sequence, and a marker's count and digest, when
 it is rendered, because only then the records before it are known. A marker's frontier is that of

@@ -133,8 +133,9 @@ class LogRecovery:
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read: compaction
-        removed the newer claim behind which that marker was written, and readers ignored it."""
+        """A repair after the newest marker brought another state than what was read. So that marker
+        is not valid: a previous writer wrote it after a newer claim. Compaction has removed that
+        claim, so it was accepted here."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""

@@ -16,7 +16,7 @@ from watchrelay.publish.stream_queues import StreamQueues
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 60.0
-"""A queue that is over its bound repeatedly is logged this often."""
+"""Queues that are over their bound repeatedly are logged this often."""
 
 
 class PublishReporter:
@@ -75,7 +75,7 @@ class PublishReporter:
                 log.info("overload ended: the present state of each object is queued", extra=extra)
 
     def overflown(self, queues: StreamQueues, now_s: float) -> None:
-        """Log that a partition is over its bound. `now_s` is monotonic."""
+        """Log that the queues are over their bound. `now_s` is monotonic."""
         if self._overload is None and now_s >= self._next_log_at_s:
             self._overload, self._next_log_at_s = (now_s, 0), now_s + LOG_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.queued_bytes}

@@ -47,7 +47,7 @@ class Snapshot:
         self.id, self.began_at_s, self.requests = snapshot_id, began_at_s, requests
         self.objects = 0
         self.examined = 0
-        """Number of keys examined, while any are left."""
+        """Number of keys examined; 0 again once all are."""
         self._keys, self._partitions = keys, partitions
         self._begins: dict[int, int] = {}
         self._ends: dict[int, SnapshotPartition] = {}
@@ -83,12 +83,12 @@ class Snapshot:
 
     def queue_members(
         self,
-        members: Container[bytes],
+        remaining: Container[bytes],
         get: Callable[[bytes], Entry | None],
         has_room: Callable[[int], bool],
         queue: Callable[[bytes, Entry], None],
     ) -> None:
-        """Queue the next of the `members`, as long as the partition of the next one has room.
+        """Queue the next of the `remaining` keys, while the partition of each has room.
 
         One index into the keys serves all partitions: they are spread evenly, and end waits for
         the slowest partition anyway.
@@ -97,7 +97,7 @@ class Snapshot:
         stop = min(len(keys), at + SCAN_KEYS)
         while at < stop:
             key = keys[at]
-            if key in members and (entry := get(key)) is not None:
+            if key in remaining and (entry := get(key)) is not None:
                 if not has_room(entry.partition):
                     break
                 queue(key, entry)

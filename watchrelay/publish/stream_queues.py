@@ -39,8 +39,8 @@ _CHANGE_REASONS: frozenset[Reason] = frozenset({"watch", "relist", "resume", "co
 """Reasons of changes, as opposed to snapshot members and repairs."""
 
 Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
-"""(key, value or None to unpack it, entry, hash of the part on the log or None) -> what to publish
-of an object that may be too large. Called for few objects."""
+"""(key, value or None to unpack it, entry, hash of the trimmed form on the log or None) -> what to
+publish of an object that may be too large. Called for few objects."""
 
 
 class StreamQueues:
@@ -50,8 +50,8 @@ class StreamQueues:
         partitions: Those that are written.
         raw_bytes: Up to this size of the queues, values are kept as they came; beyond it they are
             unpacked from the entry when they are sent.
-        packed_max: An entry whose packed value is not larger is published whole, unless a part
-            of it was published before. Bytes.
+        packed_max: An entry whose packed value is not larger is published whole, unless a
+            trimmed form of it was published before. Bytes.
         tombstones: A delete has a value in this format; a tombstone follows as its own record.
         bound_bytes: The size at which the fullest partitions give up their queues; None: never.
         overflown: Called when a partition's queue became a set of dirty keys.
@@ -80,18 +80,18 @@ class StreamQueues:
         self.snapshot_remaining: set[bytes] = set()
         """Keys that the running snapshot still has to publish: no record since its begin."""
         self.not_on_log: set[bytes] = set()
-        """Keys of the store that the log may not hold: the first snapshot has not reached them, or
-        they are `withheld`."""
+        """Keys of the store that are possibly missing on the log: the first snapshot has not
+        reached them, or they are `withheld`."""
         self.withheld: set[bytes] = set()
         """Those of which the topic does not accept anything: the log holds nothing of them."""
         self.mismatched_keys: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
         self.trimmed_before: dict[bytes, Trimmed] = {}
-        """Objects that a previous writer published in part: the store, too, holds only that
-        part."""
+        """Objects that a previous writer published in a trimmed form: the store, too, holds only
+        that."""
         self.trimmed_hashes: dict[bytes, tuple[int, int]] = {}
-        """Objects that this writer published in part: the hash of the object, and that of the
-        part. Where the object has another hash by now, it is another state."""
+        """Objects that this writer published in a trimmed form: the hash of the object, and that of
+        the form. Where the object has another hash by now, it is another state."""
         self.packed_max, self._raw_bytes, self._oversize = packed_max, raw_bytes, oversize
         self._tombstones = tombstones
         self._bound_bytes, self._overflown = bound_bytes, overflown
@@ -147,10 +147,10 @@ class StreamQueues:
         self.trimmed_before = dict(recovered.trimmed)
 
     def published_hash(self, key: bytes, object_hash: int) -> int:
-        """The hash with which the state of this hash is on the log: of the part, where only that
-        was published."""
-        part = self.trimmed_hashes.get(key)
-        return part[1] if part is not None and part[0] == object_hash else object_hash
+        """The hash with which the state of this hash is on the log: of the trimmed form, where
+        that was published."""
+        whole_hash, form_hash = self.trimmed_hashes.get(key, (0, 0))
+        return form_hash if whole_hash == object_hash and form_hash else object_hash
 
     # ---- changes, snapshots, repairs -------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class StreamQueues:
         if self._conflating:
             changes = self._mark_dirty(changes, received_at_s)
         partitions, not_on_log = self.by_partition, self.not_on_log
-        members = self.snapshot_remaining
+        remaining = self.snapshot_remaining
         packed_max, raw_room = self.packed_max, self._raw_bytes - self.queued_bytes
         held_total = upserted = 0
         for change in changes:
@@ -201,8 +201,8 @@ class StreamQueues:
             else:
                 assert not isinstance(change, Upserted)
                 self._queue_removal(change, reason, time_ms, received_at_s)
-            if members:
-                members.discard(key)
+            if remaining:
+                remaining.discard(key)
         self.last_record_number += upserted
         self.queued_bytes += held_total
         self.queued_records += upserted
@@ -294,11 +294,13 @@ class StreamQueues:
         received_at_s: float = 0.0,
     ) -> None:
         """Queue the present state of an object that the store holds. `replaced_hash` None: the log
-        holds nothing of it, so a part that was published earlier is not reused."""
+        holds nothing of it, so a trimmed form that was published earlier is not reused."""
         self.snapshot_remaining.discard(key)
-        object_hash, part = self.trimmed_hashes.pop(key, (0, 0))
+        whole_hash, form_hash = self.trimmed_hashes.pop(key, (0, 0))
         published_hash = (
-            part if part and replaced_hash is not None and object_hash == entry.hash else None
+            form_hash
+            if form_hash and replaced_hash is not None and whole_hash == entry.hash
+            else None
         )
         value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
         if published_hash is not None or len(entry.packed) > self.packed_max:
@@ -328,11 +330,12 @@ class StreamQueues:
         Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
         partition the key becomes dirty, unless it is withheld.
         """
-        entry = _belonging(entry, partition)
+        is_foreign = entry is not None and entry.partition != partition
+        entry = None if is_foreign else entry
         queue = self.by_partition[partition]
         if key in self.withheld:
             self._queue_repair(key, None, queue, time_ms)
-        elif key in self.not_on_log:
+        elif key in self.not_on_log and not is_foreign:
             return
         elif queue.dirty is not None:
             published_hash = None if entry is None else self.published_hash(key, entry.hash)

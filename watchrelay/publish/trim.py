@@ -36,10 +36,10 @@ def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
     """The largest form of the object that compresses to `fits_bytes`: whole (""), without some
     fields, or a stub; the smallest where none does."""
     compress = zstandard.ZstdCompressor(level=1).compress
-    part: tuple[bytes, Trimmed] = (value, "")
-    while len(compress(part[0])) > fits_bytes and (smaller := next_smaller(*part)) is not None:
-        part = smaller
-    return part
+    form: tuple[bytes, Trimmed] = (value, "")
+    while len(compress(form[0])) > fits_bytes and (smaller := next_smaller(*form)) is not None:
+        form = smaller
+    return form
 
 
 def next_smaller(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:

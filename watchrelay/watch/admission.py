@@ -38,7 +38,7 @@ class Admission:
         self.large_slots = asyncio.Semaphore(1)
         self._changed = asyncio.Event()
         self._gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
-        self._registered = 0
+        self._last_number = 0
         self.streams = 0
         """How many streams are registered now."""
         self.logged_open = False
@@ -47,9 +47,9 @@ class Admission:
     @contextmanager
     def register(self) -> Iterator[StreamAdmission]:
         """The admission of one stream for as long as it runs."""
-        self._registered += 1
+        self._last_number += 1
         wait_s = spread_s(self.streams, self._rng)
-        stream = StreamAdmission(self, self._registered, first_wait_s=wait_s)
+        stream = StreamAdmission(self, self._last_number, first_wait_s=wait_s)
         self.streams += 1
         try:
             yield stream

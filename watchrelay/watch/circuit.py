@@ -77,7 +77,7 @@ class CircuitBreaker:
         """The server has answered a request since the newest trip."""
         self._watch_broke = False
         """The present row of failures began with a watch that broke. That is not logged, so the
-        first request that fails after it is still the first of the row, and is."""
+        first request that fails after it still counts as the first of the row, and is logged."""
         self._waiting: set[int] = set()
         self._answered_since_failure: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
@@ -158,17 +158,18 @@ class CircuitBreaker:
         connection could be made.
 
         A request that was admitted before the newest trip is no new information; only a longer
-        Retry-After of it counts. A probe that fails by a failure of its stream alone leaves the
-        next probe to another stream.
+        Retry-After of it counts. After a probe that failed by a failure of its stream alone, the
+        circuit is open for `OPEN_LEAST_S` only, which is shorter than that stream's own backoff:
+        another stream, if one waits, probes next.
 
         Returns:
             True when that opened the circuit, or moved the moment of the next probe.
         """
         asked_s = min(clamp_retry_after(retry_after_s), OPEN_RETRY_AFTER_MAX_S)
-        of_this_stream = reached and self._answered_since_failure.get(stream, False)
+        own_failure = reached and self._answered_since_failure.get(stream, False)
         self._answered_since_failure[stream] = False
         is_probe = self.state == HalfOpen(stream)
-        if of_this_stream:
+        if own_failure:
             if not is_probe:
                 return False
             self.state, self.first_in_row = Open(now_s + OPEN_LEAST_S), False

@@ -19,10 +19,9 @@ from watchrelay.core.errors import (
     Unauthorized,
     Unreachable,
 )
+from watchrelay.model.frames import WATCH_GRACE_S
 from watchrelay.model.streams import WatchPlan
 
-TIMEOUT_SLACK_S = 15.0
-"""How long past its `timeoutSeconds` a watch may stay open."""
 SILENCE_LIMIT_S = 70.0
 """How long a watch with bookmarks, one a minute, may be silent."""
 SILENCE_LIMIT_JITTER_S = 3.0
@@ -75,8 +74,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The newest resourceVersion of the log that was read back, so no list may show less; "" for
     none, or once a list is complete."""
     has_state: bool = False
-    """The store holds the complete state as of `cursor`, so relists may ask for "not older than";
-    not that of a log behind which no watch can continue."""
+    """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
+    False where it holds a recovered log from which no watch can continue."""
     watch_accepted: bool = False
     """The server accepted a watch before, of this process or of the one that wrote the log."""
     removal_reported: bool = False
@@ -106,8 +105,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     streaming_failures: int = 0
     """Streaming lists in a row that did not reach their initial-events-end bookmark."""
     paged_until_s: float = -math.inf
-    """Until when lists are paged: not any more once the server's version is another than
-    `paged_version`, whose streaming lists failed."""
+    """Lists are paged until then, or until the server's version differs from `paged_version`, whose
+    streaming lists failed."""
     paged_version: tuple[int, int] | None = None
 
     expects_bookmarks: bool = False
@@ -183,7 +182,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     def idle_timeout_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:
         """How long a watch may be silent before it counts as dead: little more than the server's
         bookmark interval where it sends bookmarks."""
-        longest_s = timeout_s + TIMEOUT_SLACK_S
+        longest_s = timeout_s + WATCH_GRACE_S
         if not (rules.plan.bookmarks and bookmarks):
             return longest_s
         jitter_s = rules.rng.random() * SILENCE_LIMIT_JITTER_S

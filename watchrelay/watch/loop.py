@@ -47,7 +47,7 @@ class Source(Protocol):
 
 
 class Outlet(Protocol):
-    """Where events go: store/reflector.py."""
+    """Where the watch's output goes: store/reflector.py."""
 
     async def take(self, event: WatchOutput) -> bool:
         """Take one event. False is returned only for a `ListDone` that is suspicious and not
@@ -166,9 +166,9 @@ class Watcher:
         began_at_s = now_s()
         for command in commands[:-1]:
             match command:
-                case machine.Deliver(event=event):
-                    self._reporter.delivering(event)
-                    await self._outlet.take(event)
+                case machine.Deliver(output=output):
+                    self._reporter.delivering(output)
+                    await self._outlet.take(output)
                 case machine.ReportSkipped(errors=errors):
                     self._reporter.skipped(errors)
                 case _:
@@ -183,7 +183,7 @@ class Watcher:
                 return await self._read(until_s + blocked_s, admission)
             case machine.CheckSilence(query=query, until_s=until_s):
                 return machine.SilenceChecked(await self._current_resource_version(query, until_s))
-            case machine.FinishList(event=done):
+            case machine.FinishList(done=done):
                 return machine.ListFinished(await self._outlet.take(done))
             case machine.FetchPage(query=query) | machine.OpenWatch(query=query):
                 return await self._request(query, admission)
@@ -237,8 +237,8 @@ class Watcher:
         self._reporter.received(frames)
         for command in commands[:-1]:
             assert isinstance(command, machine.Deliver)
-            assert isinstance(command.event, WatchedObjects | CursorMoved)
-            self._outlet.take_now(command.event)
+            assert isinstance(command.output, WatchedObjects | CursorMoved)
+            self._outlet.take_now(command.output)
         self.state = state
         return True
 

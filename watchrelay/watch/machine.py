@@ -36,6 +36,7 @@ from watchrelay.core.errors import (
     VersionTooLarge,
 )
 from watchrelay.model.frames import (
+    WATCH_GRACE_S,
     Bookmark,
     Failure,
     Frame,
@@ -59,7 +60,6 @@ from watchrelay.watch.context import (
     FORBIDDEN_GRACE_S,
     SILENCE_LIMIT_S,
     STREAMING_SINCE,
-    TIMEOUT_SLACK_S,
     StreamContext,
     WatchRules,
 )
@@ -244,7 +244,8 @@ class OpeningWatch(msgspec.Struct, frozen=True):
 class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
-    `cursor` is the version of everything delivered so far. `idle_timeout_s` is how long the watch
+    `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
+    the watch was opened, and moves when it ends. `idle_timeout_s` is how long the watch
     may be silent; where that of `query` is not longer, the client ends the read, and the loop needs
     no deadline. `silent_since_s` is when the newest frame came, when the watch was opened, or when
     a check showed that nothing was missed; `objects` and `frames_received` count what came, and the
@@ -357,9 +358,9 @@ Event = (
 
 
 class Deliver(msgspec.Struct):
-    """Deliver `event` to the store, and wait until it is taken."""
+    """Deliver `output` to the store, and wait until it is taken."""
 
-    event: WatchOutput
+    output: WatchOutput
 
 
 class ReportSkipped(msgspec.Struct, frozen=True):
@@ -397,7 +398,7 @@ class ReadWatch(msgspec.Struct):
 class FinishList(msgspec.Struct, frozen=True):
     """Deliver the end of a list -> `ListFinished`."""
 
-    event: ListDone
+    done: ListDone
 
 
 class CheckSilence(msgspec.Struct, frozen=True):
@@ -954,7 +955,7 @@ def _frames_received(
         after, more = _watch_failed(rules, state, end, now_s)
         return after, (*commands, *more)
     if (
-        now_s - state.opened_at_s > state.query.timeout_s + TIMEOUT_SLACK_S
+        now_s - state.opened_at_s > state.query.timeout_s + WATCH_GRACE_S
         or now_s >= context.relist_at_s
     ):
         # The server did not end its watch in time, or a list is due while frames keep coming.
@@ -1068,8 +1069,8 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
     if error.reason == "inactive":
         return _silent_too_long(rules, state, now_s)
     lived_s, context = now_s - state.opened_at_s, _context_after(state)
-    if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + TIMEOUT_SLACK_S - 1:
-        # closed by the client, WATCH_GRACE_S past the timeout, as the server did not end it
+    if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + WATCH_GRACE_S - 1:
+        # closed by the client so long past the timeout, as the server did not end it
         return watch_again(rules, context, now_s)
     if lived_s >= context.backoff.cap_s:
         context = replace(context, backoff=Backoff())
@@ -1083,7 +1084,7 @@ def _silent_too_long(rules: WatchRules, state: Watching, now_s: float) -> Step:
     context = _context_after(state)
     silent, limit_s = context.silent_watches + (not state.objects), context.silence_limit_s
     if silent >= SILENT_WATCHES:
-        longest_s = state.query.timeout_s + TIMEOUT_SLACK_S
+        longest_s = state.query.timeout_s + WATCH_GRACE_S
         silent, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
     context = replace(context, silent_watches=silent, silence_limit_s=limit_s)
     silent_s = now_s - state.silent_since_s

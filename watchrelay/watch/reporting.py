@@ -42,7 +42,8 @@ _SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
 config is missing. What concerns all streams (`Misconfigured`, `Unauthorized`) is shown as
 `backoff`, as is every other error of the state `Waiting`."""
 
-_SHOWN_AS_BLOCKED = ("backoff", "waiting")
+_STATES_AFTER_FAILURE = ("backoff", "waiting")
+"""They stay shown while the next attempt opens a watch."""
 
 
 class WatchReporter:
@@ -122,7 +123,7 @@ class WatchReporter:
 
     def _status_state(self, state: machine.State) -> State:
         match state:
-            case machine.OpeningWatch() if self._status.state in _SHOWN_AS_BLOCKED:
+            case machine.OpeningWatch() if self._status.state in _STATES_AFTER_FAILURE:
                 return self._status.state  # this attempt may fail like those before it
             case machine.Watching():
                 self._has_watched = True

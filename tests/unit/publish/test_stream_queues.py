@@ -17,6 +17,7 @@ from watchrelay.contract.records import (
     decode,
     encoder_for,
 )
+from watchrelay.publish.partition_queue import QueuedRecord
 from watchrelay.publish.recovery import (
     FirstSnapshot,
     ListAndDiff,
@@ -407,3 +408,26 @@ def test_a_member_that_a_lowered_limit_trims_is_published_though_the_queue_is_pa
     marker = log[-1]
     assert isinstance(marker, MarkerRecord)
     assert (marker.count, marker.digest) == (len(held), sum(held.values()) % (1 << 64))
+
+
+def test_a_stale_record_in_a_partition_that_is_not_its_keys_gets_a_null_also_in_the_first_snapshot() -> (
+    None
+):
+    store = DictStore(2)
+    queues = StreamQueues(
+        range(2),
+        raw_bytes=1000,
+        packed_max=1 << 20,
+        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
+    )
+    store.put(b"a/a", b"{}")
+    entry = store.get(b"a/a")
+    assert entry is not None
+    queues.not_on_log = {b"a/a"}
+    queues.repair(b"a/a", entry, entry.partition, time_ms=1)
+    assert queues.queued_records == 0, "the snapshot publishes it"
+    queues.repair(b"a/a", entry, 1 - entry.partition, time_ms=1)
+    waiting = queues.by_partition[1 - entry.partition].waiting
+    assert [(item.key, item.verb) for item in waiting if isinstance(item, QueuedRecord)] == [
+        (b"a/a", "deleted")
+    ]

@@ -146,7 +146,7 @@ def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
         FramesReceived([frame("a", "101"), Bookmark("105"), broken, frame("b", "106")], 3.0),
         3.0,
     )
-    assert [type(c.event) for c in commands if isinstance(c, Deliver)] == [
+    assert [type(c.output) for c in commands if isinstance(c, Deliver)] == [
         WatchedObjects,
         CursorMoved,
         Retrying,
@@ -351,7 +351,8 @@ def test_a_relist_that_is_due_is_made_and_the_watch_is_not_called_silent() -> No
     _, commands = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 500.0)
     assert isinstance(commands[-1], FetchPage)
     assert not any(
-        isinstance(command, Deliver) and isinstance(command.event, Retrying) for command in commands
+        isinstance(command, Deliver) and isinstance(command.output, Retrying)
+        for command in commands
     )
 
 
@@ -385,7 +386,7 @@ def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None
     state, commands = step(by, state, SleepEnded(), 5.0)
     state, commands = step(by, state, PageReceived(Page("5", None, [])), 6.0)
     assert isinstance(commands[-1], FinishList)
-    assert commands[-1].event.accept_any_size
+    assert commands[-1].done.accept_any_size
 
 
 def test_an_event_that_cannot_happen_is_named() -> None:
@@ -409,8 +410,8 @@ def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
         assert state.cursor == "100"
         assert not any(
             isinstance(each, Deliver)
-            and isinstance(each.event, CursorMoved)
-            and each.event.resource_version != "100"
+            and isinstance(each.output, CursorMoved)
+            and each.output.resource_version != "100"
             for each in commands
         )
     moving: list[list[Frame]] = [
@@ -468,7 +469,7 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
     assert isinstance(commands[0], ReportSkipped)
     assert commands[1] == Deliver(ListedObjects([], unreadable=1, damaged=(("shop", "bad"),)))
     assert isinstance(commands[-1], FinishList)
-    assert commands[-1].event.since == "100"
+    assert commands[-1].done.since == "100"
     state, commands = step(by, state, ListFinished(accepted=True), 6.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"

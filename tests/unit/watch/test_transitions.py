@@ -139,7 +139,7 @@ class Walk:
             case CheckSilence():
                 cursor = state.cursor if isinstance(state, Watching) else ""
                 return SilenceChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
-            case FinishList(event=done):
+            case FinishList(done=done):
                 return ListFinished(done.accept_any_size or rng.random() < 0.8)
             case Sleep(until_s=until_s, wakeable=wakeable):
                 early = wakeable and rng.random() < 0.1
