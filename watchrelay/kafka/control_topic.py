@@ -150,8 +150,12 @@ class ControlTopic:
         base = held.epoch_base
         if held.description is None or replace_description:
             highest = await highest_epoch()
-            base = max(highest + 1, base or 0)
-            await self.write("stream", whole, {**description, "epochBase": base})
+            held = self._state.of(whole)
+            if held.description is None or replace_description:
+                base = max(highest + 1, held.epoch_base or 0)
+                await self.write("stream", whole, {**description, "epochBase": base})
+            else:
+                base = held.epoch_base  # the writer of another part has described it meanwhile
         total = int(str(description["partitions"]))
         value = claim_value(
             holder=self.holder,

@@ -253,6 +253,28 @@ def test_parts_claim_their_partitions_and_the_last_one_puts_a_claim_of_none_behi
     run(body())
 
 
+def test_a_part_that_is_first_claimed_while_another_looks_for_epochs_is_not_superseded() -> None:
+    async def body() -> None:
+        topic, first = MemoryControl(), 0
+
+        async def highest_epoch() -> int:
+            nonlocal first
+            first = await claim_part(topic, "pods%0/2")
+            return first  # its claim markers are on the topic by now
+
+        second = await topic.control.claim(
+            "pods%1/2",
+            {"topic": "t", "partitions": 4},
+            starting_point=None,
+            highest_epoch=highest_epoch,
+        )
+        assert second > first
+        assert not topic.control.superseded("pods%0/2", first)
+        assert [key for key, _ in topic.records].count("stream/pods") == 1
+
+    run(body())
+
+
 def test_a_claim_of_another_layout_or_of_the_whole_ends_a_part() -> None:
     async def body() -> None:
         topic = MemoryControl()
