@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import ssl
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -90,7 +91,7 @@ class ProducerListener(AccessListener, Protocol):
 class OutgoingPartition:
     """A partition and its way to the leader; what a Link calls `Outgoing`.
 
-    `found_in`: the number of the metadata that may name its leader; older ones do not.
+    `found_in`: the number of its topic's metadata that may name its leader; older ones do not.
     """
 
     __slots__ = (
@@ -160,8 +161,8 @@ class Producer:
         self._leaderless: dict[OutgoingPartition, None] = {}
         self._wanted = asyncio.Event()
         """A partition has begun to wait for its leader."""
-        self._metadata = 0
-        """How often metadata was taken."""
+        self._metadata = Counter[str]()
+        """How often metadata was taken, by topic."""
         self._links: dict[int, Link] = {}
         self._retired: set[Link] = set()
         """Links of former secrets: they are answered, and get no further batch."""
@@ -352,7 +353,8 @@ class Producer:
                     batch.done(offset, code)
                 case Pause(seconds, find_leader):
                     if find_leader:
-                        partition.link, partition.found_in = None, self._metadata + 1
+                        partition.link = None
+                        partition.found_in = self._metadata[partition.place.topic] + 1
                     partition.timer = asyncio.get_running_loop().call_later(
                         seconds * self._rng.uniform(1 - _JITTER, 1 + _JITTER),
                         self._resume,
@@ -429,7 +431,7 @@ class Producer:
 
     def _use_brokers(self, by_other_secrets: bool) -> None:
         """Batches leave by new links, and those of former secrets end when they are answered."""
-        self._metadata += 1
+        self._metadata.update({place.topic for place in self._partitions})
         if by_other_secrets:
             self._retired |= set(self._links.values())
             self._links.clear()
@@ -444,12 +446,12 @@ class Producer:
     async def _refresh(self, brokers: Brokers, topics: Collection[str]) -> None:
         """Raises: KafkaError, OSError."""
         await brokers.refresh(topics)
-        self._metadata += 1
+        self._metadata.update(topics)
 
     def _leader_of(self, partition: OutgoingPartition) -> int:
         """The node id of the leader; -1 while it is not known."""
         brokers = self._access.brokers
-        if brokers is None or partition.found_in > self._metadata:
+        if brokers is None or partition.found_in > self._metadata[partition.place.topic]:
             return -1
         node = brokers.leader(*partition.place)
         return -1 if node is None else node

@@ -26,7 +26,7 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
-TOO_LARGE, DUPLICATE, UNKNOWN_PRODUCER, INVALID_RECORD = 10, 46, 59, 87
+TOO_LARGE, DUPLICATE, UNKNOWN_PRODUCER, INVALID_RECORD, NOT_LEADER = 10, 46, 59, 87, 6
 _CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
 
@@ -774,3 +774,25 @@ def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_c
 
     overtaken()
     assert "new kafka secrets are not usable" not in caplog.text
+
+
+@virtual
+async def test_the_leader_of_each_topic_that_moved_is_looked_up() -> None:
+    async with staged() as (stage, tasks):
+        batches = [Batch(topic, 0, [WireRecord(b"a", b"1", [])], topic) for topic in ("t", "u")]
+        deliveries = [
+            tasks.create_task(stage.sink.deliver(batch), name="delivery") for batch in batches
+        ]
+        await asyncio.sleep(0.1)
+        stage.leaders[0] = 1
+        requests = [produce_request(each) for each in stage.links[0][-1].written]
+        for number, carried in requests:
+            places = [(topic, partition, NOT_LEADER, -1) for topic, partition, _ in carried]
+            stage.links[0][-1].receive(answer_frame(number, places))
+        await asyncio.sleep(3.0)
+        assert len(stage.links[0][-1].written) == len(requests), "nothing goes to the former leader"
+        for each in stage.links[1][-1].written:
+            number, carried = produce_request(each)
+            places = [(topic, partition, 0, 7) for topic, partition, _ in carried]
+            stage.links[1][-1].receive(answer_frame(number, places))
+        assert [(await delivery).offsets for delivery in deliveries] == [[7], [7]]
