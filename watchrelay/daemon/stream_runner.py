@@ -231,7 +231,7 @@ class StreamRunner:
             self._status.renew()
             self._status.objects = 0
             self._status.epoch = self._status.frontier = None
-            self._stopping = self._stopping or self._ends_with_tenure
+        self._stopping = self._stopping or self._ends_with_tenure
         return over
 
     def _show_end(self, error: Exception | None, wait_s: float) -> None:

@@ -253,6 +253,7 @@ class KafkaSink:
         self._end_transactions(topic, stream)
         if self._writers.close(topic, stream):
             self._identity.forget(topic)
+            self._written.forget(lambda place: place.topic == topic)
             self._forget(topic)
 
     async def begin_transactions(
@@ -417,7 +418,13 @@ class KafkaSink:
             deliveries.backoff, wait_s = deliveries.backoff.after_failure(
                 clock.now_s(), healthy=False, rng=self._rng
             )
-            deliveries.timer = loop.call_later(wait_s, self._append, deliveries)
+            deliveries.timer = loop.call_later(wait_s, self._pack_again, deliveries)
+
+    def _pack_again(self, deliveries: _Deliveries) -> None:
+        """Send again what is certainly not in the log; a batch of the same age may be too old, or
+        too far in the future, for the topic."""
+        deliveries.waiting.extendleft(reversed(deliveries.unpack()))
+        self._list(deliveries)
 
     def _acked(self, deliveries: _Deliveries, first: int) -> str:
         """Why the offset cannot be of the topic that a stream opened, "" if it can."""

@@ -3,6 +3,7 @@ content is another."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from watchrelay.daemon.plan import (
     control_topic,
     deadlocked,
     parts_of,
+    plan_hash,
     plan_streams,
     provisional_ids,
     topic_conflict,
@@ -388,3 +390,11 @@ def test_a_topic_with_fewer_partitions_has_no_more_parts_than_these() -> None:
     whole = one({"resource": "pods", "split": 4, "partitions": 6})
     assert [each.spec.id for each in parts_of(whole, 2)] == ["pods%0/2", "pods%1/2"]
     assert [each.spec.id for each in parts_of(whole, 1)] == ["pods"]
+
+
+def test_a_replica_plans_a_stream_alike_before_and_after_it_has_read_its_description() -> None:
+    spec = one({}).spec
+    read = dataclasses.replace(spec, partitions_from="topic")
+    assert plan_hash(spec, suppress_unchanged=True) == plan_hash(read, suppress_unchanged=True)
+    other = dataclasses.replace(spec, partitions=spec.partitions + 1)
+    assert plan_hash(other, suppress_unchanged=True) != plan_hash(spec, suppress_unchanged=True)

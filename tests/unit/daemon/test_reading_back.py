@@ -202,6 +202,9 @@ class OutclaimedSharing:
         self.claimed.clear()
         raise Fenced("a newer claim was read")
 
+    def writes(self, stream: str) -> bool:
+        return True
+
     def lost(self, stream: str) -> bool:
         return False
 
@@ -222,6 +225,22 @@ async def test_a_replica_that_is_superseded_as_it_is_cancelled_ends_and_does_not
         process.runners[0].stop(deadline_s=clock.now_s())
     assert run.cancelled()
     assert sharing.joins == 1, "it stood by again"
+
+
+@virtual
+async def test_a_part_that_is_left_to_the_next_layout_ends_where_it_would_restart() -> None:
+    process, sharing = Process(["pods"], [], Refusing()), OutclaimedSharing()
+    process.context.sharing = cast("Any", sharing)
+    (runner,) = process.runners
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(runner.run(), name="pods")
+        await until(lambda: sharing.joins == 1)
+        runner.end_with_tenure()
+        runner.restart("its topic was deleted")
+        await asyncio.wait((run,), timeout=60.0)
+        runner.stop(deadline_s=clock.now_s())
+        sharing.claimed.set()
+    assert sharing.joins == 1, "nobody assigns it any more"
 
 
 @virtual

@@ -27,6 +27,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
 TOO_LARGE, DUPLICATE, UNKNOWN_PRODUCER, INVALID_RECORD, NOT_LEADER = 10, 46, 59, 87, 6
+INVALID_TIMESTAMP = 32
 _CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
 
@@ -796,3 +797,28 @@ async def test_the_leader_of_each_topic_that_moved_is_looked_up() -> None:
             places = [(topic, partition, 0, 7) for topic, partition, _ in carried]
             stage.links[1][-1].receive(answer_frame(number, places))
         assert [(await delivery).offsets for delivery in deliveries] == [[7], [7]]
+
+
+@virtual
+async def test_a_batch_that_was_refused_is_packed_again_with_a_time_of_then() -> None:
+    async with staged() as (stage, tasks):
+        first = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer(INVALID_TIMESTAMP, -1)
+        second = stage.deliver(tasks, 0, stream="other")
+        await until(lambda: len(stage.sent()) == 2)
+        stage.answer(offset=7)
+        assert [(await each).offsets for each in (first, second)] == [[7], [8]], "one new batch"
+
+
+@virtual
+async def test_what_was_written_is_forgotten_once_nobody_writes_the_topic() -> None:
+    async with staged() as (stage, tasks):
+        stage.sink.open("t", "pods", lambda _why: None, made=False)
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=0)
+        await delivery
+        assert stage.sink.ranges_of_others("t", 0, 0, 2) == [(1, 2)]
+        stage.sink.close("t", "pods")
+        assert stage.sink.ranges_of_others("t", 0, 0, 2) == [(0, 2)], "it may be recreated"
