@@ -141,7 +141,7 @@ class Producer:
         rng: random.Random | None = None,
     ) -> None:
         self._settings, self._listener = settings, listener
-        self._transactional_id = transactional_id
+        self.transactional_id = transactional_id
         self._client_id = connection.client_id
         self._rng = rng or random.Random()
         self._access = ClusterAccess(
@@ -532,7 +532,7 @@ class Producer:
     async def _open(self, brokers: Brokers, node: int) -> None:
         link = Link(
             client_id=self._client_id,
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             timeout_s=self._settings.request_timeout_s,
             request_bytes=self._settings.request_bytes,
             answered=self._answered,

@@ -300,12 +300,9 @@ class KafkaSink:
         if producer is None:
             return
         producer.cut()
+        self._troubles.forget(producer.transactional_id)
         self._running.pop((topic, stream)).cancel()
-        for place, deliveries in list(self._deliveries.items()):
-            if deliveries.producer is producer:
-                del self._deliveries[place]
-                deliveries.unpack()
-                deliveries.waiting.clear()
+        self._drop(lambda deliveries: deliveries.producer is producer)
 
     @property
     def _producers(self) -> list[Producer]:
@@ -561,11 +558,15 @@ class KafkaSink:
         """Nothing that is on its way to the topic is sent or answered any more."""
         for producer in self._producers:
             producer.forget(topic)
+        self._drop(lambda deliveries: deliveries.partition.topic == topic)
+
+    def _drop(self, unwanted: Callable[[_Deliveries], bool]) -> None:
         for place, deliveries in list(self._deliveries.items()):
-            if deliveries.partition.topic == topic:
+            if unwanted(deliveries):
                 del self._deliveries[place]
                 deliveries.unpack()
                 deliveries.waiting.clear()
+                self._troubles.forget(_subject(deliveries.partition))
 
     def _topic_lost(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
         if streams:

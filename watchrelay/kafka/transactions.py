@@ -199,7 +199,7 @@ class TransactionalProducer(Producer):
         if await self._is_ours():
             for each in self._former_ids:
                 await self._taken(each)
-            identity = await self._taken(self._transactional_id)
+            identity = await self._taken(self.transactional_id)
             self._former_ids = ()
             if await self._is_ours():
                 self._begin_again(identity)
@@ -264,7 +264,7 @@ class TransactionalProducer(Producer):
                 sent[partition].done(offset, 0)
                 self._list(partition)
         else:
-            extra = {"transactional_id": self._transactional_id, "result": result}
+            extra = {"transactional_id": self.transactional_id, "result": result}
             _log.warning("transaction was not committed, sending it again", extra=extra)
             self._listener.rebuilt("identity")
             self._identity = None
@@ -281,7 +281,7 @@ class TransactionalProducer(Producer):
                     self._listener.failed(place, error_of(code), retriable=code == 3)
             return _gravest(codes)
 
-        answer, _ = await self._ask(add, self._transactional_id)
+        answer, _ = await self._ask(add, self.transactional_id)
         return answer is Answer.DONE
 
     async def _appended(self) -> bool:
@@ -299,7 +299,7 @@ class TransactionalProducer(Producer):
         async def commit(coordinator: TransactionCoordinator) -> int:
             return await coordinator.commit(identity)
 
-        answer, silences = await self._ask(commit, self._transactional_id)
+        answer, silences = await self._ask(commit, self.transactional_id)
         if answer is Answer.DONE:
             return "committed"
         return "unknown" if silences else "aborted"

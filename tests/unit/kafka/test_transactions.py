@@ -366,6 +366,18 @@ async def test_a_missing_right_is_named_with_its_cure() -> None:
 
 
 @virtual
+async def test_a_missing_right_of_a_stream_that_is_closed_is_no_trouble() -> None:
+    async with staged() as stage:
+        stage.sink.open("t", "pods", lambda _why: None, made=False)
+        stage.script["add"] += [53] * 99
+        stage.deliver(0)
+        await until(lambda: "kafka" in stage.statuses.problems)
+        stage.sink.close("t", "pods")
+        await asyncio.sleep(10.0)
+        assert not stage.statuses.problems
+
+
+@virtual
 async def test_what_is_withdrawn_is_not_answered_and_the_rest_goes_on() -> None:
     async with staged() as stage:
         stage.script["add"] += [14]
