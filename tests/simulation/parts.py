@@ -88,7 +88,7 @@ class PartReplica(Replica):
         for each in before:
             each.stop(deadline_s=now_s() + 10.0)
         runner = self.runners[name] = self.world.rules.runner(planned, self.runner._context)
-        runner.replica = self
+        runner.belong_to(self)
         tasks = [self._alive[each] for each in before]
         assert self._parts is not None
         self._alive[runner] = self._parts.create_task(self._run_part(runner, tasks), name=name)

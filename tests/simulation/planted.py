@@ -380,20 +380,30 @@ class AcceptedRecovery:
         return record
 
 
-class BelievingReader(Back):
-    """What was read back is proven by definition."""
+class AlteringReader(Back):
+    """Hands on records that differ from those of the log."""
+
+    def altering(self) -> Callable[[Decoded], Decoded]:
+        """What becomes of the records of one partition, in order."""
+        raise NotImplementedError
 
     async def spans(
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As the real one."""
-        recoveries = {span.partition: AcceptedRecovery() for span in spans}
+        altered = {span.partition: self.altering() for span in spans}
         return await super().spans(
             spans,
-            lambda partition, records: take(
-                partition, [recoveries[partition].agreeing(record) for record in records]
-            ),
+            lambda partition, records: take(partition, [*map(altered[partition], records)]),
         )
+
+
+class BelievingReader(AlteringReader):
+    """What was read back is proven by definition."""
+
+    def altering(self) -> Callable[[Decoded], Decoded]:
+        """Every marker agrees."""
+        return AcceptedRecovery().agreeing
 
 
 class BelievingLife(Life):
@@ -407,19 +417,12 @@ class BelievingLife(Life):
 # ---- F32 -----------------------------------------------------------------------------------------
 
 
-class UnalarmedReader(Back):
+class UnalarmedReader(AlteringReader):
     """A repair is read back as if it came from a snapshot."""
 
-    async def spans(
-        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
-    ) -> set[int]:
-        """As the real one."""
-        return await super().spans(
-            spans,
-            lambda partition, records: take(
-                partition, [_of_a_snapshot(record) for record in records]
-            ),
-        )
+    def altering(self) -> Callable[[Decoded], Decoded]:
+        """No repair is seen."""
+        return _of_a_snapshot
 
 
 def _of_a_snapshot(record: Decoded) -> Decoded:

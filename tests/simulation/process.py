@@ -212,6 +212,36 @@ class Reader(LogReader):
         return [(offset, each) for offset, each in found if each is not None]
 
 
+def spec_of(shape: Shape, config: Config) -> StreamSpec:
+    """The stream of a world of this shape, as the config means it."""
+    resource: Resource = PODS
+    plan = WatchPlan(
+        Selection(resource, label_selector=config.selector),
+        page_size=shape.page_size,
+        relist_interval_s=shape.relist_interval_s,
+        bookmarks=shape.bookmarks,
+    )
+    return StreamSpec(
+        id=STREAM,
+        cluster="test",
+        topic=TOPIC,
+        partitions=shape.partitions,
+        plan=plan,
+        config_hash=config.name,
+        format=shape.form,
+        snapshot_interval_s=shape.snapshot_interval_s,
+        description={"topic": TOPIC, "partitions": shape.partitions, "configHash": config.name},
+    )
+
+
+async def highest_epoch(broker: Broker, partitions: int) -> int:
+    """As `kafka/log_scan.py`."""
+    await asyncio.sleep(0.01)
+    logs = [broker.log(TopicPartition(TOPIC, partition)) for partition in range(partitions)]
+    records = (each.decoded for log in logs for each in log.records)
+    return max((each.epoch for each in records if each is not None), default=0)
+
+
 class Life:
     """One process: claim, read back, watch. A test overrides a `make_` method to pass in another
     part."""
@@ -246,25 +276,7 @@ class Life:
 
     def make_spec(self) -> StreamSpec:
         """The stream, as the config means it."""
-        shape, config = self.world.shape, self.config
-        resource: Resource = PODS
-        plan = WatchPlan(
-            Selection(resource, label_selector=config.selector),
-            page_size=shape.page_size,
-            relist_interval_s=shape.relist_interval_s,
-            bookmarks=shape.bookmarks,
-        )
-        return StreamSpec(
-            id=STREAM,
-            cluster="test",
-            topic=TOPIC,
-            partitions=shape.partitions,
-            plan=plan,
-            config_hash=config.name,
-            format=shape.form,
-            snapshot_interval_s=shape.snapshot_interval_s,
-            description={"topic": TOPIC, "partitions": shape.partitions, "configHash": config.name},
-        )
+        return spec_of(self.world.shape, self.config)
 
     def make_wire(self) -> Wire:
         """The way to the broker."""
@@ -433,18 +445,4 @@ class Life:
         return True
 
     async def _highest_epoch(self) -> int:
-        """As `kafka/log_scan.py`."""
-        await asyncio.sleep(0.01)
-        logs = [
-            self.world.broker.log(TopicPartition(TOPIC, partition))
-            for partition in range(self.spec.partitions)
-        ]
-        return max(
-            (
-                each.decoded.epoch
-                for log in logs
-                for each in log.records
-                if each.decoded is not None
-            ),
-            default=0,
-        )
+        return await highest_epoch(self.world.broker, self.spec.partitions)

@@ -17,8 +17,8 @@ from tests.simulation.process import (
     PLAIN,
     STREAM,
     Control,
-    Life,
     now_s,
+    spec_of,
     wall_ms,
 )
 from tests.simulation.suspending import Suspendable
@@ -129,12 +129,12 @@ class Replica(Suspendable):
             wall_ms=wall_ms,
         )
         follower = LogFollowing(world, self.wire)
-        self.spec = Life.make_spec(self)  # type: ignore[arg-type]
+        self.spec = spec_of(world.shape, PLAIN)
         context = DaemonContext(
             settings=settings_of(["pods"], kafka={"delivery": world.rules.delivery}),
             metrics=_METRICS,
             statuses=self.statuses,
-            client=Api(world.server, world.weather, self.rng),  # type: ignore[arg-type]
+            client=Api(world.server, world.weather, self.rng),  # type: ignore[arg-type]  # the Source of its watches
             admission=Admission(rng=self.rng),
             connection=_CONNECTION,
             sink=sink,
@@ -152,13 +152,9 @@ class Replica(Suspendable):
             self.spec, Transform.compile(PODS), False, settings_of(["pods"]).resources[0]
         )
         self.runner = world.rules.runner(planned, context)
-        self.runner.replica = self
+        self.runner.belong_to(self)
         self._sink, self._follower = sink, follower
         self.status = self.statuses.open(STREAM)
-
-    @property
-    def config(self) -> Any:
-        return PLAIN
 
     def _make_member(self, **callbacks: Any) -> GroupMember:
         self.member = GroupMember(

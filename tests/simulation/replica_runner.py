@@ -8,18 +8,41 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.simulation.process import TOPIC, Life, Reader, now_s, wall_ms
+from tests.simulation.broker import Broker
+from tests.simulation.process import TOPIC, Reader, highest_epoch, now_s, wall_ms
 from watchrelay.core.errors import Fenced
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.stream_runner import StreamRunner
+from watchrelay.daemon.stream_topic import StreamTopic
 from watchrelay.daemon.transactions import StreamTransactions
+from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.streams import StreamSpec
+from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 
 if TYPE_CHECKING:
     from tests.simulation.replica import Replica
+
+
+class SimulatedTopic(StreamTopic):
+    """A topic that is there, and that nobody changes."""
+
+    def __init__(
+        self, spec: StreamSpec, context: DaemonContext, status: StreamStatus, broker: Broker
+    ) -> None:
+        super().__init__(spec, context, status)
+        self._broker = broker
+
+    async def ready(self, planned: StreamSpec) -> TopicFacts:
+        self.spec = planned
+        count = planned.partitions
+        return TopicFacts(TOPIC, count, 1, 1 << 20, checked=True, created=False, warnings=())
+
+    async def highest_epoch(self) -> int:
+        return await highest_epoch(self._broker, self.spec.partitions)
 
 
 class Runner(StreamRunner):
@@ -28,9 +51,10 @@ class Runner(StreamRunner):
     replica: Replica
     reader_class: type[Reader] = Reader
 
-    async def _topic_ready(self) -> int:
-        self._context.sink.open(TOPIC, self.spec.id, self.restart, made=False)
-        return 1 << 20
+    def belong_to(self, replica: Replica) -> None:
+        """Run in this process."""
+        self.replica = replica
+        self._topic = SimulatedTopic(self.spec, self._context, self._status, replica.world.broker)
 
     def _lose(self, error: Fenced) -> None:
         if self.replica.over:  # killed: it does nothing more
@@ -48,9 +72,6 @@ class Runner(StreamRunner):
 
     def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
         return self.reader_class(spec, self.replica.world, self._context.sink)
-
-    async def _highest_epoch(self) -> int:
-        return await Life._highest_epoch(self.replica)  # type: ignore[arg-type]
 
     def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
         return StreamWriter(

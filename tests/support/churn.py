@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -233,33 +234,25 @@ def run(plan: Plan) -> None:
     """All operations of the plan, by several workers; progress and the end go to stdout, one JSON
     object a line."""
     lock, done = threading.Lock(), 0
-    failures: list[str] = []
 
     def work(index: int) -> None:
         nonlocal done
-        try:
-            worker, enough = Worker(plan, index), Path(plan.enough)
-            share, pause_s = (
-                plan.operations // _WORKERS,
-                _WORKERS / plan.per_s if plan.per_s else 0.0,
-            )
-            for number in range(share * _OVERTIME):
-                if number >= share and enough.exists():
-                    return
-                worker.step()
-                pace(pause_s)
-                with lock:
-                    done += 1
-                    if done % _REPORT_EVERY == 0:
-                        print(json.dumps({"operations": done}), flush=True)
-        except Exception as error:  # noqa: BLE001  # printed on stdout, and the exit code shows it
-            failures.append(f"{type(error).__name__}: {error}")
+        worker, enough = Worker(plan, index), Path(plan.enough)
+        share = plan.operations // _WORKERS
+        pause_s = _WORKERS / plan.per_s if plan.per_s else 0.0
+        for number in range(share * _OVERTIME):
+            if number >= share and enough.exists():
+                return
+            worker.step()
+            pace(pause_s)
+            with lock:
+                done += 1
+                if done % _REPORT_EVERY == 0:
+                    print(json.dumps({"operations": done}), flush=True)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(_WORKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(_WORKERS) as workers:
+        ends = [workers.submit(work, index).exception for index in range(_WORKERS)]
+        failures = [f"{type(error).__name__}: {error}" for end in ends if (error := end())]
     print(json.dumps({"operations": done, "failures": failures}), flush=True)
     sys.exit(1 if failures else 0)
 

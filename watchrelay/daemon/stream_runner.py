@@ -19,11 +19,7 @@ from watchrelay.core.errors import (
 )
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.ownership import ownership_lost
-from watchrelay.daemon.plan import (
-    KeyFormats,
-    PlannedStream,
-    transactional_id,
-)
+from watchrelay.daemon.plan import KeyFormats, PlannedStream, transactional_id
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.standby import Standby
@@ -291,7 +287,7 @@ class StreamRunner:
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(
-                self._highest_epoch,
+                self._topic.highest_epoch,
                 recreated=self._topic_recreated or self._topic.moved(),
                 awaits_release=bool(former) or self._takes_from_another_layout(),
             )
@@ -476,9 +472,6 @@ class StreamRunner:
         self._metrics.store_objects.set(len(store))
         self._status.recovered()
         return found
-
-    async def _highest_epoch(self) -> int:
-        return await self._topic.highest_epoch()
 
     # ---- following -------------------------------------------------------------------------------
 

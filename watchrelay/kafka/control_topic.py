@@ -141,21 +141,17 @@ class ControlTopic:
         instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         lives, read = self._lives, self._read
         whole, part = stream_and_part(stream)
-        held = self._state.of(whole)
-        if held.description is None:
+        highest = 0
+        if self._state.of(whole).description is None:
             await self._caught_up.wait()
-            held = self._state.of(whole)
+        if self._state.of(whole).description is None or replace_description:
+            highest = await highest_epoch()
+        held = self._state.of(whole)  # by now the writer of another part may have described it
         if (why := self.blocked(stream)) and not replace_description:
             raise TopicRefused(why)
-        base = held.epoch_base
         if held.description is None or replace_description:
-            highest = await highest_epoch()
-            held = self._state.of(whole)
-            if held.description is None or replace_description:
-                base = max(highest + 1, held.epoch_base or 0)
-                await self.write("stream", whole, {**description, "epochBase": base})
-            else:
-                base = held.epoch_base  # the writer of another part has described it meanwhile
+            base = max(highest + 1, held.epoch_base or 0)
+            await self.write("stream", whole, {**description, "epochBase": base})
         total = int(str(description["partitions"]))
         value = claim_value(
             holder=self.holder,

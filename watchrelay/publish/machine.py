@@ -24,7 +24,7 @@ TRANSITIONS: dict[str, dict[str, str]] = {
         "DrainBegun": "Draining",
     },
     "PublishingFirstSnapshot": {
-        "VersionReached ListCompleted ObjectsRemoved": "PublishingFirstSnapshot",
+        "VersionReached ListCompleted ResourceRemoved": "PublishingFirstSnapshot",
         "MembersQueued": "Live",
         "DrainBegun": "Draining",
     },
@@ -32,11 +32,11 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Replaying": {
         "WatchAccepted VersionReached": "Replaying Live",
         "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Replaying",
-        "ListCompleted ObjectsRemoved": "Live",
+        "ListCompleted ResourceRemoved": "Live",
         "DrainBegun": "Draining",
     },
     "Live": {
-        "WatchAccepted VersionReached ListCompleted ObjectsRemoved": "Live",
+        "WatchAccepted VersionReached ListCompleted ResourceRemoved": "Live",
         "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Live",
         "DrainBegun": "Draining",
     },
@@ -172,7 +172,7 @@ class VersionReached(msgspec.Struct, frozen=True):
     version: str
 
 
-class ObjectsRemoved(msgspec.Struct, frozen=True):
+class ResourceRemoved(msgspec.Struct, frozen=True):
     """The resource is not served any more, and the removal of all its objects is pushed. Were it
     served again with the same objects, a watch would not show them, so no marker has a frontier
     until the next list: a writer that starts meanwhile lists too."""
@@ -214,7 +214,7 @@ Event = (
     StoreChanged
     | ListCompleted
     | VersionReached
-    | ObjectsRemoved
+    | ResourceRemoved
     | WatchAccepted
     | EarlyHeartbeatDue
     | HeartbeatAcked
@@ -272,9 +272,9 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return PublishingFirstSnapshot(version), (Effect.REPAIR,)
         case PublishingFirstSnapshot(), VersionReached(version=version):
             return PublishingFirstSnapshot(version), ()
-        case PublishingFirstSnapshot(), ObjectsRemoved():
+        case PublishingFirstSnapshot(), ResourceRemoved():
             return PublishingFirstSnapshot(), (Effect.LOWER_FRONTIER,)
-        case Replaying() | Live(), ObjectsRemoved():
+        case Replaying() | Live(), ResourceRemoved():
             return Live("0", phase.confirmation), (Effect.LOWER_FRONTIER,)
         case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
             return Live(reached_version), ()

@@ -149,8 +149,8 @@ class StreamQueues:
     def published_hash(self, key: bytes, object_hash: int) -> int:
         """The hash with which the state of this hash is on the log: of the trimmed form, where
         that was published."""
-        whole_hash, form_hash = self.trimmed_hashes.get(key, (0, 0))
-        return form_hash if whole_hash == object_hash and form_hash else object_hash
+        whole_hash, form_hash = self.trimmed_hashes.get(key, (object_hash, object_hash))
+        return form_hash if whole_hash == object_hash else object_hash
 
     # ---- changes, snapshots, repairs -------------------------------------------------------------
 
@@ -330,12 +330,11 @@ class StreamQueues:
         Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
         partition the key becomes dirty, unless it is withheld.
         """
-        is_foreign = entry is not None and entry.partition != partition
-        entry = None if is_foreign else entry
+        known, entry = entry, _belonging(entry, partition)
         queue = self.by_partition[partition]
         if key in self.withheld:
             self._queue_repair(key, None, queue, time_ms)
-        elif key in self.not_on_log and not is_foreign:
+        elif key in self.not_on_log and entry is known:
             return
         elif queue.dirty is not None:
             published_hash = None if entry is None else self.published_hash(key, entry.hash)

@@ -192,9 +192,9 @@ class StreamWriter:
         """Note that every change up to this version was pushed or suppressed."""
         self._handle(machine.VersionReached(resource_version))
 
-    def objects_removed(self) -> None:
+    def resource_removed(self) -> None:
         """Note that the removal of all objects is pushed: the resource is not served any more."""
-        self._handle(machine.ObjectsRemoved())
+        self._handle(machine.ResourceRemoved())
 
     def watch_accepted(self) -> None:
         """The API server accepted a watch that continues from the held state: a heartbeat follows

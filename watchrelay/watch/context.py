@@ -158,6 +158,10 @@ class StreamContext(msgspec.Struct, frozen=True):
         count = 1 if fresh else min(3, self.undecodable + 1)
         return replace(self, undecodable=count, undecodable_at_s=now_s)
 
+    def skipping_undecodable(self, now_s: float) -> StreamContext:
+        """Count one in a list: made again it would have it too, so the next one skips it."""
+        return replace(self.with_undecodable(now_s), undecodable=2)
+
     def skips_undecodable(self, now_s: float) -> bool:
         """True when a reconnect did not help."""
         return self.undecodable >= 2 and now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S

@@ -627,7 +627,7 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
     if another := _list_again(rules, context, goal, minimum, version, now_s):
         return another
     if page.failures and not _skips_at_once(context, goal, now_s):
-        context = replace(context.with_undecodable(now_s), undecodable=2)
+        context = context.skipping_undecodable(now_s)
         return _list_failed(rules, context, goal, page.failures[0], now_s)
     if page.continue_token and page.continue_token == state.query.continue_token:
         error = Interrupted(
@@ -789,8 +789,7 @@ def _streaming_list_failed(
         # Source: docs/watch-facts.md 3.4.
         return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
-        # once more, without the object; a list by pages would have it too
-        context = replace(context.with_undecodable(now_s), undecodable=2)
+        context = context.skipping_undecodable(now_s)
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     if isinstance(error, VersionTooLarge):
         # A lagging cache may fail so every time while it answers paged lists: this counts too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,9 +19,10 @@ from watchrelay.contract.records import (
     Marker,
     MarkerRecord,
     ObjectRecord,
+    Trimmed,
     decode,
 )
-from watchrelay.contract.wire import WireRecord
+from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.timestamps import parse_timestamp, rfc3339
 from watchrelay.model.resources import Resource
@@ -32,8 +34,8 @@ NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 
 
-def added(encoder: CloudEvents | None = None, **changed: object) -> WireRecord:
-    fields: dict[str, object] = {
+def added(encoder: CloudEvents | None = None, **changed: Any) -> WireRecord:
+    fields: dict[str, Any] = {
         "partition": 1,
         "sequence": 7,
         "key": KEY,
@@ -42,7 +44,7 @@ def added(encoder: CloudEvents | None = None, **changed: object) -> WireRecord:
         "reason": "watch",
     }
     fields |= {"uid": "u-1", "version": "42", "value_hash": 0xABC, "time_ms": AT_MS}
-    return (encoder or CloudEvents(spec_of(), 17)).object(**(fields | changed))  # type: ignore[arg-type]
+    return (encoder or CloudEvents(spec_of(), 17)).object(**(fields | changed))
 
 
 def test_an_object_carries_every_header_of_the_contract_and_no_other() -> None:
@@ -180,7 +182,7 @@ def test_an_end_names_its_begin_and_a_heartbeat_the_last_snapshot() -> None:
     st.text(st.characters(codec="utf-8", min_codepoint=33), max_size=20),
 )
 def test_decode_says_what_was_rendered(
-    verb: str, reason: str, sequence: int, value_hash: int, trimmed: str, uid: str
+    verb: Verb, reason: Reason, sequence: int, value_hash: int, trimmed: Trimmed, uid: str
 ) -> None:
     value = None if verb == "deleted" else VALUE
     expected = 0 if value is None else value_hash
@@ -195,16 +197,16 @@ def test_decode_says_what_was_rendered(
     )
     decoded = decode(*record)
     assert decoded == ObjectRecord(
-        "pods", 17, sequence, verb, KEY, value, expected, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed  # type: ignore[arg-type]
+        "pods", 17, sequence, verb, KEY, value, expected, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["claim", "begin", "end", "heartbeat"])
-def test_a_marker_is_decoded_as_it_was_encoded(kind: str) -> None:
+def test_a_marker_is_decoded_as_it_was_encoded(kind: MarkerKind) -> None:
     snapshot = "17-1" if kind in {"begin", "end"} else ""
     last = "17-0" if kind == "heartbeat" else ""
     begin = (5, 6) if kind == "end" else (0, 0)
-    marker = Marker(kind, "99", 2, 5, AT_MS, snapshot, *begin, last, 7)  # type: ignore[arg-type]
+    marker = Marker(kind, "99", 2, 5, AT_MS, snapshot, *begin, last, 7)
     record = decode(*CloudEvents(spec_of(), 17).marker(1, 4, AT_MS, marker))
     assert isinstance(record, MarkerRecord)
     assert (record.kind, record.partition, record.sequence, record.partitions, record.config) == (

@@ -51,7 +51,7 @@ EVENTS: list[Event] = [
     ),
     machine.VersionReached("7"),
     machine.VersionReached("12"),
-    machine.ObjectsRemoved(),
+    machine.ResourceRemoved(),
     machine.WatchAccepted(),
     machine.EarlyHeartbeatDue(None),
     machine.EarlyHeartbeatDue(AWAITED),

@@ -293,7 +293,7 @@ def test_once_the_resource_is_not_served_markers_have_no_frontier_until_the_next
             frontier = rig.markers("heartbeat")[-1].frontier
             assert frontier not in {"", "0"}
             rig.relay.push(rig.store.remove(b"n/a"), reason="relist", received_at_s=0.0)
-            rig.relay.objects_removed()
+            rig.relay.resource_removed()
             await asyncio.sleep(20)
             removed = rig.markers("heartbeat")[-1]
             assert (removed.count, removed.frontier) == (0, "0"), "a new writer lists"

@@ -58,8 +58,8 @@ class FakePublisher:
     def progressed(self, resource_version: str) -> None:
         self.calls.append(("progressed", resource_version))
 
-    def objects_removed(self) -> None:
-        self.calls.append(("objects_removed",))
+    def resource_removed(self) -> None:
+        self.calls.append(("resource_removed",))
 
     def server_seen(self, at_ms: int) -> None:
         self.seen_ms.append(at_ms)
@@ -207,7 +207,7 @@ async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return
     assert stream.pushed() == [
         ("push", "relist", 0.0, [("Removed", b"n/a"), ("Removed", b"n/b")], 0)
     ]
-    assert stream.outbox.calls[-1] == ("objects_removed",)
+    assert stream.outbox.calls[-1] == ("resource_removed",)
     assert stream.status.objects == 0
     await stream.relist([frame("a", 11, uid="again")], "12")
     assert stream.pushed()[1:] == [("push", "relist", 0.0, [("Upserted", b"n/a")], 1)]
