@@ -1,0 +1,191 @@
+"""One replica in a scripted group, with a control topic in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from tests.support.memorycontrol import DESCRIBED, MemoryControl
+from watchrelay.contract.control import claim_value, control_key, control_value
+from watchrelay.contract.wire import Batch, WireRecord
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.daemon.assignor import (
+    MemberAssignment,
+    MemberMetadata,
+    decode_metadata,
+    encode,
+)
+from watchrelay.daemon.sharing import Sharing
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+
+BALANCE_AFTER_S = 60.0
+
+
+class ScriptedGroup:
+    """A group that does what the test says."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Callable[[], bytes],
+        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
+        assigned: Callable[[int, bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self.generation, self.leads, self.doubtful, self.silent = -1, False, False, False
+        self.rejoins = self.left = 0
+        self._metadata, self.assign, self._assigned, self.lose = metadata, assign, assigned, lost
+
+    def rejoin(self) -> None:
+        self.rejoins += 1
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def leave(self, *, within_s: float) -> None:
+        self.left += 1
+
+    def reported(self) -> MemberMetadata:
+        """What the replica reports as it joins."""
+        metadata = decode_metadata(self._metadata())
+        assert metadata is not None
+        return metadata
+
+    def give(
+        self, own: dict[str, str], *others: str, joining: bool = True, warm: tuple[str, ...] = ()
+    ) -> None:
+        """The next generation. `others`: holders of the other members; `joining` False: the replica
+        joined before what happened last."""
+        if joining:
+            self._metadata()
+        self.generation += 1
+        owners: dict[str, tuple[str, ...]] = {"h": tuple(own), **dict.fromkeys(others, ())}
+        self._assigned(self.generation, encode(MemberAssignment(own, warm, owners)))
+
+    def lead(self, *others: MemberMetadata) -> None:
+        """The next generation, as this replica decides it for itself and these members."""
+        self.leads = True
+        members = {each.holder: encode(each) for each in others}
+        given = self.assign({"h": self._metadata(), **members})
+        self.generation += 1
+        self._assigned(self.generation, given["h"])
+
+
+class HeldSink:
+    """Knows the end of the control topic, unless it is away."""
+
+    def __init__(self, control: MemoryControl) -> None:
+        self._control = control
+        self.away = False
+        self.resets = self.resumes = 0
+        self.held: Callable[[], bool] = lambda: False
+
+    def hold_while(self, held: Callable[[], bool]) -> None:
+        self.held = held
+
+    def resume(self) -> None:
+        self.resumes += 1
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        await asyncio.sleep(0.01)
+        if self.away:
+            raise SinkUnavailable("no broker answers")
+        return len(self._control.records)
+
+
+class KnownCopy:
+    """A copy that is as the test sets it."""
+
+    def __init__(self, *, may_be_claimed: bool = True) -> None:
+        self.may_be_claimed = may_be_claimed
+        self.wanted: list[bool] = []
+
+    def want(self, wanted: bool) -> None:
+        if self.wanted[-1:] != [wanted]:
+            self.wanted.append(wanted)
+
+
+class Replica:
+    """`Sharing` with everything around it."""
+
+    def __init__(self) -> None:
+        self.topic, self.statuses, self.metrics = MemoryControl(), StatusRegistry(), Metrics()
+        self.sink = HeldSink(self.topic)
+        self.groups: list[ScriptedGroup] = []
+        self.api_answers = True
+        self.ended: list[str] = []
+        loop = asyncio.get_running_loop()
+        self.sharing = Sharing(
+            "h",
+            make_group=self._make_group,
+            control=self.topic.control,
+            sink=self.sink,
+            metrics=self.metrics,
+            statuses=self.statuses,
+            api_answers=self._answers,
+            balance_after_s=BALANCE_AFTER_S,
+            standbys=1,
+            rng=random.Random(1),
+            now_s=loop.time,
+            boot_s=loop.time,
+        )
+        self.group = self.groups[0]
+        self.plan("pods", "jobs")
+
+    def _make_group(
+        self,
+        *,
+        metadata: Callable[[], bytes],
+        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
+        assigned: Callable[[int, bytes], None],
+        lost: Callable[[], None],
+    ) -> ScriptedGroup:
+        group = ScriptedGroup(metadata=metadata, assign=assign, assigned=assigned, lost=lost)
+        self.groups.append(group)
+        return group
+
+    async def _answers(self) -> bool:
+        await asyncio.sleep(0.1)
+        return self.api_answers
+
+    def plan(self, *streams: str, revision: int = 1) -> None:
+        plans = dict.fromkeys(streams, "plan")
+        self.sharing.plan(plans, revision=revision, config_hash="c")
+
+    async def write(self, stream: str = "pods") -> int:
+        """Claim and write a stream."""
+        self.sharing.claiming(stream, lambda: self.ended.append(stream))
+        epoch = await self.topic.claim(stream)
+        self.sharing.claimed(stream, epoch)
+        return epoch
+
+    async def claimed_by(self, holder: str, stream: str = "pods") -> None:
+        """Another relay claims a stream."""
+        instance = f"instance {len(self.topic.records)}"
+        value = claim_value(holder, instance, "1", 0, None)
+        record = WireRecord(control_key("claim", stream), control_value(value), [])
+        await self.topic.deliver(Batch("control", 0, [record], stream))
+
+    async def described(self, stream: str = "pods") -> None:
+        value = {**DESCRIBED, "epochBase": 1}
+        record = WireRecord(control_key("stream", stream), control_value(value), [])
+        await self.topic.deliver(Batch("control", 0, [record], stream))
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Replica]:
+    replica = Replica()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(replica.sharing.run(), name="sharing")
+        await asyncio.sleep(0.2)
+        yield replica
+        task.cancel()
+
+
+# ---- what may be claimed -------------------------------------------------------------------------

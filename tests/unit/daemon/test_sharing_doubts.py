@@ -1,0 +1,141 @@
+"""One replica in a scripted group: when it holds back, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.relays import virtual
+from tests.support.sharingreplica import (
+    running,
+)
+from watchrelay.daemon.sharing import SURE_S
+
+
+@virtual
+async def test_in_doubt_nothing_leaves_until_the_control_topic_was_read_to_its_end() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        assert not replica.sink.held()
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held(), "nobody has claimed"
+        assert replica.sink.resumes == 1
+        await asyncio.sleep(SURE_S)
+        assert replica.sink.held(), "it asks again"
+        await asyncio.sleep(0.1)
+        assert replica.sink.resumes == 2
+        assert not replica.ended
+
+
+@virtual
+async def test_what_was_claimed_meanwhile_ends_without_a_drain_before_anything_leaves() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        await replica.write("jobs")
+        replica.topic.deaf = True
+        await replica.claimed_by("other")
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        replica.group.give({"jobs": ""}, "other")
+        await asyncio.sleep(1.0)
+        assert replica.sink.held(), "the claim was not read yet"
+        replica.topic.read_all()
+        await asyncio.sleep(0.1)
+        assert replica.ended == ["pods"]
+        assert not replica.sharing.may_finish("pods")
+        assert replica.sink.held(), "its writer has not ended"
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held()
+        assert replica.ended == ["pods"]
+
+
+@virtual
+async def test_where_the_claims_cannot_be_read_the_connections_are_reset() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        replica.sink.away = True
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        await asyncio.sleep(2.5)
+        assert replica.sink.resets == 1
+        assert replica.sink.held()
+        replica.group.doubtful = False  # a heartbeat of the same generation is answered
+        await asyncio.sleep(2.5)
+        assert not replica.sink.held()
+
+
+@virtual
+async def test_a_new_generation_alone_ends_no_doubt() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        replica.sink.away = True
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        replica.group.give({"pods": ""})
+        replica.group.doubtful = False
+        await asyncio.sleep(60.0)
+        assert replica.sink.held()
+        replica.sink.away = False
+        await asyncio.sleep(3.0)
+        assert not replica.sink.held()
+
+
+@virtual
+async def test_a_replica_that_writes_nothing_is_in_no_doubt() -> None:
+    async with running() as replica:
+        replica.group.doubtful = True
+        assert not replica.sink.held()
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_replica_that_leaves_waits_for_what_others_take_and_for_nothing_else() -> None:
+    async with running() as replica, asyncio.TaskGroup() as tasks:
+        replica.group.give({"pods": "", "jobs": ""}, "other")
+        await replica.write()
+        await replica.write("jobs")
+        leaving = tasks.create_task(replica.sharing.hand_over(within_s=15.0))
+        replica.group.give({"pods": "", "jobs": ""}, "other", joining=False)
+        await asyncio.sleep(0.1)
+        assert not leaving.done(), "that assignment is from before"
+        assert replica.group.reported().leaving
+        assert not replica.sharing.may_claim("pods")
+        replica.group.give({"jobs": ""}, "other")
+        await asyncio.sleep(0.1)
+        assert not leaving.done()
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0.1)
+        assert leaving.done(), "nobody else can run jobs"
+
+
+@virtual
+async def test_a_replica_that_cannot_reach_the_group_waits_for_nobody() -> None:
+    loop = asyncio.get_running_loop()
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        replica.group.silent = True
+        began_s = loop.time()
+        await replica.sharing.hand_over(within_s=15.0)
+        assert loop.time() - began_s < 3.0
+
+
+@virtual
+async def test_a_replica_whose_streams_nobody_takes_drains_them_itself_in_time() -> None:
+    loop = asyncio.get_running_loop()
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        began_s = loop.time()
+        await replica.sharing.hand_over(within_s=15.0)
+        assert loop.time() - began_s == 15.0
+        await replica.sharing.leave()
+        assert replica.group.left == 1

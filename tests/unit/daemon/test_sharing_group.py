@@ -1,0 +1,211 @@
+"""One replica in a scripted group: what it decides as the leader, and what is shown of the group."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+from tests.support.relays import virtual
+from tests.support.sharingreplica import (
+    BALANCE_AFTER_S,
+    Replica,
+    running,
+)
+from watchrelay.daemon.assignor import (
+    MemberMetadata,
+    decode_assignment,
+    encode,
+)
+
+
+@virtual
+async def test_the_leader_assigns_as_many_standbys_as_the_config_asks_for() -> None:
+    async with running() as replica:
+        plans = {"pods": "p"}
+        members = {
+            name: encode(
+                MemberMetadata(name, plans=plans, writing={"pods": 1} if name == "a" else {})
+            )
+            for name in "abc"
+        }
+        given = replica.group.assign(members)
+        decoded = [decode_assignment(given[name]) for name in "abc"]
+        assert [each and len(each.warm) for each in decoded] == [0, 1, 0]
+
+
+# ---- lost to others ------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_assignment_that_cannot_be_read_assigns_nothing_and_ends_nothing() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        replica.group._assigned(7, b"odd")
+        assert not replica.sharing.may_claim("jobs")
+        assert not replica.ended
+        assert "another program" in replica.statuses.problems["assignment"]
+        replica.group.give({"pods": "", "jobs": ""})
+        assert not replica.statuses.problems
+
+
+# ---- the leader ----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_the_leader_ignores_odd_members_and_balances_after_a_quiet_time() -> None:
+    async with running() as replica:
+        plans = {f"s{number}": "p" for number in range(4)}
+        members = {
+            "m1": encode(MemberMetadata("a", plans=plans, writing=dict.fromkeys(plans, 1))),
+            "m2": encode(MemberMetadata("b", plans=plans)),
+            "odd": b"odd",
+            "too many": encode(
+                MemberMetadata("d", plans=dict.fromkeys(map(str, range(10_001)), "p"))
+            ),
+            "no part": encode(MemberMetadata("c", plans={"s0%2/2": "p"})),
+        }
+
+        def assigned() -> list[int]:
+            given = replica.group.assign(members)
+            assert set(given) == {"m1", "m2"}
+            decoded = [decode_assignment(given[each]) for each in ("m1", "m2")]
+            return [len(each.own) for each in decoded if each is not None]
+
+        replica.group.leads = True
+        assert assigned() == [4, 0], "nothing moves for balance yet"
+        rejoins = replica.group.rejoins
+        await asyncio.sleep(BALANCE_AFTER_S - 2.0)
+        assert replica.group.rejoins == rejoins
+        await asyncio.sleep(4.0)
+        assert replica.group.rejoins > rejoins
+        assert assigned() == [2, 2]
+
+
+@virtual
+async def test_the_group_is_shown_with_what_each_member_reported_and_is_given() -> None:
+    async with running() as replica:
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.generation, shown.members) == (None, ())
+        plans = {"pods": "plan", "jobs": "plan"}
+        other = MemberMetadata("other", (2, 5), plans, config_hash="d", writing={"jobs": 3})
+        replica.group.lead(other, MemberMetadata("unfit", fit=False, leaving=True))
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.holder, shown.leader, shown.generation, shown.even) == ("h", "h", 0, True)
+        own, second, third = shown.members
+        assert (own.holder, own.config_hash, own.streams) == ("h", "c", ("pods",))
+        assert second.as_json() == {
+            "holder": "other",
+            "revision": 2,
+            "configAdopted": "1970-01-01T00:00:00.005Z",
+            "configHash": "d",
+            "fit": True,
+            "leaving": False,
+            "assigned": 1,
+            "streams": ("jobs",),
+        }
+        assert (third.fit, third.leaving, third.assigned, third.streams) == (False, True, 0, ())
+
+
+@virtual
+async def test_of_a_group_with_a_large_table_are_shown_the_numbers_of_streams() -> None:
+    async with running() as replica:
+        plans = {f"stream-{number:04}": "p" for number in range(1000)}
+        replica.group.lead(MemberMetadata("other", plans=plans))
+        shown = replica.statuses.group
+        assert shown is not None
+        assert [(each.assigned, each.streams) for each in shown.members] == [
+            (2, None),
+            (1000, None),
+        ]
+        await replica.write()
+        await replica.claimed_by("other")
+        assert not replica.sharing.lost("pods"), "its holder is known all the same"
+
+
+@virtual
+async def test_beside_a_leader_of_another_release_the_group_is_shown_as_far_as_it_is_known() -> (
+    None
+):
+    async with running() as replica:
+        older = zlib.compress(b'[{"pods":""},[],{"h":["pods"],"other":[]}]')
+        replica.group._assigned(3, older)
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.generation, shown.leader, shown.members) == (3, "", ())
+        assert replica.sharing.may_claim("pods")
+        newer = b'[{"jobs":""},[],{},["other",false,[["other",[1,2],"c",true,false,0,"new"]],7],8]'
+        replica.group._assigned(4, zlib.compress(newer))
+        shown = replica.statuses.group
+        assert shown is not None
+        assert (shown.leader, shown.even) == ("other", False)
+        assert [each.holder for each in shown.members] == ["other"]
+        assert replica.sharing.may_claim("jobs")
+
+
+def rebalances(replica: Replica) -> dict[str, float]:
+    """How often the leader assigned the streams, by reason."""
+    family = replica.metrics.counter("group_rebalances")
+    return {
+        sample.labels["reason"]: sample.value
+        for metric in family.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    }
+
+
+@virtual
+async def test_the_leader_counts_why_the_streams_are_assigned_again() -> None:
+    async with running() as replica:
+        a, b = MemberMetadata("a"), MemberMetadata("b")
+        replica.group.lead(a, b)
+        replica.group.lead(a, b)
+        replica.group.lead(a)
+        replica.group.lead(MemberMetadata("a", leaving=True))
+        replica.group.lead()
+        assert rebalances(replica) == {"joined": 1, "asked": 2, "died": 1, "left": 1}
+        replica.group.leads = False
+        replica.group.give({}, "a")
+        assert sum(rebalances(replica).values()) == 5, "counted by its leader alone"
+
+
+# ---- takeovers -----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement() -> None:
+    def taken_over(replica: Replica) -> dict[str, float]:
+        family = replica.metrics.histogram("takeover_duration_seconds")
+        return {
+            sample.labels["kind"]: sample.value
+            for metric in family.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_sum")
+        }
+
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""}, "other")
+        await asyncio.sleep(1.0)
+        await replica.write()
+        replica.statuses.open("pods").acked(lag_s=None, rest=False)
+        assert taken_over(replica) == {"handover": 0, "failover": 0}, "nobody wrote it before"
+        await replica.claimed_by("other")
+        replica.sharing.lost("pods")
+        replica.sharing.ended("pods")
+        for own, kind in (({"pods": "other"}, "handover"), ({"pods": ""}, "failover")):
+            replica.group.give({}, "other")
+            replica.group.give(own, "other")
+            await asyncio.sleep(3.0)
+            await replica.write()
+            await asyncio.sleep(1.0)
+            for _ in range(2):
+                replica.statuses.open("pods").acked(lag_s=None, rest=False)
+            assert taken_over(replica)[kind] == 4.0
+            await replica.claimed_by("other")
+            replica.sharing.lost("pods")
+            replica.sharing.ended("pods")
+
+
+# ---- doubt ---------------------------------------------------------------------------------------
