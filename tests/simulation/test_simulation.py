@@ -34,7 +34,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import failure
-from tests.simulation.planted import PLANTS, WRONG_READERS
+from tests.simulation.planted import PLANTS
+from tests.simulation.planted_readers import WRONG_READERS
 from tests.simulation.world import run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,6 +17,7 @@ from watchrelay.contract.records import (
     decode,
     encoder_for,
 )
+from watchrelay.model.changes import Entry
 from watchrelay.publish.partition_queue import QueuedRecord
 from watchrelay.publish.recovery import (
     FirstSnapshot,
@@ -24,20 +25,28 @@ from watchrelay.publish.recovery import (
     RecoveredPartition,
     RecoveredState,
 )
-from watchrelay.publish.stream_queues import StreamQueues
+from watchrelay.publish.stream_queues import Fit, StreamQueues
 
 KEYS = [b"shop/%d" % number for number in range(40)]
 BOUND = 20_000
 
 
-def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> StreamQueues:
-    queues = StreamQueues(
-        range(1),
-        raw_bytes=1000,
-        packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
-        bound_bytes=2000,
+def unchanged(
+    _key: bytes, value: bytes | None, _entry: Entry, _published_hash: int | None
+) -> tuple[bytes, Trimmed]:
+    """Every object fits."""
+    return value or b"", ""
+
+
+def bounded(fit: Fit = unchanged, *, partitions: int = 1) -> StreamQueues:
+    """Queues of a bound that four records pass."""
+    return StreamQueues(
+        range(partitions), raw_bytes=1000, packed_max=1 << 20, oversize=fit, bound_bytes=2000
     )
+
+
+def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> StreamQueues:
+    queues = bounded()
     if found is not None:
         queues.resume(found)
     for number in range(4):
@@ -125,13 +134,7 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
     *, put_back: bool
 ) -> None:
     store = DictStore(1)
-    queues = StreamQueues(
-        range(1),
-        raw_bytes=1000,
-        packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
-        bound_bytes=2000,
-    )
+    queues = bounded()
     queues.push(store.put(b"b/b", b"0"), reason="watch", time_ms=1, received_at_s=1.0)
     queues.mark("heartbeat", frontier="101", time_ms=1)
     hand_over(queues, store)
@@ -155,15 +158,11 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
         DictStore(1),
         encoder_for(dataclasses.replace(spec_of(partitions=1), format="structured"), 1),
     )
-
-    def fit(_key: bytes, value: bytes | None, *_: object) -> tuple[bytes, Trimmed]:
-        return value or b"", ""
-
     queues = StreamQueues(
         range(1),
         raw_bytes=1000,
         packed_max=1 << 20,
-        oversize=fit,
+        oversize=unchanged,
         tombstones=True,
         bound_bytes=2500,
     )
@@ -197,13 +196,7 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
 def log_mismatched(store: DictStore) -> StreamQueues:
     """Two objects that a former writer published, in a log that is not accepted; the partition is
     past its bound before they are published again."""
-    queues = StreamQueues(
-        range(1),
-        raw_bytes=1000,
-        packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
-        bound_bytes=2000,
-    )
+    queues = bounded()
     for key in (b"b/one", b"b/two"):
         store.put(key, b"0")
     queues.mismatched_keys = frozenset(store.keys())
@@ -262,13 +255,7 @@ def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
 
 def test_a_stale_record_is_repaired_though_nothing_else_is_to_be_published_of_its_key() -> None:
     store = DictStore(1)
-    queues = StreamQueues(
-        range(1),
-        raw_bytes=1000,
-        packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
-        bound_bytes=2000,
-    )
+    queues = bounded()
     queues.push(store.put(b"b/alive", b"0"), reason="watch", time_ms=1, received_at_s=1.0)
     markers(queues, store)
     for number in range(4):
@@ -379,15 +366,13 @@ def test_a_member_that_a_lowered_limit_trims_is_published_though_the_queue_is_pa
     def fit(key: bytes, value: bytes | None, *_: object) -> tuple[bytes, Trimmed]:
         return (b'{"part":1}', "fields") if key == b"a/large" else (value or b"{}", "")
 
-    queues = StreamQueues(
-        range(1), raw_bytes=1000, packed_max=1 << 20, oversize=fit, bound_bytes=2000
-    )
+    queues = bounded(fit)
     queue, log = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
 
     def send() -> None:
         log.extend(hand_over(queues, store))
         assert queue.outstanding is not None
-        queues.acked(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
+        queues.acked(queue, queue.outstanding, range(len(queue.outstanding.records)))
 
     queues.push(store.put(b"a/large", b'{"whole":1}'), reason="watch", time_ms=1, received_at_s=1.0)
     send()
@@ -414,12 +399,7 @@ def test_a_stale_record_in_a_partition_that_is_not_its_keys_gets_a_null_also_in_
     None
 ):
     store = DictStore(2)
-    queues = StreamQueues(
-        range(2),
-        raw_bytes=1000,
-        packed_max=1 << 20,
-        oversize=lambda _key, value, _entry, _published_hash: (value or b"", ""),
-    )
+    queues = bounded(partitions=2)
     store.put(b"a/a", b"{}")
     entry = store.get(b"a/a")
     assert entry is not None
