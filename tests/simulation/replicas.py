@@ -97,6 +97,8 @@ class ReplicaWorld(World):
         self._newest = dict.fromkeys(range(self.shape.partitions), 0)
         self.replicas: list[Replica] = []
         self._claims: list[tuple[Replica, int]] = []
+        self._claimed_s = float("-inf")
+        """When the newest claim landed."""
 
     def noted_claim(self, replica: Replica, generation: int) -> None:
         """A claim was acknowledged. Nobody claims what it has lost under the same assignment."""
@@ -128,7 +130,12 @@ class ReplicaWorld(World):
         await asyncio.sleep(0)
 
     def _landed(self, place: TopicPartition, records: list[Stored]) -> None:
+        stale = self.stale
         super()._landed(place, records)
+        if place.topic == CONTROL and any(each.key.startswith(b"claim/") for each in records):
+            self._claimed_s = now_s()
+        elif now_s() - self._claimed_s <= self.weather.delay_s:
+            self.stale = stale  # a request may have been on its way when the claim landed
         if place.topic == TOPIC and self.rules.delivery == "transactional":
             for each in records:
                 self._owner_after_owner(each)
