@@ -1,4 +1,5 @@
-"""The watch over sockets, virtual time: cases of WATCH 13 about delays, gate, stopping
+"""The watch over sockets, virtual time: cases of docs/watch-facts.md 13 about delays, gate,
+stopping
 (T50-T58)."""
 
 import asyncio

@@ -1,4 +1,5 @@
-"""The watch over sockets, virtual time: cases of WATCH 13 of resources that come and go
+"""The watch over sockets, virtual time: cases of docs/watch-facts.md 13 of resources that come and
+go
 (T74-T78)."""
 
 from tests.support import virtualtime

@@ -1,4 +1,5 @@
-"""The watch over real sockets, virtual time: cases of WATCH 13 that need a person (T60-T63,
+"""The watch over real sockets, virtual time: cases of docs/watch-facts.md 13 that need a person
+(T60-T63,
 T65)."""
 
 import itertools

@@ -1,4 +1,5 @@
-"""The source of all tests: the claim that each case of the conformance list (WATCH 13) has its
+"""The source of all tests: the claim that each case of the conformance list (docs/watch-facts.md
+13) has its
 test.
 
 A case counts as tested by a function named for it, `test_T17_...`, in any file under tests/.

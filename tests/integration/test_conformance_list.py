@@ -1,4 +1,5 @@
-"""The watch over real sockets, virtual time: cases of WATCH 13 about lists (T01-T13, T40-T43)."""
+"""The watch over real sockets, virtual time: cases of docs/watch-facts.md 13 about lists (T01-T13,
+T40-T43)."""
 
 import asyncio
 import itertools

@@ -1,4 +1,5 @@
-"""The watch over sockets, virtual time: cases of WATCH 13 about versions and limits (T46,
+"""The watch over sockets, virtual time: cases of docs/watch-facts.md 13 about versions and limits
+(T46,
 T81-T86)."""
 
 import asyncio

@@ -1,4 +1,5 @@
-"""The watch over real sockets, virtual time: cases of WATCH 13 about watch streams (T14-T33)."""
+"""The watch over real sockets, virtual time: cases of docs/watch-facts.md 13 about watch streams
+(T14-T33)."""
 
 import itertools
 import json

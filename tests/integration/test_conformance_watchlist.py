@@ -1,4 +1,5 @@
-"""The watch over real sockets, virtual time: cases of WATCH 13 about streaming lists (T34-T39)."""
+"""The watch over real sockets, virtual time: cases of docs/watch-facts.md 13 about streaming lists
+(T34-T39)."""
 
 import json
 

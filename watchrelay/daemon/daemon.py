@@ -220,7 +220,8 @@ class Daemon:
 
     async def _credentials(self) -> ClusterCredentials | None:
         """The credentials; an unusable kubeconfig is read again until stopped (None)."""
-        backoff = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)  # source: WATCH 6.4 class K
+        # source: docs/watch-facts.md 6.4 class K
+        backoff = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
             try:

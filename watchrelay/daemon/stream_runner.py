@@ -45,7 +45,8 @@ _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which a superseded relay has ended."""
 _FINISH_S = 1.0
-"""How long a writer goes on behind a newer claim; its successor waits no longer. WIRE 4.1."""
+"""How long a writer goes on behind a newer claim; its successor waits no longer.
+docs/record-contract.md, section 4.1."""
 
 
 def _is_cancelled() -> bool:

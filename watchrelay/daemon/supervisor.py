@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DISCOVERY_INTERVAL_S = (30.0, 60.0)
-"""Between two looks at what is served, drawn at random; two requests that cost a 304. WATCH 8.1."""
+"""Between two looks at what is served, drawn at random; two requests that cost a 304.
+docs/watch-facts.md 8.1."""
 _WAITING_INTERVAL_S = (5.0, 10.0)
 """The same while some entry waits for its resource."""
 VERSION_INTERVAL_S = 600.0
@@ -443,7 +444,8 @@ class Supervisor:
             running.end_with_tenure()
 
     def _remove(self, stream: str, running: StreamRunner) -> None:
-        """The stream left the config; nothing is retired. Source: WIRE 2."""
+        """The stream left the config; nothing is retired. Source: docs/record-contract.md, section
+        2."""
         log.info("stream left the config", extra={"stream": stream, "topic": running.spec.topic})
         del self._running[stream]
         self._waiting.discard(stream)

@@ -2,7 +2,8 @@
 
 It answers HTTP/1.1 requests as any Kubernetes client sends them: discovery, lists with
 paging, watches, simple writes. It follows the protocol's awkward parts on purpose: versions that
-expire in both forms, tokens that do, items without kind, selectors that delete. Source: WATCH 1-4,
+expire in both forms, tokens that do, items without kind, selectors that delete. Source:
+docs/watch-facts.md 1-4,
 8-9; kubernetes.io "API concepts".
 """
 

@@ -1,7 +1,8 @@
 """Which resources a synthetic cluster serves, and how it says so.
 
 The built-in resources, and CustomResourceDefinitions that come and go: what a path means, and
-discovery documents in the aggregated (v2) and in the legacy form. Source: WATCH 8.1-8.2, KEP-3352.
+discovery documents in the aggregated (v2) and in the legacy form. Source: docs/watch-facts.md
+8.1-8.2, KEP-3352.
 """
 
 from __future__ import annotations

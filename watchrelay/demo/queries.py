@@ -1,6 +1,7 @@
 """What may be asked together, and what is refused as a real API server refuses it.
 
-Query parameters become the options of a list or of a watch. Source: WATCH 1.5-1.7, 2.1, 3.4;
+Query parameters become the options of a list or of a watch. Source: docs/watch-facts.md 1.5-1.7,
+2.1, 3.4;
 apiserver ValidateListOptions, ShouldDelegateList.
 """
 
@@ -120,14 +121,15 @@ def watch_request(query: Mapping[str, str], *, streaming: bool, random: Random) 
     if initial:
         return WatchRequest(None, timeout_s, bookmarks, marked=bookmarks, at_least=wanted)
     if not wanted:
-        # Servers with streaming lists serve a watch from "" or "0" as one (WATCH 3.9).
+        # Servers with streaming lists serve a watch from "" or "0" as one (docs/watch-facts.md
+        # 3.9).
         return WatchRequest(None, timeout_s, bookmarks, marked=bookmarks and streaming)
     return WatchRequest(wanted, timeout_s, bookmarks)
 
 
 def wants_metadata_only(accept: str, *, as_list: bool) -> bool:
     """True for the Accept form that fits; the other one falls back to whole objects, as on a real
-    server (WATCH 9.1).
+    server (docs/watch-facts.md 9.1).
 
     Raises: Refused 406 for a table: nobody who follows a resource can use one.
     """
@@ -145,7 +147,7 @@ def wants_metadata_only(accept: str, *, as_list: bool) -> bool:
 
 
 def too_large(asked: int, current: int) -> Refused:
-    """504: the version asked for is not there yet. Source: WATCH 2.7."""
+    """504: the version asked for is not there yet. Source: docs/watch-facts.md 2.7."""
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     message = f"Timeout: Too large resource version: {asked}, current: {current}"
     return Refused(504, "Timeout", message, details={"causes": [cause], "retryAfterSeconds": 1})

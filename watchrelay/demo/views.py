@@ -1,7 +1,8 @@
 """What one client sees of a collection: its namespace, its selectors, its representation.
 
 Stored objects and events become the JSON of list items and watch lines, already encoded.
-Source: WATCH 1.3 (items without kind), 2.4 (bookmarks), 2.12 (selectors), 9.1 (metadata only).
+Source: docs/watch-facts.md 1.3 (items without kind), 2.4 (bookmarks), 2.12 (selectors), 9.1
+(metadata only).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One watch, from its answer's headers to its end.
 
 It sends lines as they happen, bookmarks, and the error that ends it.
-Source: WATCH 2 (watch), 3 (streaming lists).
+Source: docs/watch-facts.md 2 (watch), 3 (streaming lists).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Upserted(msgspec.Struct, gc=False):
 
 class Removed(msgspec.Struct, gc=False):
     """The object was deleted. `entry` is its last known state; `resource_version` the value of
-    ce_wrrv (record contract 3)."""
+    ce_wrrv (docs/record-contract.md, section 3)."""
 
     key: bytes
     entry: Entry

@@ -65,7 +65,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """The parameters of one list request, legal together (WATCH 1.5, 1.6). "": do not send."""
+    """The parameters of one list request, legal together (docs/watch-facts.md 1.5, 1.6). "": do not
+    send."""
 
     limit: int = 0
     continue_token: str = ""

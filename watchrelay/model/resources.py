@@ -86,7 +86,8 @@ _VERSION_MAX = 1024
 
 
 def watchable(version: str) -> bool:
-    """Whether a watch may start from `version`: "" and "0" mean any state (WATCH 2.11)."""
+    """Whether a watch may start from `version`: "" and "0" mean any state (docs/watch-facts.md
+    2.11)."""
     return version not in {"", "0"} and len(version) <= _VERSION_MAX
 
 
@@ -94,7 +95,8 @@ _COMPARABLE_MAX = str(2**64 - 1)
 
 
 def comparable(version: str) -> bool:
-    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504, WATCH 4.1, 4.2."""
+    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504,
+    docs/watch-facts.md 4.1, 4.2."""
     return (
         version.isascii()
         and version.isdigit()

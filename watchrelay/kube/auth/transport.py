@@ -23,7 +23,8 @@ _KEEPALIVE = {
     "TCP_USER_TIMEOUT": 60_000,
     "TCP_NODELAY": 1,
 }
-"""aiohttp leaves keepalive off; a NAT that dropped the flow would go unnoticed. WATCH 2.14."""
+"""aiohttp leaves keepalive off; a NAT that dropped the flow would go unnoticed. docs/watch-facts.md
+2.14."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def tls_without_endpoint(proxy: str | None) -> ssl.SSLContext | bool:
 
 
 def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
-    """No limit: every watch holds a connection, and a pool would block the next (WATCH 2.18)."""
+    """No limit: every watch holds a connection, and a pool would block the next
+    (docs/watch-facts.md 2.18)."""
     if not is_socks(endpoint):
         return aiohttp.TCPConnector(
             limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False

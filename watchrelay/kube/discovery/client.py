@@ -13,7 +13,8 @@ from watchrelay.kube.status import NOT_AN_API_SERVER
 
 
 class Discovery:
-    """The newest catalog; `refresh` costs two small requests while nothing changed (WATCH 8.1)."""
+    """The newest catalog; `refresh` costs two small requests while nothing changed
+    (docs/watch-facts.md 8.1)."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
