@@ -45,7 +45,7 @@ class Backpressure:
         self._progress.set()
 
     async def next_progress(self) -> None:
-        """Return at the next call of `progressed`."""
+        """Return when there is room again, or a snapshot moved on."""
         self._progress.clear()
         await self._progress.wait()
 

@@ -84,6 +84,7 @@ class AwaitingDifference(msgspec.Struct, frozen=True):
     store could be the result of another config. `newest_on_log`: the highest version on the log."""
 
     newest_on_log: str
+    # constants, so that `_listed` reads the same fields of every phase
     reached_version: ClassVar[str] = "0"
     confirmation: ClassVar[None] = None
 
@@ -139,8 +140,8 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 
 def may_snapshot(phase: Phase) -> bool:
-    """Whether a snapshot may begin: before the watch has passed what is on the log, a
-    snapshot would hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
+    """Whether a snapshot may begin. Not before the watch has passed what is on the log: it would
+    hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
     return isinstance(phase, PublishingFirstSnapshot | Live) or (
         isinstance(phase, Replaying) and not phase.version_to_pass
     )

@@ -61,7 +61,7 @@ class QueuedMarker(msgspec.Struct, gc=False):
 
     It comes after all records of its partition up to record number `after_record`; `NOT_ALL`: not
     all of them. It does not count towards the bound: markers are few, and must not keep objects
-    waiting. `lowerings`: how often the API server had gone back when it was queued.
+    waiting. `lowerings`: that of the partition when it was queued.
     """
 
     kind: MarkerKind
@@ -189,9 +189,10 @@ class PartitionQueue:
         """The frontier of a previous writer's markers; ours are not lower, unless the API server
         itself went back."""
         self.lowerings = 0
-        """How often the API server went back."""
+        """How often the frontier was let go back: the API server was restored from a backup, or
+        the resource was not served any more."""
         self.lowering_unconfirmed = False
-        """It went back, and no marker that was queued since is acknowledged yet."""
+        """It was let go back, and no marker that was queued since is acknowledged yet."""
         self.difference_unconfirmed = False
         """The stream started with a list that is compared with the log, and no marker after that
         difference is acknowledged yet: no marker may be placed within it."""
@@ -232,8 +233,8 @@ class PartitionQueue:
 
     @property
     def newest_frontier(self) -> str:
-        """The newest frontier rendered or queued; "0" when the API server was restored to a state
-        before it."""
+        """The newest frontier rendered or queued; "0" after it was let go back, until a marker
+        queued since is acknowledged."""
         if self.lowering_unconfirmed:
             return "0"
         for item in reversed(self.waiting):
@@ -254,8 +255,8 @@ class PartitionQueue:
         seen_ms: int | None,
         limit_records: int | None = None,
     ) -> RenderedBatch:
-        """The next batch of queued records, in order, with sequences: at least one record, else up
-        to `limit_bytes` of wire size. `seen_ms`: when the API server was last seen."""
+        """The next batch of queued records, in order, with sequences: up to `limit_bytes` of wire
+        size, but at least one record. `seen_ms`: when the API server was last seen."""
         assert self.waiting, "rendering an empty queue"
         waiting, partition, overhead = self.waiting, self.partition, encoder.overhead_bytes
         sequence, count, digest = start = (self.sequence, self.count, self.digest)

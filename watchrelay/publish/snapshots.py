@@ -52,7 +52,11 @@ class Snapshot:
         self._begins: dict[int, int] = {}
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
-        self._others, self._last_change_at_s = -1, -math.inf
+        self._others = -1
+        """Object records queued by the last call of `members_bytes`, without the members; -1 before
+        the first one."""
+        self._last_change_at_s = -math.inf
+        """When a call of `members_bytes` found more of them than the one before."""
 
     @property
     def unfinished(self) -> bool:
@@ -71,8 +75,9 @@ class Snapshot:
         return len(self._ends) == self._partitions
 
     def members_bytes(self, now_s: float, records: int) -> int:
-        """Snapshot members, in bytes, that a batch of a partition may hold now. `records`: object
-        records queued so far, those of the snapshot included."""
+        """Snapshot members, in bytes, that a batch of a partition may hold now; notes when others
+        were queued last, so it is called in every step. `records`: object records queued so far,
+        those of the snapshot included."""
         others = records - self.objects
         if others != self._others:
             self._last_change_at_s = now_s if self._others >= 0 else -math.inf

@@ -73,7 +73,8 @@ class StreamQueues:
         self.last_record_number = 0
         """Number of the newest record queued, over all partitions; markers have none."""
         self.queued_bytes = self.queued_records = 0
-        """Of what is queued or not acknowledged yet, markers included."""
+        """Of what is queued or not acknowledged yet: `queued_records` with markers, `queued_bytes`
+        without."""
         self.object_records = 0
         """Records of objects queued so far, except those that were removed before they were
         sent."""

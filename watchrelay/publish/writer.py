@@ -1,8 +1,10 @@
 """One stream's writer: changes in, acknowledged records out.
 
 It gives the events to `machine.py` and performs their effects. Tasks of one stream: a heartbeat
-task (heartbeats, ownership check, due snapshots) and one for repairs. Flushes, acknowledgements
-and early heartbeats are callbacks; what they raise ends the tasks, and so the stream.
+task (heartbeats, ownership check, due snapshots), one for repairs, and short ones where a step must
+wait: to prepare a snapshot, to write its index record, to adjust a batch that the topic refused.
+Flushes, acknowledgements and early heartbeats are callbacks; what they raise ends the tasks, and so
+the stream.
 """
 
 from __future__ import annotations
@@ -170,8 +172,10 @@ class StreamWriter:
     ) -> None:
         """Queue the records of `changes`, in the same step as the change of the store.
 
-        The first list is published as a snapshot that `synced` begins; it is not pushed. Exception:
-        over an unverified log its difference is pushed, as part of that snapshot.
+        What the first list brings, by the recovered log: nothing on it: no change is pushed,
+        `synced` begins the first snapshot. Verified (`ListAndDiff`): its difference is pushed, and
+        there is no first snapshot. `log_mismatched`: its difference is pushed, and the first change
+        begins the first snapshot.
         """
         if not changes or isinstance(self._phase, Draining):
             return
@@ -363,7 +367,8 @@ class StreamWriter:
             self._deliveries.clear()
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Perform a step outside of any task; an exception of it ends the stream's tasks."""
+        """Perform a step outside of any task; an exception of it ends the stream's tasks. Without
+        running tasks nothing is done: the writer has not started, or has ended."""
         if self._tasks is not None:
             try:
                 step()
@@ -415,6 +420,7 @@ class StreamWriter:
         return Confirmation(frozenset(self._queues.by_partition), self._queues.last_record_number)
 
     def _early_heartbeat(self) -> None:
+        # set by the watch (watch/reporting.py): until the list is done, the state is not complete
         confirmation = None if self._status.list_due else self._confirmation()
         self._handle(machine.EarlyHeartbeatDue(confirmation))
 
@@ -667,7 +673,7 @@ class StreamWriter:
             return
         self._status.frontier = self._queues.frontier
         if marker.kind == "heartbeat":
-            if not self._status.list_due:
+            if not self._status.list_due:  # as in `_early_heartbeat`
                 self._handle(machine.HeartbeatAcked(queue.partition, rendered.after_record))
         elif snapshot is None or marker.snapshot != snapshot.id:
             return
