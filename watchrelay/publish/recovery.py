@@ -104,7 +104,7 @@ class RecoveredState:
 
     @property
     def objects(self) -> int:
-        """Number of live objects."""
+        """Number of objects."""
         return sum(map(len, self.entries))
 
 
