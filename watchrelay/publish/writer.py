@@ -503,7 +503,7 @@ class StreamWriter:
             self._backpressure.room_made()
 
     def _partition_conflated(self) -> None:
-        """Void the running snapshot."""
+        """Report a conflated partition, and void the running snapshot."""
         self._reporter.partition_conflated(self._queues, self._now_s())
         snapshot = self._snapshot
         if snapshot is not None and not snapshot.complete:
