@@ -75,7 +75,8 @@ class PublishReporter:
                 log.info("overload ended: the present state of each object is queued", extra=extra)
 
     def partition_conflated(self, queues: StreamQueues, now_s: float) -> None:
-        """Log that an overload began, unless one runs already. `now_s` is monotonic."""
+        """Log that an overload began, `LOG_EVERY_S` after the last one at the soonest. `now_s` is
+        monotonic."""
         if self._overload is None and now_s >= self._next_log_at_s:
             self._overload, self._next_log_at_s = (now_s, 0), now_s + LOG_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.queued_bytes}

@@ -53,10 +53,10 @@ class Snapshot:
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
         self._others = -1
-        """Object records queued by the last call of `members_bytes`, without the members; -1 before
-        the first one."""
+        """Object records besides the members that the last call of `members_bytes` found; -1 before
+        the first call."""
         self._last_change_at_s = -math.inf
-        """When a call of `members_bytes` found more of them than the one before."""
+        """When it last found more of them than the call before."""
 
     @property
     def unfinished(self) -> bool:
@@ -75,9 +75,9 @@ class Snapshot:
         return len(self._ends) == self._partitions
 
     def members_bytes(self, now_s: float, records: int) -> int:
-        """Snapshot members, in bytes, that a batch of a partition may hold now; notes when others
-        were queued last, so it is called in every step. `records`: object records queued so far,
-        those of the snapshot included."""
+        """Snapshot members, in bytes, that a batch of a partition may hold now. Remembers
+        `records`, the object records queued so far with those of the snapshot, so each step that
+        may queue members calls it once."""
         others = records - self.objects
         if others != self._others:
             self._last_change_at_s = now_s if self._others >= 0 else -math.inf
