@@ -110,9 +110,9 @@ class _Stages:
         self._encoder = CloudEvents(spec, 1)
         self._queues = StreamQueues(
             range(PARTITIONS),
-            raw_bytes=1 << 40,
+            soft_bytes=1 << 40,
             packed_max=1 << 20,
-            oversize=lambda key, value, entry, published_hash: (value or b"", ""),
+            fit=lambda key, value, entry, published_hash: (value or b"", ""),
         )
 
     def note(self, stage: str, us: float) -> None:

@@ -53,7 +53,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
         spec,
         sink=sink,
         control=control,
-        state=store,
+        store=store,
         metrics=metrics.stream(spec.id, PODS),
         topic_metrics=metrics.topic(spec.topic),
         status=statuses.open(spec.id, spec.topic),
@@ -68,7 +68,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
         parts = [tasks.create_task(sink.run()), tasks.create_task(control.run())]
         await relay.claim(nothing_there)
         parts.append(tasks.create_task(relay.run()))
-        relay.synced(str(store.version))
+        relay.list_completed(str(store.version))
         await until(lambda: statuses.streams[spec.id].complete)
         yield relay
         assert await relay.drain(10.0)

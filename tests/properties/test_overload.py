@@ -90,7 +90,7 @@ class Scenario:
     """Per key what was pushed: uid, version, value; None: gone."""
     pushed: int = 0
     skipped: int = 0
-    collapsed: int = 0
+    conflated: int = 0
     refused: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,16 +103,16 @@ class Scenario:
         )
         self.queues = StreamQueues(
             range(PARTITIONS),
-            raw_bytes=1000,
+            soft_bytes=1000,
             packed_max=1 << 20,
-            oversize=self._fit,
-            tombstones=self.form != "cloudevents",
+            fit=self._fit,
+            trailing_tombstones=self.form != "cloudevents",
             bound_bytes=self.bound_bytes,
-            overflown=self._overflown,
+            partition_conflated=self._partition_conflated,
         )
 
-    def _overflown(self) -> None:
-        self.collapsed += 1
+    def _partition_conflated(self) -> None:
+        self.conflated += 1
 
     def _fit(
         self, _key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
@@ -199,7 +199,7 @@ class Scenario:
             queue.put_back()
             value = b'{"less":%d}' % len(self.refused)
             self.refused[content_hash(record.key, value)] = value
-            self.queues.replace(queue, at, value, "stub")
+            self.queues.replace_value(queue, at, value, "stub")
 
     def drain(self) -> None:
         for _ in range(1000):
@@ -309,7 +309,7 @@ def test_however_a_queue_overflows_each_key_ends_right_and_never_goes_back(
     scenario.play(Heartbeat())
     scenario.drain()
     scenario.check()
-    assert scenario.collapsed == 0 or bound_bytes < 1 << 20
+    assert scenario.conflated == 0 or bound_bytes < 1 << 20
 
 
 @settings(max_examples=100, deadline=None)

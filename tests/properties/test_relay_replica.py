@@ -90,7 +90,7 @@ async def play(
                     rig.relay.request_snapshot("asked")
                 case Bookmark():
                     rig.store.version += 1
-                    rig.relay.progressed(str(rig.store.version))
+                    rig.relay.version_reached(str(rig.store.version))
                 case _:
                     pass
         await until(lambda: rig.status.complete)

@@ -27,7 +27,7 @@ from watchrelay.publish.partition_queue import (
     QueuedRecord,
     RenderedBatch,
 )
-from watchrelay.publish.ports import StateView
+from watchrelay.publish.ports import StoreView
 from watchrelay.publish.snapshots import Snapshot
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.writer import StreamWriter
@@ -65,7 +65,7 @@ class CountedWhenQueued(StreamQueues):
     """A marker's count and digest are those of all that was pushed before it, published or
     conflated."""
 
-    view: StateView
+    view: StoreView
 
     def mark_partition(
         self,
@@ -102,7 +102,7 @@ class EarlyMarkers(OtherQueues):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         assert isinstance(self._queues, CountedWhenQueued)
-        self._queues.view = self._state
+        self._queues.view = self._store
         self._queues.partitions = [
             EarlyPartitionQueue(queue.partition) for queue in self._queues.partitions
         ]
@@ -113,11 +113,11 @@ class EarlyMarkers(OtherQueues):
 
 
 class NumberedWhenQueued(StreamQueues):
-    """What collapses had its sequence already."""
+    """What is conflated had its sequence already."""
 
-    def _collapse(self, queue: PartitionQueue) -> None:
+    def _conflate(self, queue: PartitionQueue) -> None:
         numbered = len(queue.waiting)
-        super()._collapse(queue)
+        super()._conflate(queue)
         queue.sequence += numbered - len(queue.waiting)
 
 
@@ -150,12 +150,12 @@ class Unvoided(StreamWriter):
     One whose begin or end went with the queue is void all the same: it could never be whole.
     """
 
-    def _on_overflow(self) -> None:
+    def _partition_conflated(self) -> None:
         snapshot = self._snapshot
         if snapshot is None or not self._still_valid(snapshot):
-            super()._on_overflow()
+            super()._partition_conflated()
         else:
-            self._reporter.overflown(self._queues, self._now_s())
+            self._reporter.partition_conflated(self._queues, self._now_s())
 
     def _still_valid(self, snapshot: Snapshot) -> bool:
         """Its newest markers are acknowledged, on their way, or queued, on every partition."""
@@ -188,7 +188,7 @@ class ReadOfNow(StreamWriter):
         for index, item in enumerate(waiting):
             if not isinstance(item, QueuedRecord) or item.reason != "snapshot":
                 continue
-            entry = self._state.get(item.key)
+            entry = self._store.get(item.key)
             if entry is None or entry is item.entry:
                 continue
             old = item.value_hash
@@ -265,8 +265,8 @@ class KeptKeys(DirtyKeys):
 class KeepsWhatNobodyHolds(StreamQueues):
     """Sets that only grow until they are published."""
 
-    def _collapse(self, queue: PartitionQueue) -> None:
-        super()._collapse(queue)
+    def _conflate(self, queue: PartitionQueue) -> None:
+        super()._conflate(queue)
         assert queue.dirty is not None
         queue.dirty.__class__ = KeptKeys
 

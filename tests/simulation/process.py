@@ -314,7 +314,7 @@ class Life:
             self.spec,
             sink=self.sink,
             control=self.control,
-            state=self.store,
+            store=self.store,
             metrics=self.metrics.stream(STREAM, PODS),
             topic_metrics=self.metrics.topic(TOPIC),
             status=self.status,

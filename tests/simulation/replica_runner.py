@@ -78,7 +78,7 @@ class Runner(StreamRunner):
             self.spec,
             sink=self._context.sink,
             control=self._context.control,
-            state=store,
+            store=store,
             metrics=self._metrics,
             topic_metrics=self._context.metrics.topic(TOPIC),
             status=self._status,

@@ -67,7 +67,7 @@ class CanaryRelay:
             self.spec,
             sink=connection,
             control=control,
-            state=self.store,
+            store=self.store,
             metrics=self.metrics.stream("secrets", SECRETS),
             topic_metrics=self.metrics.topic(self.spec.topic),
             status=self.status,

@@ -68,7 +68,7 @@ class Remove:
 
 
 class DictStore:
-    """The smallest `StateView`: values packed with zlib, and the changes that each `put` and
+    """The smallest `StoreView`: values packed with zlib, and the changes that each `put` and
     `remove` makes."""
 
     def __init__(self, partitions: int) -> None:
@@ -148,7 +148,7 @@ class Rig:
             self.spec,
             sink=self.sink,
             control=self.control,
-            state=self.store,
+            store=self.store,
             metrics=self.metrics.stream(self.spec.id, PODS),
             topic_metrics=self.metrics.topic(self.spec.topic),
             status=self.status,
@@ -185,11 +185,11 @@ class Rig:
     def say(self, changes: list[ObjectChange], reason: Reason = "watch") -> None:
         """What a reflector does with the changes of one batch."""
         self.relay.push(changes, reason=reason, received_at_s=asyncio.get_running_loop().time())
-        self.relay.progressed(str(self.store.version))
+        self.relay.version_reached(str(self.store.version))
 
     def sync(self) -> None:
         """The first list is complete."""
-        self.relay.synced(str(self.store.version))
+        self.relay.list_completed(str(self.store.version))
 
     # ---- the log ----
 

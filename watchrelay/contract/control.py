@@ -269,8 +269,8 @@ def snapshot_value(
 
 
 class Origin(NamedTuple):
-    """Where one partition is read from: an offset (None: its start) and the snapshot that
-    begins there."""
+    """The starting point in one partition: an offset (None: its start) and the snapshot that begins
+    there."""
 
     offset: int | None = None
     snapshot: str = ""
@@ -559,8 +559,8 @@ def index_origins(index: Value, partitions: Sequence[int]) -> dict[int, Origin]:
 
 
 def claim_origins(starting_point: Value | None, partitions: int) -> dict[int, Origin]:
-    """By partition, where the `from` of a claim starts; empty for none, or one that cannot be
-    used."""
+    """By partition, the starting point that a claim names (`from`); empty for none, or one that
+    cannot be used."""
     match starting_point:
         case {"snapshot": str(snapshot), "begin": list(begins)} if len(begins) == partitions:
             return {partition: Origin(each, snapshot) for partition, each in enumerate(begins)}

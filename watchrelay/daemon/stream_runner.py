@@ -431,7 +431,7 @@ class StreamRunner:
             self.spec,
             sink=self._context.sink,
             control=self._context.control,
-            state=store,
+            store=store,
             metrics=self._metrics,
             topic_metrics=self._context.metrics.topic(self.spec.topic),
             status=self._status,

@@ -1,4 +1,7 @@
 """Input: changes of the store, progress of the watch, and the recovered log. Output: batches
-to the sink, claims and snapshot records to the control topic, metrics and status. One writer per
+to the sink, claims and index records to the control topic, metrics and status. One writer per
 stream; it knows nothing of Kubernetes requests, Kafka clients or the config.
+
+A writer goes by `spec.id`, with the part where the stream has parts (`pods%0/4`): on the control
+topic, in logs and errors. Records carry `spec.stream`, without it, which is what recovery compares.
 """

@@ -10,10 +10,11 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.stream_queues import StreamQueues
 
 SOFT_BYTES = 8 * 1024 * 1024
-"""Up to this size of the queues their values are kept unpacked (more than two full batches for each
-of six partitions); beyond it a value is unpacked from the store's entry when it is sent (6 us)."""
+"""`soft_bytes` where the bound of the queues permits it: up to this size of the queues, values are
+kept as they came (more than two full batches for each of six partitions); beyond it a value is
+unpacked from the store's entry when it is sent (6 us), and the watch slows down."""
 YIELD_S = 0.05
-"""Beyond `SOFT_BYTES` the watch waits this long at most, for a sink that keeps up."""
+"""Beyond `soft_bytes` the watch waits this long at most, for a sink that keeps up."""
 SNAPSHOT_TURN_S = 0.1
 """With `overload: block`, the watch is not read while a snapshot has been unable to queue a member
 for this long. So a snapshot ends under any load."""
@@ -39,13 +40,13 @@ class Backpressure:
         self._stalled_since_s: float | None = None
         """Since when a snapshot has members left and could queue none."""
 
-    def progressed(self) -> None:
+    def room_made(self) -> None:
         """Records were acknowledged, or need not be published any more."""
         self._flowing = True
         self._progress.set()
 
     async def next_progress(self) -> None:
-        """Return at the next call of `progressed`."""
+        """Return when there is room again, or a snapshot moved on."""
         self._progress.clear()
         await self._progress.wait()
 

@@ -20,7 +20,7 @@ from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, Wa
 
 TRANSITIONS: dict[str, dict[str, str]] = {
     "AwaitingList": {
-        "StoreChanged ListCompleted": "PublishingFirstSnapshot",
+        "FirstDifference ListCompleted": "PublishingFirstSnapshot",
         "DrainBegun": "Draining",
     },
     "PublishingFirstSnapshot": {
@@ -43,22 +43,23 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Draining": {},
 }
 """Phase, events, the phases that follow; every other event changes nothing and has no effect,
-except `StoreChanged` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A test
-holds it equal to what `step` does."""
+except `FirstDifference` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A
+test holds it equal to what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
 
 
-class Confirmation(msgspec.Struct, frozen=True):
-    """The partitions that still have to confirm the complete state, which had been queued when
-    `StreamQueues.last_record_number` was `after_record`: a heartbeat with that `after_record` or a
-    higher one confirms its partition once it is acknowledged. No partition left: `COMPLETE`."""
+class AwaitedHeartbeats(msgspec.Struct, frozen=True):
+    """The heartbeats that are to confirm the complete state. `partitions`: those not confirmed yet;
+    `after_record`: `StreamQueues.last_record_number` when that state was queued. A heartbeat with
+    this or a higher `after_record` confirms its partition once it is acknowledged."""
 
     partitions: frozenset[int]
     after_record: int
 
 
-COMPLETE = Confirmation(frozenset(), 0)
+COMPLETE = AwaitedHeartbeats(frozenset(), 0)
+"""None is awaited any more: the state is confirmed."""
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
@@ -84,28 +85,29 @@ class AwaitingDifference(msgspec.Struct, frozen=True):
     store could be the result of another config. `newest_on_log`: the highest version on the log."""
 
     newest_on_log: str
+    # constants, so that `_listed` reads the same fields of every phase
     reached_version: ClassVar[str] = "0"
-    confirmation: ClassVar[None] = None
+    awaited: ClassVar[None] = None
 
 
 class Replaying(msgspec.Struct, frozen=True):
     """The watch continues from the frontier of the log. `version_to_pass`: the highest version
     on the log, "" once the watch has passed it. `accepted`: the API server accepted the watch;
-    before that there is no heartbeat. `confirmation` as in `Live`."""
+    before that there is no heartbeat. `awaited` as in `Live`."""
 
     reached_version: str
     version_to_pass: str
     accepted: bool = False
-    confirmation: Confirmation | None = None
+    awaited: AwaitedHeartbeats | None = None
 
 
 class Live(msgspec.Struct, frozen=True):
-    """The log holds the complete state, or its records are queued. `confirmation`: the heartbeats
-    that are awaited to confirm it; None while none was queued for that: the early heartbeat
-    follows, or the end of the snapshot that runs confirms it."""
+    """The log holds the complete state, or its records are queued. `awaited`: the heartbeats that
+    are to confirm it, `COMPLETE` once they have; None while none was queued for that: the early
+    heartbeat follows, or the end of the snapshot that runs confirms it."""
 
     reached_version: str
-    confirmation: Confirmation | None = None
+    awaited: AwaitedHeartbeats | None = None
 
 
 class Draining(msgspec.Struct, frozen=True):
@@ -139,8 +141,8 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 
 def may_snapshot(phase: Phase) -> bool:
-    """Whether a snapshot may begin: before the watch has passed what is on the log, a
-    snapshot would hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
+    """Whether a snapshot may begin. Not before the watch has passed what is on the log: it would
+    hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
     return isinstance(phase, PublishingFirstSnapshot | Live) or (
         isinstance(phase, Replaying) and not phase.version_to_pass
     )
@@ -154,16 +156,17 @@ def may_repair(phase: Phase) -> bool:
 # ---- events --------------------------------------------------------------------------------------
 
 
-class StoreChanged(msgspec.Struct, frozen=True):
-    """The store changed, before the first list is complete."""
+class FirstDifference(msgspec.Struct, frozen=True):
+    """With `log_mismatched`: the first change that the first list found is about to be queued, or
+    the first delete where the resource is not served instead."""
 
 
 class ListCompleted(msgspec.Struct, frozen=True):
-    """A list is complete as of `version`, its difference is pushed. `confirmation`: the heartbeats
-    queued after it; None while a snapshot is under way."""
+    """A list is complete as of `version`, its difference is pushed. `heartbeats`: those queued
+    after it; None while a snapshot is under way."""
 
     version: str
-    confirmation: Confirmation | None
+    heartbeats: AwaitedHeartbeats | None
 
 
 class VersionReached(msgspec.Struct, frozen=True):
@@ -184,10 +187,10 @@ class WatchAccepted(msgspec.Struct, frozen=True):
 
 class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
     """The delay that HEARTBEAT_SOON asked for is over: had the history expired, the server's 410
-    would have arrived by now. `confirmation`: the heartbeats queued now; None while a list is due,
-    which decides when the state is complete."""
+    would have arrived by now. `heartbeats`: those queued now; None while a list is due, which
+    decides when the state is complete."""
 
-    confirmation: Confirmation | None
+    heartbeats: AwaitedHeartbeats | None
 
 
 class HeartbeatAcked(msgspec.Struct, frozen=True):
@@ -211,7 +214,7 @@ class DrainBegun(msgspec.Struct, frozen=True):
 
 
 Event = (
-    StoreChanged
+    FirstDifference
     | ListCompleted
     | VersionReached
     | ResourceRemoved
@@ -263,7 +266,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return phase, ()
         case _, DrainBegun():
             return Draining(frontier(phase) if may_send_heartbeat(phase) else None), ()
-        case AwaitingList(), StoreChanged():
+        case AwaitingList(), FirstDifference():
             assert phase.log_mismatched, "a change before the first list was complete"
             return PublishingFirstSnapshot(), (Effect.BEGIN_FIRST_SNAPSHOT,)
         case AwaitingList(), ListCompleted(version=version):
@@ -275,7 +278,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
         case PublishingFirstSnapshot(), ResourceRemoved():
             return PublishingFirstSnapshot(), (Effect.LOWER_FRONTIER,)
         case Replaying() | Live(), ResourceRemoved():
-            return Live("0", phase.confirmation), (Effect.LOWER_FRONTIER,)
+            return Live("0", phase.awaited), (Effect.LOWER_FRONTIER,)
         case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
             return Live(reached_version), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():
@@ -288,7 +291,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
 def _listed(
     phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
-    version, confirmation = event.version, phase.confirmation
+    version, awaited = event.version, phase.awaited
     known = {phase.reached_version}
     if isinstance(phase, AwaitingDifference):
         known.add(phase.newest_on_log)
@@ -297,41 +300,35 @@ def _listed(
     effects: list[Effect] = []
     if any(compare(version, each) == -1 for each in known):
         effects.append(Effect.LOWER_FRONTIER)
-    if confirmation != COMPLETE and event.confirmation is not None:
-        confirmation = event.confirmation
+    if awaited != COMPLETE and event.heartbeats is not None:
+        awaited = event.heartbeats
         effects += [Effect.HEARTBEAT, Effect.BEGIN_WANTED_SNAPSHOT]
-    return Live(version, confirmation), (*effects, Effect.REPAIR)
+    return Live(version, awaited), (*effects, Effect.REPAIR)
 
 
 def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
-    confirmation = phase.confirmation
+    awaited = phase.awaited
     match event:
         case VersionReached(version=version):
             if isinstance(phase, Live):
-                return Live(version, confirmation), ()
+                return Live(version, awaited), ()
             ahead = _still_to_pass(phase.version_to_pass, version)
             return _caught_up(replace(phase, reached_version=version, version_to_pass=ahead)), ()
         case WatchAccepted():
-            soon = () if confirmation == COMPLETE else (Effect.HEARTBEAT_SOON,)
+            soon = () if awaited == COMPLETE else (Effect.HEARTBEAT_SOON,)
             if isinstance(phase, Replaying):
                 phase = replace(phase, accepted=True)
             return _caught_up(phase), soon
-        case EarlyHeartbeatDue() if confirmation != COMPLETE:
-            confirmation = confirmation or event.confirmation
-            return replace(phase, confirmation=confirmation), (Effect.HEARTBEAT,)
+        case EarlyHeartbeatDue() if awaited != COMPLETE:
+            return replace(phase, awaited=awaited or event.heartbeats), (Effect.HEARTBEAT,)
         case HeartbeatAcked(partition=partition, after_record=after_record):
-            if (
-                confirmation is None
-                or after_record < confirmation.after_record
-                or confirmation == COMPLETE
-            ):
+            if awaited is None or after_record < awaited.after_record or awaited == COMPLETE:
                 return phase, ()
-            awaited = confirmation.partitions - {partition}
-            if awaited:
-                return replace(phase, confirmation=replace(confirmation, partitions=awaited)), ()
-            return replace(phase, confirmation=COMPLETE), (Effect.REPORT_COMPLETE,)
+            if left := awaited.partitions - {partition}:
+                return replace(phase, awaited=replace(awaited, partitions=left)), ()
+            return replace(phase, awaited=COMPLETE), (Effect.REPORT_COMPLETE,)
         case SnapshotAcked():
-            return replace(phase, confirmation=COMPLETE), (Effect.REPORT_COMPLETE,)
+            return replace(phase, awaited=COMPLETE), (Effect.REPORT_COMPLETE,)
     return phase, ()
 
 
@@ -342,5 +339,5 @@ def _still_to_pass(version: str, reached_version: str) -> str:
 
 def _caught_up(phase: Replaying | Live) -> Replaying | Live:
     if isinstance(phase, Replaying) and phase.accepted and not phase.version_to_pass:
-        return Live(phase.reached_version, phase.confirmation)
+        return Live(phase.reached_version, phase.awaited)
     return phase

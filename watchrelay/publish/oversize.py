@@ -17,7 +17,7 @@ from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import TopicMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.partition_queue import PartitionQueue, QueuedRecord
-from watchrelay.publish.ports import StateView
+from watchrelay.publish.ports import StoreView
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.trim import next_smaller, packed_max, trim
 
@@ -33,16 +33,16 @@ class Oversize:
     def __init__(
         self,
         spec: StreamSpec,
-        state: StateView,
+        store: StoreView,
         metrics: TopicMetrics,
         status: StreamStatus,
         *,
         max_message_bytes: int,
         reread_limit: Callable[[], Awaitable[int | None]],
     ) -> None:
-        self.fits_bytes = packed_max(max_message_bytes)
+        self.packed_max = packed_max(max_message_bytes)
         """An entry whose packed value is not larger is published whole, without a check."""
-        self._spec, self._state, self._metrics, self._status = spec, state, metrics, status
+        self._spec, self._store, self._metrics, self._status = spec, store, metrics, status
         self._reread_limit = reread_limit
         self._log_throttle = LogLimit()
         self._blocked_partitions = set[int]()
@@ -56,9 +56,9 @@ class Oversize:
         An object that is on the log in a trimmed form, with this hash, is published in exactly
         that form again, also where the topic would accept more now.
         """
-        whole = self._state.unpack(entry) if value is None else value
+        whole = self._store.unpack(entry) if value is None else value
         known = None if published_hash is None else _as_published(key, whole, published_hash)
-        form, trimmed = known or trim(whole, self.fits_bytes)
+        form, trimmed = known or trim(whole, self.packed_max)
         if trimmed:
             self._report(key, trimmed, len(whole))
         return form, trimmed
@@ -75,10 +75,10 @@ class Oversize:
             return False
         deleted, smaller, value = item.verb == "deleted", None, b""
         if not deleted:
-            value = self._state.unpack(item.entry) if item.value is None else item.value
+            value = self._store.unpack(item.entry) if item.value is None else item.value
             smaller = next_smaller(value, item.trimmed)
         if smaller is not None:
-            queues.replace(queue, index, *smaller)
+            queues.replace_value(queue, index, *smaller)
             self._report(item.key, smaller[1], len(value))
         elif not queues.withhold(queue, index):
             return False
@@ -118,7 +118,7 @@ class Oversize:
 
     async def _read_limit(self, queues: StreamQueues) -> None:
         if (limit := await self._reread_limit()) is not None:
-            self.fits_bytes = queues.packed_max = packed_max(limit)
+            self.packed_max = queues.packed_max = packed_max(limit)
 
     def taken(self, partition: int) -> None:
         """Note that the topic accepted records of `partition`."""

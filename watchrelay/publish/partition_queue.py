@@ -36,9 +36,9 @@ class QueuedRecord(msgspec.Struct, gc=False):
     `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
     `value_hash` is that of the value as published. `replaced_hash` is that of what
     the log holds for the key before this record, None for nothing. `received_at_s` is monotonic, 0
-    for what no watch event caused. `queued_bytes` counts towards the bound. `tombstone`: the
-    null that follows a delete with a value (formats with an envelope); a delete without a value is
-    a null itself.
+    for what no watch event caused. `queued_bytes` counts towards the bound. `trailing_tombstone`:
+    the null that follows a delete with a value (formats with an envelope); a delete without a value
+    is a null itself.
     """
 
     key: bytes
@@ -53,7 +53,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     received_at_s: float
     queued_bytes: int = RECORD_COST_BYTES
     trimmed: Trimmed = ""
-    tombstone: bool = False
+    trailing_tombstone: bool = False
 
 
 class QueuedMarker(msgspec.Struct, gc=False):
@@ -61,7 +61,7 @@ class QueuedMarker(msgspec.Struct, gc=False):
 
     It comes after all records of its partition up to record number `after_record`; `NOT_ALL`: not
     all of them. It does not count towards the bound: markers are few, and must not keep objects
-    waiting. `lowerings`: how often the API server had gone back when it was queued.
+    waiting. `lowerings`: that of the partition when it was queued.
     """
 
     kind: MarkerKind
@@ -185,13 +185,14 @@ class PartitionQueue:
         self.sequence = self.count = self.digest = 0
         self.frontier = "0"
         """The newest acknowledged frontier."""
-        self.previous_frontier = "0"
-        """The frontier of a previous writer's markers; ours are not lower, unless the API server
-        itself went back."""
+        self.frontier_floor = "0"
+        """The last frontier of the previous writer; ours are not lower, unless it was lowered: then
+        "0"."""
         self.lowerings = 0
-        """How often the API server went back."""
+        """How often the frontier was lowered: the API server was restored from a backup, or the
+        resource was not served any more."""
         self.lowering_unconfirmed = False
-        """It went back, and no marker that was queued since is acknowledged yet."""
+        """It was lowered, and no marker that was queued since is acknowledged yet."""
         self.difference_unconfirmed = False
         """The stream started with a list that is compared with the log, and no marker after that
         difference is acknowledged yet: no marker may be placed within it."""
@@ -232,8 +233,8 @@ class PartitionQueue:
 
     @property
     def newest_frontier(self) -> str:
-        """The newest frontier rendered or queued; "0" when the API server was restored to a state
-        before it."""
+        """The newest frontier rendered or queued; "0" after it was lowered, until a marker
+        queued since is acknowledged."""
         if self.lowering_unconfirmed:
             return "0"
         for item in reversed(self.waiting):
@@ -254,8 +255,8 @@ class PartitionQueue:
         seen_ms: int | None,
         limit_records: int | None = None,
     ) -> RenderedBatch:
-        """The next batch of queued records, in order, with sequences: at least one record, else up
-        to `limit_bytes` of wire size. `seen_ms`: when the API server was last seen."""
+        """The next batch of queued records, in order, with sequences: up to `limit_bytes` of wire
+        size, but at least one record. `seen_ms`: when the API server was last seen."""
         assert self.waiting, "rendering an empty queue"
         waiting, partition, overhead = self.waiting, self.partition, encoder.overhead_bytes
         sequence, count, digest = start = (self.sequence, self.count, self.digest)
@@ -292,7 +293,7 @@ class PartitionQueue:
                     item.value_hash,
                     item.time_ms,
                     item.trimmed,
-                    item.tombstone,
+                    item.trailing_tombstone,
                 )
                 queued_bytes += item.queued_bytes
                 wire += size

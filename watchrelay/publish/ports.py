@@ -66,7 +66,7 @@ class Transactions(Protocol):
         ...
 
 
-class StateView(Protocol):
+class StoreView(Protocol):
     """The store, as the writer reads it. Implemented by store/objects.py.
 
     A new state is a new Entry, so the entry of a queued record unpacks to the value it had then.

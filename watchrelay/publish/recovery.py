@@ -104,14 +104,15 @@ class RecoveredState:
 
     @property
     def objects(self) -> int:
-        """Number of live objects."""
+        """Number of objects."""
         return sum(map(len, self.entries))
 
 
 class LogRecovery:
     """Recovers one partition of one stream, record by record, in the form of the store.
 
-    `state` is that of a consumer's `Replica` that was given the same records, with entries.
+    `state` is what a consumer's `Replica` holds after the same records, with store entries as its
+    values.
     """
 
     def __init__(self, stream: str, partition: int, *, pack: Pack) -> None:
@@ -133,9 +134,9 @@ class LogRecovery:
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read. So that marker
-        is not valid: a previous writer wrote it after a newer claim. Compaction has removed that
-        claim, so it was accepted here."""
+        """A repair after the newest marker brought another state than what was read: a previous
+        writer wrote that marker after a newer claim, and compaction has removed the claim. So the
+        marker was accepted here, but is not valid."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
@@ -189,6 +190,7 @@ class LogRecovery:
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
         """Advance to this position. An epoch begins with its claim, sequence 1."""
         state = self.state
+        # 0: no record but a claim may open an epoch
         follows = state.last + 1 if epoch == state.epoch else int(claim)
         if state.admit(epoch, sequence) is not None:
             return False

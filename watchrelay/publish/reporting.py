@@ -74,8 +74,9 @@ class PublishReporter:
                 }
                 log.info("overload ended: the present state of each object is queued", extra=extra)
 
-    def overflown(self, queues: StreamQueues, now_s: float) -> None:
-        """Log that the queues are over their bound. `now_s` is monotonic."""
+    def partition_conflated(self, queues: StreamQueues, now_s: float) -> None:
+        """Log that an overload began, `LOG_EVERY_S` after the last one at the soonest. `now_s` is
+        monotonic."""
         if self._overload is None and now_s >= self._next_log_at_s:
             self._overload, self._next_log_at_s = (now_s, 0), now_s + LOG_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.queued_bytes}
@@ -92,13 +93,13 @@ class PublishReporter:
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
 
     def snapshot_completed(
-        self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int
+        self, snapshot: Snapshot, *, objects: int, took_s: float, now_ms: int
     ) -> None:
-        """Report a snapshot whose index record is written. `live`: objects held."""
+        """Report a snapshot whose index record is written. `objects`: those held."""
         metrics, stream = self._metrics, self._status.stream
         self._status.last_snapshot = rfc3339(now_ms)
         metrics.snapshot_running.set(0)
-        metrics.snapshot_objects.set(live)
+        metrics.snapshot_objects.set(objects)
         metrics.snapshot_duration_seconds.set(took_s)
         metrics.snapshot_last_success_timestamp_seconds.set(now_ms / 1000)
         log.info(

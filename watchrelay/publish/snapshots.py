@@ -25,11 +25,11 @@ REQUESTS_WAITING = 10 * REQUESTS_MAX
 SCAN_KEYS = 4096
 """Keys examined in one step at most, 100 ns each."""
 MEMBERS_QUIET_BYTES = 256 * 1024
-"""Snapshot members in a partition's batch while there are no live events."""
+"""Snapshot members in a partition's batch while no events come."""
 MEMBERS_BUSY_BYTES = 32 * 1024
-"""The same while there are live events, which wait for what was queued before them."""
+"""The same while events come, which wait for what was queued before them."""
 QUIET_S = 0.25
-"""A stream without events for this long counts as one without live events."""
+"""A stream without events for this long is quiet."""
 
 
 class Snapshot:
@@ -52,7 +52,11 @@ class Snapshot:
         self._begins: dict[int, int] = {}
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
-        self._others, self._last_change_at_s = -1, -math.inf
+        self._others = -1
+        """Object records besides the members that the last call of `members_bytes` found; -1 before
+        the first call."""
+        self._last_change_at_s = -math.inf
+        """When it last found more of them than the call before."""
 
     @property
     def unfinished(self) -> bool:
@@ -71,8 +75,9 @@ class Snapshot:
         return len(self._ends) == self._partitions
 
     def members_bytes(self, now_s: float, records: int) -> int:
-        """Snapshot members, in bytes, that a batch of a partition may hold now. `records`: object
-        records queued so far, those of the snapshot included."""
+        """Snapshot members, in bytes, that a batch of a partition may hold now. Remembers
+        `records`, the object records queued so far with those of the snapshot, so each step that
+        may queue members calls it once."""
         others = records - self.objects
         if others != self._others:
             self._last_change_at_s = now_s if self._others >= 0 else -math.inf
@@ -194,10 +199,10 @@ class SnapshotSchedule:
         """Seconds until one is due by time; None: never."""
         return None if self._at_s is None else max(0.0, self._at_s - now_s)
 
-    def due(self, now_s: float, *, records: int, live: int) -> bool:
+    def due(self, now_s: float, *, records: int, objects: int) -> bool:
         """Due because it was requested, by time, or because the log grew by 10,000 records and
-        three for each live object."""
+        three for each object."""
         requested = self.wanted or bool(self._requests)
         by_time = self._at_s is not None and now_s >= self._at_s
-        grown = records - self._records > GROWTH_RECORDS + GROWTH_PER_OBJECT * live
+        grown = records - self._records > GROWTH_RECORDS + GROWTH_PER_OBJECT * objects
         return requested or by_time or grown

@@ -39,13 +39,13 @@ class StaleRecordFinder:
 
     def __init__(
         self,
-        stream: str,
+        stream_id: str,
         epoch: int,
         gap_reader: GapReader,
         checked: Mapping[int, int],
     ) -> None:
         """`checked` is, by partition, the offset up to which the log was read already."""
-        self._stream, self._epoch, self._gap_reader = stream, epoch, gap_reader
+        self._stream_id, self._epoch, self._gap_reader = stream_id, epoch, gap_reader
         self._next = dict(checked)
         self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
@@ -99,14 +99,14 @@ class StaleRecordFinder:
                 any_read = True
                 for _, record in await self._gap_reader.read(partition, first, last):
                     if record.epoch > self._epoch:
-                        raise EpochAhead(self._stream, record.epoch, self._epoch)
+                        raise EpochAhead(self._stream_id, record.epoch, self._epoch)
                     if record.epoch == self._epoch and record.sequence >= next_sequence:
                         ours = ours or [
                             each for _, each in await self._gap_reader.read(partition, stop, end)
                         ]
                         if record not in ours:
                             raise EpochSpoiled(
-                                self._stream, partition, self._epoch, record.sequence
+                                self._stream_id, partition, self._epoch, record.sequence
                             )
                     elif isinstance(record, ObjectRecord):
                         stale[record.key] = partition

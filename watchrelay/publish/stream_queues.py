@@ -48,32 +48,35 @@ class StreamQueues:
 
     Args:
         partitions: Those that are written.
-        raw_bytes: Up to this size of the queues, values are kept as they came; beyond it they are
+        soft_bytes: Up to this size of the queues, values are kept as they came; beyond it they are
             unpacked from the entry when they are sent.
         packed_max: An entry whose packed value is not larger is published whole, unless a
             trimmed form of it was published before. Bytes.
-        tombstones: A delete has a value in this format; a tombstone follows as its own record.
+        fit: Called for the others.
+        trailing_tombstones: A delete has a value in this format; a tombstone follows as its own
+            record.
         bound_bytes: The size at which the fullest partitions give up their queues; None: never.
-        overflown: Called when a partition's queue became a set of dirty keys.
+        partition_conflated: Called when a partition's queue became a set of dirty keys.
     """
 
     def __init__(
         self,
         partitions: Iterable[int],
         *,
-        raw_bytes: int,
+        soft_bytes: int,
         packed_max: int,
-        oversize: Fit,
-        tombstones: bool = False,
+        fit: Fit,
+        trailing_tombstones: bool = False,
         bound_bytes: int | None = None,
-        overflown: Callable[[], None] = lambda: None,
+        partition_conflated: Callable[[], None] = lambda: None,
     ) -> None:
         self.partitions = [PartitionQueue(partition) for partition in partitions]
         self.by_partition = {queue.partition: queue for queue in self.partitions}
         self.last_record_number = 0
         """Number of the newest record queued, over all partitions; markers have none."""
         self.queued_bytes = self.queued_records = 0
-        """Of what is queued or not acknowledged yet, markers included."""
+        """Of what is queued or not acknowledged yet: `queued_records` with markers, `queued_bytes`
+        without."""
         self.object_records = 0
         """Records of objects queued so far, except those that were removed before they were
         sent."""
@@ -92,9 +95,9 @@ class StreamQueues:
         self.trimmed_hashes: dict[bytes, tuple[int, int]] = {}
         """Objects that this writer published in a trimmed form: the hash of the object, and that of
         the form. Where the object has another hash by now, it is another state."""
-        self.packed_max, self._raw_bytes, self._oversize = packed_max, raw_bytes, oversize
-        self._tombstones = tombstones
-        self._bound_bytes, self._overflown = bound_bytes, overflown
+        self.packed_max, self._soft_bytes, self._fit = packed_max, soft_bytes, fit
+        self._trailing_tombstones = trailing_tombstones
+        self._bound_bytes, self._partition_conflated = bound_bytes, partition_conflated
         self._conflating = self._skipped = 0
 
     @property
@@ -134,7 +137,7 @@ class StreamQueues:
         """Let the frontier go back: the API server was restored from a backup, or the resource is
         not served any more."""
         for queue in self.partitions:
-            queue.previous_frontier, queue.lowering_unconfirmed = "0", True
+            queue.frontier_floor, queue.lowering_unconfirmed = "0", True
             queue.lowerings += 1
 
     def resume(self, recovered: RecoveredState) -> None:
@@ -142,7 +145,7 @@ class StreamQueues:
         for queue, partition in zip(self.partitions, recovered.partitions, strict=True):
             queue.count, queue.digest = partition.count, partition.digest
             queue.last_snapshot = partition.last_snapshot
-            queue.frontier = queue.previous_frontier = partition.frontier
+            queue.frontier = queue.frontier_floor = partition.frontier
             queue.difference_unconfirmed = isinstance(recovered.decision, ListAndDiff)
         self.trimmed_before = dict(recovered.trimmed)
 
@@ -165,7 +168,7 @@ class StreamQueues:
             changes = self._mark_dirty(changes, received_at_s)
         partitions, not_on_log = self.by_partition, self.not_on_log
         remaining = self.snapshot_remaining
-        packed_max, raw_room = self.packed_max, self._raw_bytes - self.queued_bytes
+        packed_max, raw_room = self.packed_max, self._soft_bytes - self.queued_bytes
         held_total = upserted = 0
         for change in changes:
             key, entry = change.key, change.entry
@@ -177,7 +180,7 @@ class StreamQueues:
                     replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
                 packed = len(entry.packed)
                 if packed > packed_max:
-                    value, trimmed, value_hash = self._fit(key, value, entry, None)
+                    value, trimmed, value_hash = self._form_and_hash(key, value, entry, None)
                 elif held_total > raw_room:
                     value = None
                 held = RECORD_COST_BYTES + (packed if value is None else len(value))
@@ -238,18 +241,18 @@ class StreamQueues:
         deletion = QueuedRecord(
             key, entry, None, "deleted", reason, 0, replaced_hash, version, time_ms, received_at_s
         )
-        self._append(self.by_partition[entry.partition], *self._with_tombstone(deletion))
+        self._append(self.by_partition[entry.partition], *self._with_trailing_tombstone(deletion))
 
     def _forget(self, key: bytes) -> None:
         """Drop what is known of how the former state of an object was published."""
         self.trimmed_before.pop(key, None)
         self.trimmed_hashes.pop(key, None)
 
-    def _fit(
+    def _form_and_hash(
         self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
     ) -> tuple[bytes, Trimmed, int]:
         """What to publish of an object that may be too large, and its hash."""
-        value, trimmed = self._oversize(key, value, entry, published_hash)
+        value, trimmed = self._fit(key, value, entry, published_hash)
         if not trimmed:
             return value, trimmed, entry.hash
         value_hash = content_hash(key, value)
@@ -268,11 +271,14 @@ class StreamQueues:
         self.queued_records += count
         self.object_records += count
 
-    def _with_tombstone(self, deletion: QueuedRecord) -> list[QueuedRecord]:
+    def _with_trailing_tombstone(self, deletion: QueuedRecord) -> list[QueuedRecord]:
         """The records of a deleted object."""
-        if not self._tombstones:
+        if not self._trailing_tombstones:
             return [deletion]
-        return [deletion, replace(deletion, replaced_hash=None, received_at_s=0.0, tombstone=True)]
+        return [
+            deletion,
+            replace(deletion, replaced_hash=None, received_at_s=0.0, trailing_tombstone=True),
+        ]
 
     def push_member(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
@@ -304,7 +310,7 @@ class StreamQueues:
         )
         value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
         if published_hash is not None or len(entry.packed) > self.packed_max:
-            value, less, value_hash = self._fit(key, None, entry, published_hash)
+            value, less, value_hash = self._form_and_hash(key, None, entry, published_hash)
             trimmed = less or trimmed
         held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         item = QueuedRecord(
@@ -383,10 +389,10 @@ class StreamQueues:
             if queue.difference_unconfirmed:
                 return
             frontier, after_record = queue.newest_frontier, NOT_ALL
-        elif queue.previous_frontier != "0" and (
-            frontier == "0" or compare(frontier, queue.previous_frontier) == -1
+        elif queue.frontier_floor != "0" and (
+            frontier == "0" or compare(frontier, queue.frontier_floor) == -1
         ):
-            frontier = queue.previous_frontier
+            frontier = queue.frontier_floor
         marker = QueuedMarker(kind, frontier, time_ms, after_record, snapshot, queue.lowerings)
         queue.waiting.append(marker)
         self.queued_records += 1
@@ -410,7 +416,9 @@ class StreamQueues:
 
     # ---- records that the topic refuses ----------------------------------------------------------
 
-    def replace(self, queue: PartitionQueue, index: int, value: bytes, trimmed: Trimmed) -> None:
+    def replace_value(
+        self, queue: PartitionQueue, index: int, value: bytes, trimmed: Trimmed
+    ) -> None:
         """Publish `value` in the queued record `index` instead, also where the same state is queued
         once more, and adjust the next record of its key."""
         item = queue.waiting[index]
@@ -468,7 +476,7 @@ class StreamQueues:
                 item, value=None, verb="deleted", reason=reason, value_hash=0, queued_bytes=cost
             )
             deletion.trimmed = ""
-            for at, each in enumerate(self._with_tombstone(deletion), index):
+            for at, each in enumerate(self._with_trailing_tombstone(deletion), index):
                 queue.waiting.insert(at, each)
                 self._account(each)
         return True
@@ -506,7 +514,7 @@ class StreamQueues:
         return rest
 
     def _conflate_fullest(self, bound_bytes: int) -> None:
-        """Collapse the fullest partitions until the rest is within the bound."""
+        """Conflate the fullest partitions until the rest is within the bound."""
         sizes = [
             (
                 sum(item.queued_bytes for item in queue.waiting if type(item) is QueuedRecord),
@@ -518,10 +526,10 @@ class StreamQueues:
         for _, partition in sorted(sizes, reverse=True):
             if self.queued_bytes <= bound_bytes:
                 return
-            self._collapse(self.by_partition[partition])
-            self._overflown()
+            self._conflate(self.by_partition[partition])
+            self._partition_conflated()
 
-    def _collapse(self, queue: PartitionQueue) -> None:
+    def _conflate(self, queue: PartitionQueue) -> None:
         """Replace the queue of a partition by its set of dirty keys. Markers are dropped; the
         tombstone of a delete that was rendered stays."""
         waiting, queue.waiting, queue.dirty, queue.members_since_batch = (
@@ -531,7 +539,7 @@ class StreamQueues:
             0,
         )
         self._conflating += 1
-        if type(waiting[0]) is QueuedRecord and waiting[0].tombstone:
+        if type(waiting[0]) is QueuedRecord and waiting[0].trailing_tombstone:
             queue.waiting.append(waiting.popleft())
         for item in waiting:
             if type(item) is not QueuedRecord:
@@ -549,7 +557,9 @@ class StreamQueues:
             must_publish = published_hash is None and (
                 removed is not None or key in self.mismatched_keys
             )
-            if item.tombstone or (item.reason == "snapshot" and item.value_hash == published_hash):
+            if item.trailing_tombstone or (
+                item.reason == "snapshot" and item.value_hash == published_hash
+            ):
                 continue  # an unchanged snapshot member needs no record of its own
             queue.dirty.changed(
                 key,
@@ -623,7 +633,7 @@ class StreamQueues:
                 time_ms,
                 received_at_s,
             )
-            self._append(queue, *self._with_tombstone(deletion))
+            self._append(queue, *self._with_trailing_tombstone(deletion))
             records = 1
         if entry is not None and not (
             same and self.published_hash(key, entry.hash) == replaced_hash

@@ -32,12 +32,12 @@ def packed_max(message_bytes: int) -> int:
     return max(0, message_bytes - message_bytes // 20 - _RECORD_BYTES)
 
 
-def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
-    """The largest form of the object that compresses to `fits_bytes`: whole (""), without some
+def trim(value: bytes, packed_max: int) -> tuple[bytes, Trimmed]:
+    """The largest form of the object that compresses to `packed_max`: whole (""), without some
     fields, or a stub; the smallest where none does."""
     compress = zstandard.ZstdCompressor(level=1).compress
     form: tuple[bytes, Trimmed] = (value, "")
-    while len(compress(form[0])) > fits_bytes and (smaller := next_smaller(*form)) is not None:
+    while len(compress(form[0])) > packed_max and (smaller := next_smaller(*form)) is not None:
         form = smaller
     return form
 

@@ -1,8 +1,10 @@
 """One stream's writer: changes in, acknowledged records out.
 
 It gives the events to `machine.py` and performs their effects. Tasks of one stream: a heartbeat
-task (heartbeats, ownership check, due snapshots) and one for repairs. Flushes, acknowledgements
-and early heartbeats are callbacks; what they raise ends the tasks, and so the stream.
+task (heartbeats, ownership check, due snapshots), one for repairs, and short ones where a step must
+wait: to prepare a snapshot, to write its index record, to adjust a batch that the topic refused.
+Flushes, acknowledgements and early heartbeats are callbacks; what they raise ends the tasks, and so
+the stream.
 """
 
 from __future__ import annotations
@@ -25,14 +27,21 @@ from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish import machine
 from watchrelay.publish.backpressure import SOFT_BYTES, Backpressure
-from watchrelay.publish.machine import AwaitingList, Confirmation, Draining, Effect, Event, Phase
+from watchrelay.publish.machine import (
+    AwaitedHeartbeats,
+    AwaitingList,
+    Draining,
+    Effect,
+    Event,
+    Phase,
+)
 from watchrelay.publish.oversize import Oversize, limit_unknown
 from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch, RenderedMarker
 from watchrelay.publish.ports import (
     ControlLog,
     GapReader,
     RecordSink,
-    StateView,
+    StoreView,
     Transactions,
 )
 from watchrelay.publish.recovery import ListAndDiff, RecoveredState
@@ -82,7 +91,7 @@ class StreamWriter:
         *,
         sink: RecordSink,
         control: ControlLog,
-        state: StateView,
+        store: StoreView,
         metrics: StreamMetrics,
         topic_metrics: TopicMetrics,
         status: StreamStatus,
@@ -102,7 +111,7 @@ class StreamWriter:
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self.spec = spec
-        self._sink, self._control, self._state = sink, control, state
+        self._sink, self._control, self._store = sink, control, store
         self._metrics, self._status, self._snapshot_completed = metrics, status, snapshot_completed
         self._may_finish = may_finish
         self._queue_bytes, self._batch_bytes = queue_bytes, batch_bytes
@@ -112,26 +121,26 @@ class StreamWriter:
         )
         self._oversize = Oversize(
             spec,
-            state,
+            store,
             topic_metrics,
             status,
             max_message_bytes=max_message_bytes,
             reread_limit=reread_limit,
         )
-        raw_bytes = min(SOFT_BYTES, queue_bytes // 2)
+        soft_bytes = min(SOFT_BYTES, queue_bytes // 2)
         self._queues = StreamQueues(
             spec.own_partitions,
-            raw_bytes=raw_bytes,
-            packed_max=self._oversize.fits_bytes,
-            oversize=self._oversize.fit,
-            tombstones=spec.format != "cloudevents",
+            soft_bytes=soft_bytes,
+            packed_max=self._oversize.packed_max,
+            fit=self._oversize.fit,
+            trailing_tombstones=spec.format != "cloudevents",
             bound_bytes=queue_bytes if conflate else None,
-            overflown=self._on_overflow,
+            partition_conflated=self._partition_conflated,
         )
         self._backpressure = Backpressure(
             self._queues,
             metrics,
-            soft_bytes=raw_bytes,
+            soft_bytes=soft_bytes,
             bound_bytes=None if conflate else queue_bytes,
             now_s=now_s,
         )
@@ -170,25 +179,27 @@ class StreamWriter:
     ) -> None:
         """Queue the records of `changes`, in the same step as the change of the store.
 
-        The first list is published as a snapshot that `synced` begins; it is not pushed. Exception:
-        over an unverified log its difference is pushed, as part of that snapshot.
+        What comes of the first list depends on the log. Empty: nothing is pushed, and
+        `list_completed` begins the first snapshot. Verified (`ListAndDiff`): the difference is
+        pushed, and there is no first snapshot. Unverified (`log_mismatched`): the difference is
+        pushed, and its first change begins the first snapshot.
         """
         if not changes or isinstance(self._phase, Draining):
             return
         if isinstance(self._phase, AwaitingList):
-            self._handle(machine.StoreChanged())
+            self._handle(machine.FirstDifference())
         self._queues.push(
             changes, reason=reason, time_ms=self._wall_ms(), received_at_s=received_at_s
         )
         self._request_flush()
 
-    def synced(self, resource_version: str) -> None:
-        """Note a complete list whose difference is pushed; the first one begins the first snapshot
-        in the same step."""
-        confirmation = self._confirmation() if self._snapshot is None else None
-        self._handle(machine.ListCompleted(resource_version, confirmation))
+    def list_completed(self, resource_version: str) -> None:
+        """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
+        snapshot in the same step."""
+        heartbeats = self._heartbeats_now() if self._snapshot is None else None
+        self._handle(machine.ListCompleted(resource_version, heartbeats))
 
-    def progressed(self, resource_version: str) -> None:
+    def version_reached(self, resource_version: str) -> None:
         """Note that every change up to this version was pushed or suppressed."""
         self._handle(machine.VersionReached(resource_version))
 
@@ -290,7 +301,7 @@ class StreamWriter:
         self._phase = machine.start(decision, recovered.newest_on_log)
         self._pending_repairs = dict(recovered.pending_repairs)
         if isinstance(self._phase, AwaitingList):
-            queues.mismatched_keys = frozenset(self._state.keys())
+            queues.mismatched_keys = frozenset(self._store.keys())
             return
         queues.resume(recovered)
         self._status.frontier = queues.frontier
@@ -363,7 +374,8 @@ class StreamWriter:
             self._deliveries.clear()
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Perform a step outside of any task; an exception of it ends the stream's tasks."""
+        """Perform a step outside of any task; an exception of it ends the stream's tasks. Without
+        running tasks nothing is done: the writer has not started, or has ended."""
         if self._tasks is not None:
             try:
                 step()
@@ -410,13 +422,16 @@ class StreamWriter:
             case Effect.REPORT_COMPLETE:
                 self._status.complete = True
 
-    def _confirmation(self) -> Confirmation:
+    def _heartbeats_now(self) -> AwaitedHeartbeats:
         """Heartbeats queued now confirm the state of now."""
-        return Confirmation(frozenset(self._queues.by_partition), self._queues.last_record_number)
+        return AwaitedHeartbeats(
+            frozenset(self._queues.by_partition), self._queues.last_record_number
+        )
 
     def _early_heartbeat(self) -> None:
-        confirmation = None if self._status.list_due else self._confirmation()
-        self._handle(machine.EarlyHeartbeatDue(confirmation))
+        # set by the watch (watch/reporting.py): until the list is done, the state is not complete
+        heartbeats = None if self._status.list_due else self._heartbeats_now()
+        self._handle(machine.EarlyHeartbeatDue(heartbeats))
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
@@ -434,7 +449,7 @@ class StreamWriter:
             return
         now_ms = self._wall_ms()
         for key, partition in pending.items():
-            self._queues.repair(key, self._state.get(key), partition, time_ms=now_ms)
+            self._queues.repair(key, self._store.get(key), partition, time_ms=now_ms)
         log.info("repairing stale records", extra={"stream": self.spec.id, "objects": len(pending)})
         pending.clear()
         self._request_flush()
@@ -476,7 +491,7 @@ class StreamWriter:
     def _refill(self, queue: PartitionQueue) -> None:
         """Queue a batch of dirty keys of a partition over its bound."""
         queues, now_ms = self._queues, self._wall_ms()
-        if not queues.refill(queue, self._state.get, time_ms=now_ms, limit_bytes=self._batch_bytes):
+        if not queues.refill(queue, self._store.get, time_ms=now_ms, limit_bytes=self._batch_bytes):
             if not queue.waiting:
                 # no key examined needed a record: no receipt will wake us
                 self._flush_trigger.now()
@@ -485,11 +500,11 @@ class StreamWriter:
             frontier = machine.frontier(self._phase)
             queues.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=now_ms)
         if queues.empty:
-            self._backpressure.progressed()
+            self._backpressure.room_made()
 
-    def _on_overflow(self) -> None:
-        """Void the running snapshot: a partition's queue became a set of dirty keys."""
-        self._reporter.overflown(self._queues, self._now_s())
+    def _partition_conflated(self) -> None:
+        """Report a conflated partition, and void the running snapshot."""
+        self._reporter.partition_conflated(self._queues, self._now_s())
         snapshot = self._snapshot
         if snapshot is not None and not snapshot.complete:
             self._snapshot, self._queues.snapshot_remaining = None, set()
@@ -502,7 +517,7 @@ class StreamWriter:
         assert self._encoder is not None
         return queue.render(
             self._encoder,
-            self._state.unpack,
+            self._store.unpack,
             limit_bytes=self._batch_bytes,
             seen_ms=self._seen_ms,
             limit_records=limit_records,
@@ -551,7 +566,7 @@ class StreamWriter:
         adjusted = self._oversize.refused(self._queues, queue, error.index - appended)
         queue.outstanding = self._render(queue) if queue.waiting else None
         if adjusted:
-            self._backpressure.progressed()
+            self._backpressure.room_made()
         else:
             await self._oversize.wait(self._queues, queue.partition, error)
         self._send_next(queue)
@@ -563,7 +578,7 @@ class StreamWriter:
         self._reporter.acked(batch, self._queues, self._now_s())
         for rendered in batch.markers:
             self._marker_acked(queue, rendered, offsets[rendered.index])
-        self._backpressure.progressed()
+        self._backpressure.room_made()
 
     # ---- markers and snapshots -------------------------------------------------------------------
 
@@ -579,8 +594,8 @@ class StreamWriter:
             self._check_ownership()
             if self._now_s() >= heartbeat_at_s:
                 self._heartbeat()
-            records, live = self._queues.object_records, len(self._state)
-            due = self._schedule.due(self._now_s(), records=records, live=live)
+            records, objects = self._queues.object_records, len(self._store)
+            due = self._schedule.due(self._now_s(), records=records, objects=objects)
             if due and self._may_snapshot():
                 # a task of its own: it may wait for a broker, and a heartbeat may not
                 self._preparing_snapshot = True
@@ -607,7 +622,7 @@ class StreamWriter:
     def _begin_snapshot(self, *, first: bool = False) -> None:
         """Queue begin on every partition, with the frontier reached so far, "0" for the first."""
         assert self._encoder is not None, "a snapshot before the claim"
-        queues, keys, now_s = self._queues, self._state.keys(), self._now_s()
+        queues, keys, now_s = self._queues, self._store.keys(), self._now_s()
         if first:
             queues.not_on_log = {*keys, *queues.mismatched_keys}
         # shared, not copied: what enters or leaves `not_on_log` does so here too
@@ -634,13 +649,13 @@ class StreamWriter:
         if snapshot is None or isinstance(self._phase, Draining):
             return
         now_ms, partitions, examined = self._wall_ms(), queues.by_partition, snapshot.examined
-        # the other half is left for live events: an overflow would abandon the snapshot
+        # the other half is left for changes: conflation would abandon the snapshot
         room_bytes = self._queue_bytes // 2
         if snapshot.unfinished and queues.queued_bytes <= room_bytes:
             members_bytes = snapshot.members_bytes(self._now_s(), queues.object_records)
             snapshot.queue_members(
                 queues.snapshot_remaining,
-                self._state.get,
+                self._store.get,
                 lambda partition: (
                     partitions[partition].takes_members(members_bytes)
                     and queues.queued_bytes <= room_bytes
@@ -667,7 +682,7 @@ class StreamWriter:
             return
         self._status.frontier = self._queues.frontier
         if marker.kind == "heartbeat":
-            if not self._status.list_due:
+            if not self._status.list_due:  # as in `_early_heartbeat`
                 self._handle(machine.HeartbeatAcked(queue.partition, rendered.after_record))
         elif snapshot is None or marker.snapshot != snapshot.id:
             return
@@ -690,7 +705,7 @@ class StreamWriter:
         self._snapshot_completed()
         took_s = self._now_s() - snapshot.began_at_s
         self._reporter.snapshot_completed(
-            snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms
+            snapshot, objects=len(self._store), took_s=took_s, now_ms=now_ms
         )
 
 

@@ -37,8 +37,8 @@ class ChangePublisher(Protocol):
     def push(
         self, changes: Sequence[ObjectChange], *, reason: Reason, received_at_s: float
     ) -> None: ...
-    def synced(self, resource_version: str) -> None: ...
-    def progressed(self, resource_version: str) -> None: ...
+    def list_completed(self, resource_version: str) -> None: ...
+    def version_reached(self, resource_version: str) -> None: ...
     def resource_removed(self) -> None: ...
     def server_seen(self, at_ms: int) -> None: ...
 
@@ -134,7 +134,7 @@ class Reflector:
             self._count_missed()
             self._version, self._recovered = version, False
             self._store.passed(version)
-            self._publisher.progressed(version)
+            self._publisher.version_reached(version)
 
     def _apply(self, frames: Sequence[ObjectFrame], received_at_s: float) -> None:
         applied = self._store.apply(frames)
@@ -157,7 +157,7 @@ class Reflector:
                 replaced.changes, reason="resume" if recovered else "relist", received_at_s=0.0
             )
         self._version = event.resource_version
-        self._publisher.synced(event.resource_version)
+        self._publisher.list_completed(event.resource_version)
         if recovered:
             log.info(
                 "list compared with the log",

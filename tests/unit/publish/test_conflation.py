@@ -46,7 +46,7 @@ async def away(rig: Rig) -> None:
     await asyncio.sleep(0.1)
 
 
-def overflow(rig: Rig) -> int:
+def overload(rig: Rig) -> int:
     """Changes of 40 keys until every partition is past the bound; how many."""
     pushed = 0
     while any(queue.dirty is None for queue in rig.relay._queues.partitions):
@@ -123,7 +123,7 @@ def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_no
             rig.store.put(key, b"0")
         async with rig.running():
             await away(rig)
-            overflow(rig)
+            overload(rig)
             rig.say(rig.store.remove(b"a/dead"))
             rig.say(rig.store.put(b"a/dead", b"1", uid="u9"))
             rig.say(rig.store.remove(b"a/dead"))
@@ -164,7 +164,7 @@ def test_an_open_snapshot_is_void_and_the_next_one_answers_its_request_once_the_
             rig.relay.request_snapshot("r-1")
             await asyncio.sleep(10)
             assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 1
-            overflow(rig)
+            overload(rig)
             assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
             await asyncio.sleep(100)
             assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
@@ -185,7 +185,7 @@ def test_the_first_snapshot_when_void_is_begun_again_and_only_then_is_the_stream
             rig.sink.up.clear()
             rig.sync()
             await asyncio.sleep(1)
-            overflow(rig)
+            overload(rig)
             rig.sync()  # a relist
             rig.sink.up.set()
             await asyncio.sleep(1)
@@ -208,7 +208,7 @@ def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference
         rig = Rig(queue_bytes=BOUND, heartbeat_interval_s=5.0)
         async with rig.running():
             await away(rig)
-            overflow(rig)
+            overload(rig)
             # as after a list under another config
             rig.relay._phase, rig.relay._schedule.wanted = Live(str(rig.store.version)), True
             rig.sync()
@@ -228,7 +228,7 @@ def test_markers_repeat_the_last_frontier_until_all_is_published_and_then_one_ha
         async with rig.running():
             await away(rig)
             first = str(rig.status.frontier)
-            overflow(rig)
+            overload(rig)
             await asyncio.sleep(20)
             rig.sink.up.set()
             await asyncio.sleep(0.5)
@@ -255,7 +255,7 @@ def test_a_heartbeat_within_an_overload_does_not_make_the_stream_whole() -> None
         rig = Rig(partitions=1, queue_bytes=BOUND, heartbeat_interval_s=5.0)
         async with rig.running():
             await away(rig)
-            overflow(rig)
+            overload(rig)
             # as after a restart whose list found much
             rig.status.complete, rig.relay._phase = False, Live(str(rig.store.version))
             for number in range(2000):
@@ -274,7 +274,7 @@ def test_a_drain_says_what_waits_too() -> None:
         rig = Rig(queue_bytes=BOUND)
         async with rig.running():
             await away(rig)
-            overflow(rig)
+            overload(rig)
             async with asyncio.TaskGroup() as tasks:
                 draining = tasks.create_task(rig.relay.drain(100.0))
                 await asyncio.sleep(10)
@@ -318,7 +318,7 @@ def test_the_log_says_once_that_states_are_skipped_and_once_that_it_is_over(
         async with rig.running():
             await away(rig)
             for _ in range(3):
-                overflow(rig)
+                overload(rig)
                 rig.sink.up.set()
                 await asyncio.sleep(7)
                 rig.sink.up.clear()

@@ -10,9 +10,9 @@ from watchrelay.publish import machine
 from watchrelay.publish.machine import (
     COMPLETE,
     TRANSITIONS,
+    AwaitedHeartbeats,
     AwaitingDifference,
     AwaitingList,
-    Confirmation,
     Draining,
     Effect,
     Event,
@@ -24,9 +24,9 @@ from watchrelay.publish.machine import (
 )
 from watchrelay.publish.recovery import FirstSnapshot, ListAndDiff, ReadAgainFromStart, WatchFrom
 
-AWAITED = Confirmation(frozenset({0, 1}), 7)
-LAST = Confirmation(frozenset({1}), 7)
-CONFIRMATIONS = (None, AWAITED, LAST, COMPLETE)
+AWAITED = AwaitedHeartbeats(frozenset({0, 1}), 7)
+LAST = AwaitedHeartbeats(frozenset({1}), 7)
+AWAITED_BY_PHASE = (None, AWAITED, LAST, COMPLETE)
 PHASES: list[Phase] = [
     AwaitingList(),
     AwaitingList(log_mismatched=True),
@@ -37,13 +37,13 @@ PHASES: list[Phase] = [
         for newest in ("", "9")
         for accepted in (False, True)
         if newest or not accepted
-        for each in CONFIRMATIONS
+        for each in AWAITED_BY_PHASE
     ),
-    *(Live("5", each) for each in CONFIRMATIONS),
+    *(Live("5", each) for each in AWAITED_BY_PHASE),
     Draining("5"),
 ]
 EVENTS: list[Event] = [
-    machine.StoreChanged(),
+    machine.FirstDifference(),
     *(
         machine.ListCompleted(version, each)
         for version in ("3", "7", "12")
@@ -67,7 +67,7 @@ def test_the_table_holds_each_transition_and_no_other() -> None:
     seen = set()
     for phase in PHASES:
         for event in EVENTS:
-            if phase == AwaitingList() and event == machine.StoreChanged():
+            if phase == AwaitingList() and event == machine.FirstDifference():
                 continue  # asserted not to happen
             after, effects = step(phase, event)
             if after is not phase or effects:

@@ -27,8 +27,8 @@ def fit(
     return trim(value or zlib.decompress(entry.packed), 100)
 
 
-def queues(*, raw_bytes: int = 1 << 20, packed_max: int = 1 << 20) -> StreamQueues:
-    return StreamQueues(range(1), raw_bytes=raw_bytes, packed_max=packed_max, oversize=fit)
+def queues(*, soft_bytes: int = 1 << 20, packed_max: int = 1 << 20) -> StreamQueues:
+    return StreamQueues(range(1), soft_bytes=soft_bytes, packed_max=packed_max, fit=fit)
 
 
 def push(sequencer: StreamQueues, changes: list[ObjectChange]) -> None:
@@ -111,7 +111,7 @@ def test_members_of_a_snapshot_are_taken_up_to_so_much_a_batch_whatever_live_rec
 
 
 def test_a_deep_queue_keeps_packed_bytes_and_still_says_the_value_of_the_moment() -> None:
-    sequencer, store = queues(raw_bytes=700), DictStore(1)
+    sequencer, store = queues(soft_bytes=700), DictStore(1)
     for number in range(5):
         push(sequencer, store.put(b"a/a", b"%d" % number))
     waiting = sequencer.partitions[0].waiting
@@ -157,7 +157,7 @@ def test_a_replaced_record_is_what_the_next_one_of_its_key_replaces() -> None:
     push(sequencer, store.put(b"a/a", b"small"))
     rendered(queue, limit_bytes=10)
     queue.put_back()
-    sequencer.replace(queue, 0, b"less", "stub")
+    sequencer.replace_value(queue, 0, b"less", "stub")
     records = decoded(rendered(queue))
     assert isinstance(records[0], ObjectRecord)
     assert (records[0].value, records[0].trimmed, records[0].value_hash) == (
@@ -237,7 +237,7 @@ def test_too_large_an_object_of_which_the_topic_took_even_less_is_repaired_with_
             b'{"kind":"Pod","metadata":{"name":"a"},"spec":{"x":"%s"}}' % bytes(range(97, 123)),
         ),
     )
-    sequencer.replace(queue, 0, stub, "stub")
+    sequencer.replace_value(queue, 0, stub, "stub")
     rendered(queue)
     ack(sequencer, queue)
     sequencer.repair(b"a/a", store.entries[b"a/a"], 0, time_ms=1000)

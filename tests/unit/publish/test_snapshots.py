@@ -101,8 +101,8 @@ def test_snapshots_come_with_the_interval_give_or_take_a_tenth() -> None:
         wait_s = schedule.wait_s(1000.0)
         assert wait_s is not None
         waits.add(wait_s)
-        assert not schedule.due(1089.9, records=0, live=0)
-        assert schedule.due(1110.1, records=0, live=0)
+        assert not schedule.due(1089.9, records=0, objects=0)
+        assert schedule.due(1110.1, records=0, objects=0)
     assert len(waits) > 40
 
 
@@ -110,8 +110,8 @@ def test_interval_zero_means_never_by_time_but_still_on_growth() -> None:
     schedule = SnapshotSchedule(0.0, random.Random(1))
     schedule.begun(0.0, 500)
     assert schedule.wait_s(1e9) is None
-    assert not schedule.due(1e9, records=500 + 10_000 + 3 * 20, live=20)
-    assert schedule.due(0.0, records=501 + 10_000 + 3 * 20, live=20)
+    assert not schedule.due(1e9, records=500 + 10_000 + 3 * 20, objects=20)
+    assert schedule.due(0.0, records=501 + 10_000 + 3 * 20, objects=20)
 
 
 @pytest.mark.parametrize(

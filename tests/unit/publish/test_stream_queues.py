@@ -41,7 +41,7 @@ def unchanged(
 def bounded(fit: Fit = unchanged, *, partitions: int = 1) -> StreamQueues:
     """Queues of a bound that four records pass."""
     return StreamQueues(
-        range(partitions), raw_bytes=1000, packed_max=1 << 20, oversize=fit, bound_bytes=2000
+        range(partitions), soft_bytes=1000, packed_max=1 << 20, fit=fit, bound_bytes=2000
     )
 
 
@@ -160,10 +160,10 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
     )
     queues = StreamQueues(
         range(1),
-        raw_bytes=1000,
+        soft_bytes=1000,
         packed_max=1 << 20,
-        oversize=unchanged,
-        tombstones=True,
+        fit=unchanged,
+        trailing_tombstones=True,
         bound_bytes=2500,
     )
     queue, log = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
@@ -309,7 +309,7 @@ def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_within_clai
             )
             rig.sync()
             await asyncio.sleep(30)
-            assert rig.status.dirty_keys, "the difference did not overflow"
+            assert rig.status.dirty_keys, "the difference was not conflated"
             rig.sink.up.set()
             await until(lambda: rig.status.complete)
             running.cancel()

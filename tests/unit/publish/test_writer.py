@@ -268,7 +268,7 @@ def test_heartbeats_have_count_digest_frontier_and_the_time_of_the_servers_last_
             rig.sync()
             rig.relay.server_seen(1_767_323_045_006)
             await asyncio.sleep(30)
-            rig.relay.progressed("5000")
+            rig.relay.version_reached("5000")
             await asyncio.sleep(5)
         assert len(rig.markers("heartbeat")) in {14, 15, 16}
         newest = [

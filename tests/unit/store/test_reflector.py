@@ -52,11 +52,11 @@ class FakePublisher:
             )
         )
 
-    def synced(self, resource_version: str) -> None:
-        self.calls.append(("synced", resource_version, len(self.store)))
+    def list_completed(self, resource_version: str) -> None:
+        self.calls.append(("list_completed", resource_version, len(self.store)))
 
-    def progressed(self, resource_version: str) -> None:
-        self.calls.append(("progressed", resource_version))
+    def version_reached(self, resource_version: str) -> None:
+        self.calls.append(("version_reached", resource_version))
 
     def resource_removed(self) -> None:
         self.calls.append(("resource_removed",))
@@ -110,9 +110,11 @@ def stream() -> Stream:
     return Stream()
 
 
-async def test_the_first_list_is_announced_as_synced_and_pushes_nothing(stream: Stream) -> None:
+async def test_the_first_list_is_announced_as_complete_and_pushes_nothing(stream: Stream) -> None:
     assert await stream.relist([frame("a", 1), frame("b", 2)], "9")
-    assert [call for call in stream.outbox.calls if call[0] != "room"] == [("synced", "9", 2)]
+    assert [call for call in stream.outbox.calls if call[0] != "room"] == [
+        ("list_completed", "9", 2)
+    ]
     assert stream.status.objects == 2
     assert stream.count("store_objects") == 2
     assert stream.count("missed_changes_total") == 0
@@ -171,7 +173,7 @@ async def test_T41_a_relist_announces_what_the_watch_did_not_show_and_counts_it(
             2,
         )
     ]
-    assert stream.outbox.calls[-1] == ("synced", "7", 2)
+    assert stream.outbox.calls[-1] == ("list_completed", "7", 2)
     assert stream.count("missed_changes_total") == 3
 
 
@@ -193,7 +195,7 @@ async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> 
     await stream.reflector.take(CursorMoved("44"))
     await stream.reflector.take(WatchedObjects([frame("a", 45)], 1.0))
     await stream.reflector.take(Retrying(Interrupted("cut"), None))
-    assert ("progressed", "44") in stream.outbox.calls
+    assert ("version_reached", "44") in stream.outbox.calls
     assert len(stream.outbox.seen_ms) == seen + 2
     assert stream.outbox.seen_ms == sorted(stream.outbox.seen_ms)
 
@@ -242,11 +244,11 @@ async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_pu
     ]
     await stream.reflector.take(WatchedObjects(replayed, 1.0))
     await stream.reflector.take(CursorMoved("16"))
-    assert stream.outbox.calls[-1][0] != "progressed", "the list was further already"
+    assert stream.outbox.calls[-1][0] != "version_reached", "the list was further already"
     await stream.reflector.take(WatchedObjects([frame("a", 21, body=1)], 2.0))
     await stream.reflector.take(CursorMoved("21"))
     assert stream.pushed() == [found, ("push", "watch", 2.0, [("Upserted", b"n/a")], 3)]
-    assert stream.outbox.calls[-1] == ("progressed", "21")
+    assert stream.outbox.calls[-1] == ("version_reached", "21")
     assert stream.count("missed_changes_total") == 0
     assert stream.count("events_deduplicated_total") == 4
 
@@ -320,7 +322,7 @@ async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_
     await stream.reflector.take(CursorMoved("20"))
     assert stream.pushed() == [("push", "resume", 0.0, [("Upserted", b"n/b")], 1)]
     assert (stream.outbox.calls[-1], stream.count("missed_changes_total")) == (
-        ("progressed", "20"),
+        ("version_reached", "20"),
         0,
     )
 
