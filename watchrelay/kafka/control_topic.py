@@ -225,7 +225,7 @@ class ControlTopic:
         whole, part = stream_and_part(stream)
         held = self._state.of(whole)
         claimants = [self._writer(stream)]
-        if held.parts and held.description is not None:
+        if (held.parts or part.of > 1) and held.description is not None:
             found = map(held.newest, part.partitions(held.description["partitions"]))
             by_claim = {each.claimed: each for each in found if each is not None}
             claimants = [by_claim[claimed] for claimed in sorted(by_claim)]

@@ -289,6 +289,17 @@ def test_a_claim_of_another_layout_or_of_the_whole_ends_a_part() -> None:
     run(body())
 
 
+def test_a_part_of_a_stream_that_was_never_split_waits_for_the_release_of_the_whole() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        whole = await claim_part(topic, "pods")
+        for part in ("pods%0/2", "pods%1/2"):
+            assert topic.control.newest_claims(part) == {"pods": whole}
+            assert topic.control.holder_of(part) == topic.control.holder
+
+    run(body())
+
+
 def test_a_part_waits_for_the_release_of_each_part_whose_partitions_it_takes() -> None:
     async def body() -> None:
         topic = MemoryControl()
