@@ -66,11 +66,11 @@ class Backoff:
             unreachable_since_s=since_s,
         ), delay_s
 
-    def begun(self, now_s: float, *, healthy: bool) -> tuple[Backoff, bool]:
-        """The same with at least one failure in the row; True when this was the first."""
+    def begun(self, now_s: float, *, healthy: bool) -> Backoff:
+        """The same with at least one failure in the row."""
         if self._counted(now_s, healthy=healthy):
-            return self, False
-        return replace(self, failures=1, last_failure_at_s=now_s, unreachable_attempts=0), True
+            return self
+        return replace(self, failures=1, last_failure_at_s=now_s, unreachable_attempts=0)
 
     def _counted(self, now_s: float, *, healthy: bool) -> int:
         return (

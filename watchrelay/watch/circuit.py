@@ -75,9 +75,6 @@ class CircuitBreaker:
         self._backoff = Backoff()
         self._answered = False
         """The server has answered a request since the newest trip."""
-        self._watch_broke = False
-        """The present row of failures began with a watch that broke. That is not logged, so the
-        first request that fails after it still counts as the first of the row, and is logged."""
         self._waiting: set[int] = set()
         self._answered_since_failure: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
@@ -86,8 +83,6 @@ class CircuitBreaker:
         self.trips = 0
         """The generation of permits: one more for each failure of the server and each watch that
         broke. The failure of a request with an older permit is ignored."""
-        self.first_in_row = False
-        """The newest trip is the first of a row."""
 
     @property
     def trips_in_row(self) -> int:
@@ -172,7 +167,7 @@ class CircuitBreaker:
         if own_failure:
             if not is_probe:
                 return False
-            self.state, self.first_in_row = Open(now_s + OPEN_LEAST_S), False
+            self.state = Open(now_s + OPEN_LEAST_S)
             return True
         probing = isinstance(self.state, HalfOpen) and self.state.prober is not None
         if permit.trip < self.trips or (probing and not is_probe):
@@ -183,8 +178,7 @@ class CircuitBreaker:
         self._keep_waiting(now_s)
         after = self._backoff.after_failure if reached else self._backoff.after_unreachable
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
-        self.first_in_row = self.trips_in_row == 1 + self._watch_broke
-        self._answered = self._watch_broke = False
+        self._answered = False
         self.trips += 1
         self._answered_since_failure = dict.fromkeys(self._answered_since_failure, False)
         self.state = Open(now_s + max(delay_s, asked_s, OPEN_LEAST_S))
@@ -207,8 +201,7 @@ class CircuitBreaker:
         if not isinstance(self.state, Closed):
             return
         self._keep_waiting(now_s)
-        self._backoff, begun = self._backoff.begun(now_s, healthy=self._answered)
-        self._watch_broke = self._watch_broke or begun
+        self._backoff = self._backoff.begun(now_s, healthy=self._answered)
         self.trips += 1
         self.state = HalfOpen()
 

@@ -127,18 +127,6 @@ def test_a_request_that_was_not_sent_neither_opens_nor_closes_the_circuit() -> N
     assert breaker.open_until_s == 7.2
 
 
-def test_a_probe_that_was_not_sent_leaves_the_next_failure_the_first_of_its_row() -> None:
-    breaker = CircuitBreaker(Random(1))
-    breaker.watch_broke(0.0)
-    breaker.admit(1, 0.0)
-    assert breaker.not_sent(1, 0.1)
-    assert breaker.open_until_s is not None
-    probe = breaker.admit(2, breaker.open_until_s)
-    assert isinstance(probe, Permit)
-    assert breaker.failed(2, probe, 5.0)
-    assert breaker.first_in_row
-
-
 ENDS = st.sampled_from(["failed", "not reached", "unanswered"])
 
 
@@ -262,7 +250,7 @@ def test_a_failed_probe_after_a_broken_watch_is_the_second_failure_of_its_row() 
     probe = breaker.admit(1, 0.8)
     assert isinstance(probe, Permit)
     assert breaker.failed(1, probe, 0.8)
-    assert breaker.first_in_row
+    assert breaker.trips_in_row == 2
     assert isinstance(breaker.state, Open)
     assert 1.6 <= breaker.state.until_s - 0.8 < 3.2
     breaker.watch_broke(0.9)
@@ -270,7 +258,7 @@ def test_a_failed_probe_after_a_broken_watch_is_the_second_failure_of_its_row() 
     probe = breaker.admit(1, breaker.state.until_s)
     assert isinstance(probe, Permit)
     assert breaker.failed(1, probe, 5.0)
-    assert not breaker.first_in_row
+    assert breaker.trips_in_row == 3
 
 
 def test_the_spread_grows_with_the_streams_up_to_half_a_minute() -> None:
