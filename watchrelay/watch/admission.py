@@ -158,10 +158,11 @@ class StreamAdmission:
                 "error": str(error),
                 "reason": error.reason,
                 "wait_s": None if until_s is None else round(until_s - now_s, 3),
-                "level": breaker.trips_in_row,
+                "level": breaker.failures_in_row,
             }
             warn = (
-                breaker.trips > permit.trip  # else the probe's stream alone fails: no outage
+                breaker.generation
+                > permit.generation  # else the probe's stream alone fails: no outage
                 and not admission.logged_open
                 and now_s >= admission.warn_again_at_s
             )
