@@ -160,9 +160,9 @@ class StreamAdmission:
                 "wait_s": None if until_s is None else round(until_s - now_s, 3),
                 "level": breaker.failures_in_row,
             }
+            # in the same generation: the probe's stream alone fails, which is no outage
             warn = (
-                breaker.generation
-                > permit.generation  # else the probe's stream alone fails: no outage
+                breaker.generation > permit.generation
                 and not admission.logged_open
                 and now_s >= admission.warn_again_at_s
             )

@@ -64,34 +64,34 @@ from watchrelay.watch.context import (
     WatchRules,
 )
 
-_AFTER_ERROR = ("Waiting", "ListingPages OpeningList OpeningWatch NotServed")
+_AFTER_ERROR = ("Pausing", "ListingPages OpeningList OpeningWatch NotServed")
 
 TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Waiting": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "")},
+    "Pausing": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "")},
     "ListingPages": {
-        "PageReceived": ("FinishingList ListingPages", "OpeningList Waiting"),
+        "PageReceived": ("FinishingList ListingPages", "OpeningList Pausing"),
         "RequestFailed": _AFTER_ERROR,
     },
     "OpeningList": {"WatchOpened": ("StreamingList", ""), "RequestFailed": _AFTER_ERROR},
     "StreamingList": {
         "FramesReceived": (
             "FinishingList StreamingList",
-            "ListingPages OpeningList OpeningWatch Waiting NotServed",
+            "ListingPages OpeningList OpeningWatch Pausing NotServed",
         ),
-        "WatchEnded": ("Waiting", "ListingPages"),
-        "DeadlineReached": ("Waiting", "ListingPages"),
+        "WatchEnded": ("Pausing", "ListingPages"),
+        "DeadlineReached": ("Pausing", "ListingPages"),
         "RequestFailed": _AFTER_ERROR,
     },
     "FinishingList": {
-        "ListFinished": ("OpeningWatch Watching", "ListingPages OpeningList Waiting NotServed")
+        "ListFinished": ("OpeningWatch Watching", "ListingPages OpeningList Pausing NotServed")
     },
     "OpeningWatch": {"WatchOpened": ("Watching", ""), "RequestFailed": _AFTER_ERROR},
     "Watching": {
-        "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Waiting NotServed"),
-        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Waiting"),
+        "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Pausing NotServed"),
+        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Pausing"),
         "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch"),
         "SilenceChecked": ("Watching", "ListingPages OpeningList"),
-        "RequestFailed": ("Waiting NotServed", "ListingPages OpeningList OpeningWatch"),
+        "RequestFailed": ("Pausing NotServed", "ListingPages OpeningList OpeningWatch"),
     },
     "NotServed": {
         "DiscoveryChecked": ("NotServed", "ListingPages OpeningList"),
@@ -149,16 +149,17 @@ CHECK_DISCOVERY_S = 30.0
 
 ListCause = Literal[
     "first", "expired", "version_too_large", "undecodable", "suspicious", "consistency", "restored",
-    "returned", "refused", "recovered", "continue",
+    "too_old", "returned", "version_refused", "recovered", "continue",
 ]  # fmt: skip
 """Why a list is made, a field of the log line. `expired`: the history is lost (410).
-`version_too_large`: the server does not have our version yet. `refused`: it did not accept the
-version of the watch.
+`version_too_large`: the server does not have our version yet. `version_refused`: it did not accept
+the version of the request.
 `undecodable`: an object of the watch could not be decoded. `suspicious`: the last list lost most
 objects. `consistency`: `relistInterval` has passed, and the watch may have missed changes.
-`restored`: the server was restored from a backup. `returned`: the resource is served again.
-`recovered`: the state that was read back from the log is compared with the current one. `continue`:
-the server refused the continue token of a page."""
+`restored`: the server was restored from a backup. `too_old`: the last list was older than
+requested, as from a stale cache. `returned`: the resource is served again. `recovered`: the state
+that was read back from the log is compared with the current one. `continue`: the server refused the
+continue token of a page."""
 
 
 class ListGoal(msgspec.Struct, frozen=True):
@@ -182,7 +183,7 @@ class ListGoal(msgspec.Struct, frozen=True):
 # ---- states --------------------------------------------------------------------------------------
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Pausing(msgspec.Struct, frozen=True):
     """No request is sent before `until_s`. `error` is why; None: to spread requests, or because a
     watch ended early."""
 
@@ -287,7 +288,7 @@ class NotServed(msgspec.Struct, frozen=True):
 
 
 State = (
-    Waiting | ListingPages | OpeningList | StreamingList | FinishingList | OpeningWatch | Watching
+    Pausing | ListingPages | OpeningList | StreamingList | FinishingList | OpeningWatch | Watching
     | NotServed
 )  # fmt: skip
 
@@ -455,7 +456,7 @@ def start(
     goal = None if cursor else first
     if first_wait_s <= 0:
         return begin(rules, context, goal, now_s)
-    return Waiting(context, goal, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
+    return Pausing(context, goal, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
 
 
 def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
@@ -466,7 +467,7 @@ def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
     match state, event:
         case Watching() | OpeningWatch(), _:
             return _watch_step(rules, state, event, now_s)
-        case Waiting(), SleepEnded():
+        case Pausing(), SleepEnded():
             return begin(rules, state.context, state.goal, now_s)
         case NotServed(), SleepEnded(rechecked=rechecked):
             if rechecked or now_s >= state.retry_at_s:
@@ -554,7 +555,7 @@ def wait(
     wakeable: bool = False,
 ) -> Step:
     """Send nothing until `until_s`, and report why."""
-    return Waiting(context, goal, until_s, error), (
+    return Pausing(context, goal, until_s, error), (
         Deliver(Retrying(error, until_s)),
         Sleep(until_s, wakeable),
     )
@@ -698,7 +699,7 @@ def _list_again(
     (docs/watch-facts.md 5.7), or it is the first to show that the server was restored, when a
     comparison by version would hide changes. None: it need not."""
     again = ListGoal(
-        "restored", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
+        "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
     )
     if minimum and compare(version, minimum) == -1:
         error = Interrupted(
@@ -708,7 +709,7 @@ def _list_again(
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
         return wait(context, again, error, now_s + delay_s)
     if context.has_state and not goal.by_content and compare(version, context.cursor) == -1:
-        return begin_list(rules, context, again, now_s)
+        return begin_list(rules, context, replace(again, cause="restored"), now_s)
     return None
 
 
@@ -1019,7 +1020,7 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
         return wait(context, goal, error, now_s + delay_s)
     if early:
         again_at_s = state.opened_at_s + SHORT_WATCH_S
-        return Waiting(context, None, again_at_s), (Sleep(again_at_s),)
+        return Pausing(context, None, again_at_s), (Sleep(again_at_s),)
     return watch_again(rules, context, now_s)
 
 
@@ -1165,7 +1166,7 @@ def _history_lost(
     had_minimum = goal is not None and context.has_state and not goal.most_recent
     cause: ListCause = "version_too_large" if too_large else "expired"
     if isinstance(error, Invalid):
-        cause = "refused"
+        cause = "version_refused"
     relist = ListGoal(
         cause,
         most_recent=goal is not None or repeated or cause != "expired",

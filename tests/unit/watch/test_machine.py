@@ -36,10 +36,12 @@ from watchrelay.watch.machine import (
     FinishList,
     FramesReceived,
     ListFinished,
+    ListGoal,
     ListingPages,
     NotServed,
     OpenWatch,
     PageReceived,
+    Pausing,
     ReadWatch,
     ReportSkipped,
     RequestFailed,
@@ -47,7 +49,6 @@ from watchrelay.watch.machine import (
     Sleep,
     SleepEnded,
     State,
-    Waiting,
     WatchEnded,
     Watching,
     WatchOpened,
@@ -151,7 +152,7 @@ def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
         CursorMoved,
         Retrying,
     ]
-    assert isinstance(state, Waiting)
+    assert isinstance(state, Pausing)
     assert (state.context.cursor, state.goal) == ("105", None)
 
 
@@ -299,7 +300,7 @@ def test_a_very_short_watch_fails_when_empty_and_else_waits_out_its_second() -> 
     state, _ = step(by, watching(by), FramesReceived([frame("a", "101")], 0.3), 0.3)
     state, commands = step(by, state, WatchEnded(), 0.5)
     assert commands == (Sleep(1.0),)
-    assert isinstance(state, Waiting)
+    assert isinstance(state, Pausing)
     assert state.context.backoff.failures == 0
     _, commands = step(by, state, SleepEnded(), 1.0)
     assert isinstance(commands[-1], OpenWatch)
@@ -443,7 +444,7 @@ def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the
         FramesReceived([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0),
         1.0,
     )
-    assert isinstance(state, Waiting)
+    assert isinstance(state, Pausing)
     assert state.context.cursor == "101"
 
 
@@ -486,6 +487,16 @@ def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complet
     state, _ = step(by, state, PageReceived(Page("50", None, [])), 11.0)
     state, commands = step(by, state, ListFinished(accepted=False), 11.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
+
+
+def test_a_list_older_than_requested_is_repeated_by_content_without_a_version() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), RequestFailed(Expired("410")), 1.0)
+    state, commands = step(by, state, PageReceived(Page("90", None, [])), 2.0)
+    assert isinstance(state, Pausing)
+    assert state.goal == ListGoal("too_old", most_recent=True, by_content=True)
+    _, commands = step(by, state, SleepEnded(), state.until_s)
+    assert commands == (Deliver(ListBegun(by_content=True)), FetchPage(ListQuery(limit=500)))
 
 
 def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
