@@ -6,7 +6,8 @@ which is the one action whose result is the next event. `loop.py` performs them,
 state only when everything before the action was delivered: the cursor moves last.
 
 Moments of the monotonic clock are `now_s`, `*_at_s`, `*_since_s` and `*until_s`; every other `*_s`
-is a duration in seconds.
+is a duration in seconds. A bare `version` is a resourceVersion; those of Kubernetes are named
+`*server_version`. A watch is silent while no frame comes, and frozen once that takes too long.
 """
 
 from __future__ import annotations
@@ -425,7 +426,7 @@ def start(
     rules: WatchRules,
     *,
     cursor: str = "",
-    published_version: str = "",
+    newest_on_log: str = "",
     recovered: bool = False,
     now_s: float,
     first_wait_s: float = 0.0,
@@ -437,19 +438,19 @@ def start(
 
     Args:
         cursor: The version whose state is in the store already, "" for none.
-        published_version: The newest version of the log that was read back.
+        newest_on_log: The newest version of the log that was read back.
         recovered: The store holds what a log contained and, without a cursor, needs a list of the
             current state to compare with.
         first_wait_s: Delay that spreads streams which start together.
     """
     context = StreamContext(
         cursor=cursor,
-        published_version=published_version,
+        newest_on_log=newest_on_log,
         has_state=bool(cursor),
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
         current_as_of_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
-        watch_accepted=recovered or bool(cursor),
+        was_allowed=recovered or bool(cursor),
         forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else 0.0,
     )
     first = ListGoal("recovered", most_recent=True) if recovered else ListGoal("first")
@@ -487,7 +488,7 @@ def _list_step(rules: WatchRules, state: State, event: Event, now_s: float) -> S
             return _page_failed(rules, state, error, now_s)
         case OpeningList(), WatchOpened():
             opened = StreamingList(
-                state.context.after_success(watch_accepted=True), state.goal, state.query,
+                state.context.after_success(of_watch=True), state.goal, state.query,
                 opened_at_s=now_s, newest_object_at_s=now_s,
             )  # fmt: skip
             return opened, (ReadWatch(now_s + END_BOOKMARK_WITHIN_S),)
@@ -598,9 +599,9 @@ def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s:
 
 
 def _newest_known(context: StreamContext) -> str:
-    """The newer of cursor and published version where they can be compared, else the cursor."""
-    cursor, published = context.cursor, context.published_version
-    return published if cursor and published and compare(cursor, published) == -1 else cursor
+    """The newer of cursor and `newest_on_log` where they can be compared, else the cursor."""
+    cursor, on_log = context.cursor, context.newest_on_log
+    return on_log if cursor and on_log and compare(cursor, on_log) == -1 else cursor
 
 
 def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s: float) -> Step:
@@ -681,10 +682,12 @@ def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Co
 
 
 def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
-    return FinishList(ListDone(version, goal.accept_any_size, _since(context, goal, version)))
+    return FinishList(
+        ListDone(version, goal.accept_any_size, _continue_from(context, goal, version))
+    )
 
 
-def _since(context: StreamContext, goal: ListGoal, version: str) -> str:
+def _continue_from(context: StreamContext, goal: ListGoal, version: str) -> str:
     """Where the watch continues after a list, "" for the list's version. After a list of cause
     `consistency` it is the previous cursor: what the watch then does not bring was missed."""
     cursor_is_older = goal.cause == "consistency" and compare(context.cursor, version) == -1
@@ -839,12 +842,12 @@ def _list_finished(
             "suspicious", most_recent=True, accept_any_size=True, by_content=goal.by_content
         )
         return begin_list(rules, context, again, now_s)
-    since = _since(context, goal, state.version)
+    continue_from = _continue_from(context, goal, state.version)
     context = replace(
         context,
-        cursor=since or state.version,
+        cursor=continue_from or state.version,
         has_state=True,
-        published_version="",
+        newest_on_log="",
         removal_reported=False,
         not_served_since_s=None,
         current_as_of_s=now_s,
@@ -852,7 +855,7 @@ def _list_finished(
         history_lost=False,
         relist_at_s=rules.relist_at_s(now_s),
     )
-    if state.watch is None or since:
+    if state.watch is None or continue_from:
         return begin_watch(rules, context)
     # nothing was read while the list waited for room in the queues
     watch = replace(state.watch, context=context, silent_since_s=now_s)
@@ -891,7 +894,7 @@ def _watch_query(
 def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
     context, query = state.context, state.query
     watch = Watching(
-        context.after_success(watch_accepted=True), context.cursor, query, query.idle_timeout_s,
+        context.after_success(of_watch=True), context.cursor, query, query.idle_timeout_s,
         opened_at_s=now_s, silent_since_s=now_s,
         silence_check="due" if rules.plan.bookmarks and context.expects_bookmarks else "",
     )  # fmt: skip
@@ -1119,7 +1122,7 @@ def _after_error(
                 CheckDiscovery(),
             )
         case Forbidden() if context.forbidden_grace_s > 0 and (
-            context.watch_accepted or goal is not None
+            context.was_allowed or goal is not None
         ):
             return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):

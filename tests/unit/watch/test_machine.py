@@ -105,11 +105,11 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
-    state, commands = start(rules(), recovered=True, published_version="900", now_s=0.0)
+    state, commands = start(rules(), recovered=True, newest_on_log="900", now_s=0.0)
     assert isinstance(state, ListingPages)
     assert (state.goal.cause, state.goal.most_recent) == ("recovered", True)
     by = rules()
-    state, _ = start(by, cursor="7", published_version="900", recovered=True, now_s=0.0)
+    state, _ = start(by, cursor="7", newest_on_log="900", recovered=True, now_s=0.0)
     state, _ = step(by, state, WatchOpened(), 1.0)
     state, commands = step(by, state, FramesReceived([Failure(Expired("too old"))], 1.1), 1.1)
     assert commands[-1] == FetchPage(
@@ -470,7 +470,7 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
     assert isinstance(commands[0], ReportSkipped)
     assert commands[1] == Deliver(ListedObjects([], unreadable=1, damaged=(("shop", "bad"),)))
     assert isinstance(commands[-1], FinishList)
-    assert commands[-1].done.since == "100"
+    assert commands[-1].done.continue_from == "100"
     state, commands = step(by, state, ListFinished(accepted=True), 6.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"
