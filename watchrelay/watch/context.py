@@ -119,8 +119,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""
-    silent_watches: int = 0
-    """Watches in a row that were silent for too long and brought no object."""
+    frozen_watches: int = 0
+    """Frozen watches in a row that brought no object."""
     current_as_of_s: float = -math.inf
     """When the server last showed its current state, in any watch or list."""
 
@@ -188,8 +188,8 @@ class StreamContext(msgspec.Struct, frozen=True):
             self, streaming_failures=0, paged_until_s=until_s, paged_server_version=version
         )
 
-    def idle_timeout_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:
-        """How long a watch may be silent before it counts as dead: little more than the server's
+    def frozen_after_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:
+        """How long a watch may be silent before it counts as frozen: little more than the server's
         bookmark interval where it sends bookmarks."""
         longest_s = timeout_s + WATCH_GRACE_S
         if not (rules.plan.bookmarks and bookmarks):

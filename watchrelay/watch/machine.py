@@ -123,21 +123,25 @@ silence check. Source: docs/watch-facts.md 2.8."""
 SILENCE_CHECK_AFTER_S = 65.0
 """When the first bookmark of a watch is missing for so long, its silence is checked before the
 watch counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened
-at a version brings no bookmark before the server's cache has passed that version, which on an idle
-resource takes minutes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8."""
+at a version brings no bookmark before the server's cache has passed that version, which takes
+minutes where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8.
+A check at once is made by `CHECK_AT_OPEN_AFTER_S`."""
 SILENCE_CHECK_EARLY_S = 50.0
 """The same where a first bookmark was late once: in time for the bookmark due after 60 s."""
 SECOND_BOOKMARK_S = 130.0
 """Where the first bookmark of a watch is late: how long that watch may be silent, that is until its
 second one, due after 120 s, is late too."""
-SILENT_WATCHES = 3
-"""After so many watches in a row that brought no object and were silent for too long, the next ones
-may be silent for twice as long, until two bookmarks come within `SILENCE_LIMIT_S`."""
+FROZEN_WATCHES = 3
+"""After so many frozen watches in a row that brought no object, the next ones may be silent for
+twice as long, until two bookmarks come within `SILENCE_LIMIT_S`."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
 backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
 a server that closes its watches at once would get requests in a hot loop (docs/watch-facts.md
 2.9)."""
+FORGET_FAILURES_AFTER_S = 30.0
+"""A watch that was open for this long ends the row of failures of its stream: it lived as long as
+the longest delay before jitter, so opening it again soon makes no more requests than that delay."""
 HEALTHY_AFTER_S = 60.0
 """A watch that was open for this long was healthy, also without an event; see `Backoff`."""
 NOT_SERVED_CONFIRM_S = 30.0
@@ -247,20 +251,21 @@ class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
-    the watch was opened, and moves when it ends. `idle_timeout_s` is how long the watch
-    may be silent; where that of `query` is not longer, the client ends the read, and the loop needs
-    no deadline. `silent_since_s` is when the newest frame came, when the watch was opened, or when
-    a check showed that nothing was missed; `objects` and `frames_received` count what came, and the
-    newest bookmark came at `bookmark_at_s`.
+    the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
+    as frozen: the client ends the read by the `idle_timeout_s` of `query`, which is the same unless
+    the watch has changed it since; then, and after a silence check, the loop has a deadline.
+    `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
+    showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
+    bookmark came at `bookmark_at_s`.
 
     `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "checked":
-    it was made, and after `idle_timeout_s` of silence the watch counts as frozen.
+    it was made.
     """
 
     context: StreamContext
     cursor: str
     query: WatchQuery
-    idle_timeout_s: float
+    frozen_after_s: float
     opened_at_s: float
     silent_since_s: float
     objects: int = 0
@@ -274,8 +279,8 @@ class Watching(msgspec.Struct, frozen=True):
         silent_s = math.inf
         if self.silence_check == "due":
             silent_s = SILENCE_CHECK_EARLY_S if self.context.check_early else SILENCE_CHECK_AFTER_S
-        elif self.silence_check or self.idle_timeout_s < self.query.idle_timeout_s:
-            silent_s = self.idle_timeout_s
+        elif self.silence_check or self.frozen_after_s < self.query.idle_timeout_s:
+            silent_s = self.frozen_after_s
         return min(self.silent_since_s + silent_s, self.context.relist_at_s)
 
 
@@ -357,6 +362,7 @@ Event = (
 )  # fmt: skip
 
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
+# An arrow, `->`, stands before the events that the action may result in.
 
 
 class Deliver(msgspec.Struct):
@@ -404,8 +410,8 @@ class FinishList(msgspec.Struct, frozen=True):
 
 
 class CheckSilence(msgspec.Struct, frozen=True):
-    """Request the current resourceVersion until `until_s`, while the watch stays open ->
-    `SilenceChecked`."""
+    """Request the current resourceVersion until `until_s`, while the watch, which is silent or was
+    just opened, stays open -> `SilenceChecked`."""
 
     query: ListQuery
     until_s: float
@@ -530,7 +536,7 @@ def _impossible(state: State, event: Event) -> str:
 
 
 def needs_list_slot(state: State) -> bool:
-    """True while a list is running."""
+    """True while the server is asked for a list or sends it; not while the store takes its end."""
     return isinstance(state, ListingPages | OpeningList | StreamingList)
 
 
@@ -786,7 +792,6 @@ def _streaming_list_failed(
     rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
 ) -> Step:
     context, goal = state.context, state.goal
-    opened = isinstance(state, StreamingList)
     healthy = isinstance(state, StreamingList) and state.any_objects
     if isinstance(error, Invalid | NotWatchable):
         # The parameters are refused (gate off, old server, proxy): page lists for six hours.
@@ -803,8 +808,11 @@ def _streaming_list_failed(
             context.with_paged_lists(rules, now_s) if context.streaming_failures >= 2 else context
         )
         return _list_failed(rules, context, goal, error, now_s)
-    also_by_pages = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
-    if (isinstance(error, Unavailable) and not opened) or isinstance(error, also_by_pages):
+    errors_of_paged_lists_too = (
+        Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
+    )
+    unavailable = isinstance(error, Unavailable) and isinstance(state, OpeningList)
+    if unavailable or isinstance(error, errors_of_paged_lists_too):
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     return _streaming_list_incomplete(rules, state, error, now_s)
 
@@ -884,7 +892,7 @@ def _watch_query(
     return WatchQuery(
         resource_version=version,
         timeout_s=timeout_s,
-        idle_timeout_s=context.idle_timeout_s(rules, timeout_s, bookmarks=bookmarks),
+        idle_timeout_s=context.frozen_after_s(rules, timeout_s, bookmarks=bookmarks),
         bookmarks=rules.plan.bookmarks,
         send_initial_events=initial_events,
         whole_objects=context.whole_objects,
@@ -936,8 +944,8 @@ def _frames_received(
             return after, (*commands, *more)
         if bookmark and not context.expects_bookmarks:
             context = replace(context, expects_bookmarks=True)
-            idle_timeout_s = context.idle_timeout_s(rules, state.query.timeout_s, bookmarks=True)
-            state = replace(state, idle_timeout_s=idle_timeout_s)
+            frozen_after_s = context.frozen_after_s(rules, state.query.timeout_s, bookmarks=True)
+            state = replace(state, frozen_after_s=frozen_after_s)
         if bookmark:
             if event.at_s - state.bookmark_at_s <= SILENCE_LIMIT_S < context.silence_limit_s:
                 context = replace(context, silence_limit_s=SILENCE_LIMIT_S)
@@ -949,9 +957,9 @@ def _frames_received(
         commands.append(Deliver(CursorMoved(cursor)))
     # frames that waited with a list came before it was taken
     since_s = max(event.at_s, state.silent_since_s)
-    # Without a silence check: once a frame came, the idle timeout of the client is enough.
+    # `silence_check` becomes "": once a frame came, the timeout of the client is enough.
     state = Watching(
-        context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, since_s,
+        context, cursor, state.query, state.frozen_after_s, state.opened_at_s, since_s,
         state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
     )  # fmt: skip
     if end is not None:
@@ -1004,9 +1012,9 @@ def _split_frames(
 
 def _context_after(state: Watching) -> StreamContext:
     as_of_s = state.silent_since_s if state.frames_received else state.context.current_as_of_s
-    silent = 0 if state.objects else state.context.silent_watches
+    frozen = 0 if state.objects else state.context.frozen_watches
     return replace(
-        state.context, cursor=state.cursor, current_as_of_s=as_of_s, silent_watches=silent
+        state.context, cursor=state.cursor, current_as_of_s=as_of_s, frozen_watches=frozen
     )
 
 
@@ -1029,8 +1037,8 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
 
 def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if now_s < state.context.relist_at_s:
-        if now_s - state.silent_since_s >= state.idle_timeout_s:
-            return _silent_too_long(rules, state, now_s)
+        if now_s - state.silent_since_s >= state.frozen_after_s:
+            return _watch_frozen(rules, state, now_s)
         if state.silence_check == "due":
             return _check_silence(state)
     return watch_again(rules, _context_after(state), now_s)
@@ -1038,7 +1046,7 @@ def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
 
 def _check_silence(state: Watching) -> Step:
     query = ListQuery(limit=1, whole_objects=state.context.whole_objects)
-    return state, (CheckSilence(query, state.silent_since_s + state.idle_timeout_s),)
+    return state, (CheckSilence(query, state.silent_since_s + state.frozen_after_s),)
 
 
 def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
@@ -1046,7 +1054,7 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8); so was one whose version can be ordered while the cursor cannot. At the cursor: nothing
-    has happened, so silence is no sign of a dead watch.
+    has happened, so the watch need not be frozen.
     """
     context = state.context
     newest = _newest_known(_context_after(state))
@@ -1059,9 +1067,9 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
         state = replace(state, context=context, silent_since_s=now_s)
     elif version and not context.check_early:
         context = replace(context, check_early=True)
-        idle_timeout_s = max(SECOND_BOOKMARK_S, state.idle_timeout_s)
+        frozen_after_s = max(SECOND_BOOKMARK_S, state.frozen_after_s)
         state = replace(
-            state, context=context, idle_timeout_s=idle_timeout_s, silence_check="checked"
+            state, context=context, frozen_after_s=frozen_after_s, silence_check="checked"
         )
     else:
         state = replace(state, context=context, silence_check="checked")
@@ -1069,27 +1077,27 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
 
 
 def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: float) -> Step:
-    if error.reason == "inactive":
-        return _silent_too_long(rules, state, now_s)
+    if error.reason == "inactive":  # the client ended it, for it was silent for too long
+        return _watch_frozen(rules, state, now_s)
     lived_s, context = now_s - state.opened_at_s, _context_after(state)
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + WATCH_GRACE_S - 1:
-        # closed by the client so long past the timeout, as the server did not end it
+        # The client ended it, long after the server should have: no failure.
         return watch_again(rules, context, now_s)
-    if lived_s >= context.backoff.cap_s:
+    if lived_s >= FORGET_FAILURES_AFTER_S:
         context = replace(context, backoff=Backoff())
     healthy = state.frames_received > 0 or lived_s >= HEALTHY_AFTER_S
     return _after_error(rules, context, error, None, now_s, healthy=healthy)
 
 
-def _silent_too_long(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """The connection may be half open: open another watch. After `SILENT_WATCHES` in a row without
-    an object, the server is taken for one that sends few bookmarks."""
+def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    """Open another watch, for the connection may have lost its other end. After `FROZEN_WATCHES` in
+    a row without an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state)
-    silent, limit_s = context.silent_watches + (not state.objects), context.silence_limit_s
-    if silent >= SILENT_WATCHES:
+    frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
+    if frozen >= FROZEN_WATCHES:
         longest_s = state.query.timeout_s + WATCH_GRACE_S
-        silent, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
-    context = replace(context, silent_watches=silent, silence_limit_s=limit_s)
+        frozen, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
+    context = replace(context, frozen_watches=frozen, silence_limit_s=limit_s)
     silent_s = now_s - state.silent_since_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
     after, commands = watch_again(rules, context, now_s)

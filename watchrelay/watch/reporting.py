@@ -33,6 +33,10 @@ from watchrelay.watch import machine
 
 log = logging.getLogger(__name__)
 
+# Two labels of metrics are older than the words of the code, and stay: "gone" of `watch_ends_total`
+# is the history that has expired, "quarantined" of `events_filtered_total` an undecodable object
+# that is skipped.
+
 GAUGE_INTERVAL_MS = 50
 """The two timestamp gauges are set at most this often: setting a gauge costs more than counting a
 batch."""
@@ -303,9 +307,9 @@ def _watched_to_the_end(previous: machine.State, event: machine.Event, now_s: fl
         case machine.FramesReceived(frames=frames):
             return not any(isinstance(frame, Failure) for frame in frames)
         case _:
-            silent = now_s - previous.silent_since_s >= previous.idle_timeout_s
+            frozen = now_s - previous.silent_since_s >= previous.frozen_after_s
             relist = now_s >= previous.context.relist_at_s
-            return isinstance(event, machine.DeadlineReached) and (relist or not silent)
+            return isinstance(event, machine.DeadlineReached) and (relist or not frozen)
 
 
 def _has_expired(event: machine.Event) -> bool:
