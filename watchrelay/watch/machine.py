@@ -362,7 +362,7 @@ Event = (
 )  # fmt: skip
 
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
-# An arrow, `->`, stands before the events that the action may result in.
+# An arrow, `->`, points to the events that the action may result in.
 
 
 class Deliver(msgspec.Struct):
@@ -794,7 +794,7 @@ def _streaming_list_failed(
     context, goal = state.context, state.goal
     healthy = isinstance(state, StreamingList) and state.any_objects
     if isinstance(error, Invalid | NotWatchable):
-        # The parameters are refused (feature gate off, old server, proxy): page lists for six hours.
+        # The parameters are refused (feature gate off, old server, proxy): page lists for 6 hours.
         # Source: docs/watch-facts.md 3.4.
         return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
