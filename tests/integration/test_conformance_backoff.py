@@ -244,7 +244,7 @@ def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Ans
             await s.run_for(120)
             api.put(pod("b", 0))
             await s.until(lambda: all(f.mirror.names == ["a", "b"] for f in s.followers[1:]), 0.3)
-            assert s.admission.breaker.trips == 0
+            assert s.admission.breaker.generation == 0
             assert all(not f.mirror.troubles for f in s.followers[1:])
 
     virtualtime.run(scene())
@@ -277,7 +277,7 @@ def test_watches_that_a_proxy_cuts_one_by_one_are_back_in_seconds_each_and_hold_
                 api.put(pod(f"b{number}", 0))
                 await s.until(partial(all_hold, s.followers, 1 + number), 3)
             assert len(api.list_requests) == lists
-            assert s.admission.breaker.trips_in_row <= 1
+            assert s.admission.breaker.failures_in_row <= 1
             assert len(api.watch_requests) <= 40 * (690 / 35 + 2)
 
     virtualtime.run(scene())
@@ -349,7 +349,7 @@ def test_a_stream_that_stops_as_the_prober_leaves_the_probe_to_another() -> None
         api = Api(pod("a", 1))
         api.always = BROKEN
         async with following(api, watchers=2) as s:
-            await s.until(lambda: s.admission.breaker.trips >= 1)
+            await s.until(lambda: s.admission.breaker.generation >= 1)
             api.always = hang
             await s.until(lambda: s.admission.breaker.open_until_s == math.inf)
             prober = next(

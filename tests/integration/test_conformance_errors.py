@@ -156,7 +156,7 @@ def test_401_refreshes_the_credentials_once_and_is_then_tried_every_five_to_sixt
             assert all(5 <= wait <= 61 for wait in gaps(rounds))
             assert gaps(rounds)[-1] >= 50
             assert s.status.state == "backoff"
-            assert s.admission.breaker.trips == 0
+            assert s.admission.breaker.generation == 0
             api.always = None
             await s.until(lambda: s.mirror.synced, 61)
 
@@ -170,6 +170,6 @@ def test_a_redirect_is_an_answer_of_something_that_is_not_the_api_server() -> No
         async with following(api) as s:
             await s.until(lambda: s.mirror.synced)
             assert len(api.list_requests) == 2
-            assert s.admission.breaker.trips == 1
+            assert s.admission.breaker.generation == 1
 
     virtualtime.run(scene())

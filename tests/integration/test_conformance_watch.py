@@ -187,7 +187,7 @@ def test_T21_a_line_without_measure_ends_in_a_list_of_its_stream_alone() -> None
             await s.until(lambda: s.status.state == "watching")
             assert [r.kind for r in api.asked] == ["list", "watch", "watch", "list", "watch"]
             assert [type(each) for each in s.mirror.troubles] == [Undecodable, Undecodable]
-            assert s.admission.breaker.trips == 0, (
+            assert s.admission.breaker.generation == 0, (
                 "the server is well, and so are the streams beside this one"
             )
             api.put(pod("b", 0))
@@ -259,7 +259,7 @@ def test_T25_errors_within_the_stream_resume_at_the_same_version_and_not_too_soo
             assert {r.query["resourceVersion"] for r in api.watch_requests} == {"100"}
             assert len(api.list_requests) == 1
             assert api.watch_requests[3].at_s - api.watch_requests[2].at_s >= 3
-            assert s.admission.breaker.trips == 0
+            assert s.admission.breaker.generation == 0
 
     virtualtime.run(scene())
 

@@ -436,9 +436,9 @@ class Life:
             server_version=lambda: shape.server_version,
             rng=self.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
-            published_version=found.newest_on_log,
+            newest_on_log=found.newest_on_log,
             recovered=recovered,
-            watch_accepted=self.relay.watch_accepted,
+            on_resumed=self.relay.watch_accepted,
         )
 
     async def _served(self, _resource: Resource) -> bool | None:

@@ -35,7 +35,7 @@ def diagram() -> str:
         for event, (usual, _) in row.items():
             for after in usual.split():
                 arrows.setdefault((state, after), []).append(event)
-    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> Waiting"]
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> Pausing"]
     lines += [f"    {state} --> {after}: {', '.join(on)}" for (state, after), on in arrows.items()]
     return "\n".join([*lines, "```", ""])
 

@@ -20,10 +20,11 @@ class Backoff:
     """A growing delay: `base_s * 2^n`, at most `cap_s`, plus up to `jitter` of itself, at most
     `ceiling_s`. Units: seconds. State is one value, each user's own.
 
-    Attempts that reached no server are counted apart, as `unreachable_attempts`: they say nothing
-    about a server that answers again. Source: client-go up to 1.35 (800 ms, doubled, cap 30 s,
-    jitter 1); the reset counts from the last failure, and wants health, for a counter that resets
-    by time alone saw-tooths through an outage.
+    A row of failures ends when the server was healthy and `reset_after_s` have passed since the
+    last one. Attempts that reached no server are counted apart, as `unreachable_attempts`: they say
+    nothing about a server that answers again. Source: client-go up to 1.35 (800 ms, doubled, cap
+    30 s, jitter 1); a row does not end by time alone, or the delay would saw-tooth through an
+    outage.
     """
 
     base_s: float = 0.8
@@ -41,7 +42,7 @@ class Backoff:
 
         `healthy`: the failed attempt got at least one valid answer, or lasted at least 60 s.
         """
-        failures = self._counted(now_s, healthy=healthy)
+        failures = self._failures_in_row(now_s, healthy=healthy)
         delay_s = self._jittered(self.base_s * 2.0 ** min(failures, 60), rng)
         return replace(
             self, failures=failures + 1, last_failure_at_s=now_s, unreachable_attempts=0
@@ -51,7 +52,7 @@ class Backoff:
         self, now_s: float, *, healthy: bool, rng: Random
     ) -> tuple[Backoff, float]:
         """The same for an attempt that reached no server (`Unreachable`); never a longer delay."""
-        failures = self._counted(now_s, healthy=healthy)
+        failures = self._failures_in_row(now_s, healthy=healthy)
         unreachable_attempts = 0 if healthy else self.unreachable_attempts
         since_s = self.unreachable_since_s if unreachable_attempts else now_s
         longest_s = max(UNREACHABLE_STEP_S, (now_s - since_s) / UNREACHABLE_SHARE)
@@ -66,16 +67,15 @@ class Backoff:
             unreachable_since_s=since_s,
         ), delay_s
 
-    def begun(self, now_s: float, *, healthy: bool) -> tuple[Backoff, bool]:
-        """The same with at least one failure in the row; True when this was the first."""
-        if self._counted(now_s, healthy=healthy):
-            return self, False
-        return replace(self, failures=1, last_failure_at_s=now_s, unreachable_attempts=0), True
+    def begun(self, now_s: float, *, healthy: bool) -> Backoff:
+        """The same with at least one failure in the row."""
+        if self._failures_in_row(now_s, healthy=healthy):
+            return self
+        return replace(self, failures=1, last_failure_at_s=now_s, unreachable_attempts=0)
 
-    def _counted(self, now_s: float, *, healthy: bool) -> int:
-        return (
-            0 if healthy and now_s - self.last_failure_at_s > self.reset_after_s else self.failures
-        )
+    def _failures_in_row(self, now_s: float, *, healthy: bool) -> int:
+        is_over = healthy and now_s - self.last_failure_at_s > self.reset_after_s
+        return 0 if is_over else self.failures
 
     def _jittered(self, step_s: float, rng: Random) -> float:
         return min(self.ceiling_s, min(self.cap_s, step_s) * (1.0 + self.jitter * rng.random()))

@@ -498,9 +498,9 @@ class StreamRunner:
             server_version=lambda: context.server_version,
             rng=context.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
-            published_version=newest,
+            newest_on_log=newest,
             recovered=recovered,
-            watch_accepted=relay.watch_accepted,
+            on_resumed=relay.watch_accepted,
         )
         try:
             async with asyncio.TaskGroup() as group:

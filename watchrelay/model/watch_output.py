@@ -34,11 +34,11 @@ class ListDone(msgspec.Struct, frozen=True):
 
     `accept_any_size`: it is accepted however many objects it lacks, for it is the second list, of
     the most recent state, made because the first was suspicious (docs/watch-facts.md 5.8).
-    `since`: the cursor of the former watch, where the next one continues from it; else ""."""
+    `continue_from`: the cursor of the former watch, if the next one continues from it; else ""."""
 
     resource_version: str
     accept_any_size: bool = False
-    since: str = ""
+    continue_from: str = ""
 
 
 class WatchedObjects(msgspec.Struct, frozen=True):

@@ -163,7 +163,7 @@ class Reflector:
                 "list compared with the log",
                 extra={"stream": self._status.stream, "differences": replaced.missed},
             )
-        if event.since:
+        if event.continue_from:
             # Where the log was all that was known, and where an earlier such list is in unconfirmed
             # still: the watch shows it all the same.
             self._list_version = event.resource_version

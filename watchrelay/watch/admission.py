@@ -16,6 +16,9 @@ from watchrelay.watch.circuit import CircuitBreaker, Denied, Permit, spread_s
 
 LIST_SLOTS = 3
 LARGE_LIST_OBJECTS = 10_000
+WARN_AGAIN_AFTER_S = 120.0
+"""An outage that begins sooner after the last warning is logged as a warning only if it lasts until
+then, so that a server that comes and goes does not flood the log."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,8 @@ class Admission:
         self.streams = 0
         """How many streams are registered now."""
         self.logged_open = False
-        """The log has reported an open circuit, and not yet that the server is available again."""
+        """A warning was logged, and not yet that the server is available again."""
+        self.warn_again_at_s = -math.inf
 
     @contextmanager
     def register(self) -> Iterator[StreamAdmission]:
@@ -136,31 +140,40 @@ class StreamAdmission:
         """The request failed: failures of the server open the circuit, other answers show that it
         is running, and an error before the request was sent (no credential, no trusted
         certificate) shows nothing."""
-        breaker, now_s = self._admission.breaker, asyncio.get_running_loop().time()
+        admission, now_s = self._admission, asyncio.get_running_loop().time()
+        breaker, permit = admission.breaker, self._permit
         if isinstance(error, Misconfigured) and not error.status:
             if breaker.not_sent(self._number, now_s):
-                self._admission.notify()
+                admission.notify()
             return
         if not isinstance(error, Unavailable):
             self.answered()
             return
         reached = not isinstance(error, Unreachable)
-        if self._permit is not None and breaker.failed(
-            self._number, self._permit, now_s, retry_after_s=error.retry_after_s, reached=reached
+        if permit is not None and breaker.failed(
+            self._number, permit, now_s, retry_after_s=error.retry_after_s, reached=reached
         ):
             until_s = breaker.open_until_s
             extra = {
                 "error": str(error),
                 "reason": error.reason,
                 "wait_s": None if until_s is None else round(until_s - now_s, 3),
-                "level": breaker.trips_in_row,
+                "level": breaker.failures_in_row,
             }
-            level = logging.WARNING if breaker.first_in_row else logging.DEBUG
+            # in the same generation: the probe's stream alone fails, which is no outage
+            warn = (
+                breaker.generation > permit.generation
+                and not admission.logged_open
+                and now_s >= admission.warn_again_at_s
+            )
+            level = logging.WARNING if warn else logging.DEBUG
             log.log(
                 level, "API server unavailable; requests of all streams are paused", extra=extra
             )
-            self._admission.logged_open = True
-            self._admission.notify()
+            if warn:
+                admission.logged_open = True
+                admission.warn_again_at_s = now_s + WARN_AGAIN_AFTER_S
+            admission.notify()
 
     def watch_broke(self, error: KubeError) -> None:
         """A watch that had been opened has ended with `error`: where the server may be down, the

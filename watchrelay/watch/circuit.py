@@ -29,7 +29,7 @@ def spread_s(streams: int, rng: Random) -> float:
 class Permit(msgspec.Struct, frozen=True):
     """The request may be sent now; report how it ended with this permit."""
 
-    trip: int
+    generation: int
 
 
 class Denied(msgspec.Struct, frozen=True):
@@ -74,24 +74,20 @@ class CircuitBreaker:
         self._rng = rng
         self._backoff = Backoff()
         self._answered = False
-        """The server has answered a request since the newest trip."""
-        self._watch_broke = False
-        """The present row of failures began with a watch that broke. That is not logged, so the
-        first request that fails after it still counts as the first of the row, and is logged."""
+        """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
         self._answered_since_failure: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
         since."""
         self.state: Closed | Open | HalfOpen = Closed()
-        self.trips = 0
-        """The generation of permits: one more for each failure of the server and each watch that
-        broke. The failure of a request with an older permit is ignored."""
-        self.first_in_row = False
-        """The newest trip is the first of a row."""
+        self.generation = 0
+        """The generation of permits: a new one begins when the server fails, and when a watch
+        breaks. The failure of a request with an older permit is ignored."""
 
     @property
-    def trips_in_row(self) -> int:
-        """How many trips came in a row, without a healthy server in between."""
+    def failures_in_row(self) -> int:
+        """The failures in the present row (`Backoff`), of which a watch that broke is one only if
+        it is the first, and the attempts that reached no server since the last of them."""
         return self._backoff.failures + self._backoff.unreachable_attempts
 
     @property
@@ -126,7 +122,7 @@ class CircuitBreaker:
                     self._waiting.add(stream)
                     return Denied(math.inf)
         self._waiting.discard(stream)
-        return Permit(self.trips)
+        return Permit(self.generation)
 
     def answered(self, stream: int, now_s: float) -> bool:
         """A running server answered `stream`, with success or with an error of its own. True when
@@ -141,7 +137,7 @@ class CircuitBreaker:
             )
             self._answered = True
             return True
-        if isinstance(self.state, Closed):  # else the answer is to a request of before the trip
+        if isinstance(self.state, Closed):  # else it answers a request of before the failure
             self._answered = True
         return False
 
@@ -157,7 +153,7 @@ class CircuitBreaker:
         """The server failed the request of `stream`, which had `permit`. `reached`: False when no
         connection could be made.
 
-        A request that was admitted before the newest trip is no new information; only a longer
+        A request that was admitted before the newest failure is no new information; only a longer
         Retry-After of it counts. After a probe that failed by a failure of its stream alone, the
         circuit is open for `OPEN_LEAST_S` only, which is shorter than that stream's own backoff:
         another stream, if one waits, probes next.
@@ -172,10 +168,10 @@ class CircuitBreaker:
         if own_failure:
             if not is_probe:
                 return False
-            self.state, self.first_in_row = Open(now_s + OPEN_LEAST_S), False
+            self.state = Open(now_s + OPEN_LEAST_S)
             return True
         probing = isinstance(self.state, HalfOpen) and self.state.prober is not None
-        if permit.trip < self.trips or (probing and not is_probe):
+        if permit.generation < self.generation or (probing and not is_probe):
             if isinstance(self.state, Open) and now_s + asked_s > self.state.until_s:
                 self.state = Open(now_s + asked_s)
                 return True
@@ -183,9 +179,8 @@ class CircuitBreaker:
         self._keep_waiting(now_s)
         after = self._backoff.after_failure if reached else self._backoff.after_unreachable
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
-        self.first_in_row = self.trips_in_row == 1 + self._watch_broke
-        self._answered = self._watch_broke = False
-        self.trips += 1
+        self._answered = False
+        self.generation += 1
         self._answered_since_failure = dict.fromkeys(self._answered_since_failure, False)
         self.state = Open(now_s + max(delay_s, asked_s, OPEN_LEAST_S))
         return True
@@ -202,18 +197,17 @@ class CircuitBreaker:
 
     def watch_broke(self, now_s: float) -> None:
         """An open watch broke: the server may have stopped, or a proxy's idle timeout ended it. The
-        circuit becomes half-open. This counts as a failure in the row but adds no delay, so that
+        circuit becomes half-open. This may begin a row of failures but adds no delay, so that
         streams whose watches a proxy closes one by one do not delay each other."""
         if not isinstance(self.state, Closed):
             return
         self._keep_waiting(now_s)
-        self._backoff, begun = self._backoff.begun(now_s, healthy=self._answered)
-        self._watch_broke = self._watch_broke or begun
-        self.trips += 1
+        self._backoff = self._backoff.begun(now_s, healthy=self._answered)
+        self.generation += 1
         self.state = HalfOpen()
 
     def _keep_waiting(self, now_s: float) -> None:
-        """Streams that wait for their turn after the last trip wait for the end of the next."""
+        """Streams that wait for their turn after the last failure wait for the end of the next."""
         if isinstance(self.state, Closed):
             turns = self.state.turns.items()
             self._waiting.update(each for each, turn_at_s in turns if turn_at_s > now_s)

@@ -70,14 +70,16 @@ class StreamContext(msgspec.Struct, frozen=True):
     cursor: str = ""
     """The resourceVersion from which the next watch starts. It is set only by a state whose events
     were all delivered."""
-    published_version: str = ""
-    """The newest resourceVersion of the log that was read back, so no list may show less; "" for
-    none, or once a list is complete."""
+    newest_on_log: str = ""
+    """The newest resourceVersion of the log that was read back; "" for none, or once a list is
+    complete. A server that is behind it was restored, and a list that may not be older than the
+    cursor may not be older than this."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""
-    watch_accepted: bool = False
-    """The server accepted a watch before, of this process or of the one that wrote the log."""
+    was_allowed: bool = False
+    """The server accepted a watch before, of this process or of the one that wrote the log: a 403
+    may be transient."""
     removal_reported: bool = False
     """`ResourceRemoved` was delivered, and the resource has not been listed since."""
     not_served_since_s: float | None = None
@@ -94,7 +96,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     history_lost: bool = False
     """The server no longer had the history of the cursor, and no list has been complete since."""
     history_lost_at_s: float = -math.inf
-    """When the loss was noticed; after the list that followed, when that was complete."""
+    """When the history was lost last, or when the list that followed was complete."""
     undecodable: int = 0
     """Undecodable objects in a row. 1: the watch is opened again; from 2 on a list is made, and
     they are skipped in it and in the watches after it (docs/watch-facts.md 6.4, class L)."""
@@ -105,9 +107,9 @@ class StreamContext(msgspec.Struct, frozen=True):
     streaming_failures: int = 0
     """Streaming lists in a row that did not reach their initial-events-end bookmark."""
     paged_until_s: float = -math.inf
-    """Lists are paged until then, or until the server's version differs from `paged_version`, whose
+    """Lists are paged until then, or until the server is no longer of `paged_server_version`, whose
     streaming lists failed."""
-    paged_version: tuple[int, int] | None = None
+    paged_server_version: tuple[int, int] | None = None
 
     expects_bookmarks: bool = False
     """The server has sent bookmarks, or is assumed to where the state comes from the log."""
@@ -117,18 +119,18 @@ class StreamContext(msgspec.Struct, frozen=True):
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""
-    silent_watches: int = 0
-    """Watches in a row that were silent for too long and brought no object."""
+    frozen_watches: int = 0
+    """Frozen watches in a row that brought no object."""
     current_as_of_s: float = -math.inf
     """When the server last showed its current state, in any watch or list."""
 
-    def after_success(self, *, watch_accepted: bool = False) -> StreamContext:
-        """The context after a successful request; `watch_accepted`: it was that of a watch."""
+    def after_success(self, *, of_watch: bool = False) -> StreamContext:
+        """The context after a successful request; `of_watch`: it was that of a watch."""
         return replace(
             self,
             slow_reason="",
             not_served_since_s=None,
-            watch_accepted=self.watch_accepted or watch_accepted,
+            was_allowed=self.was_allowed or of_watch,
             forbidden_grace_s=FORBIDDEN_GRACE_S,
         )
 
@@ -163,7 +165,8 @@ class StreamContext(msgspec.Struct, frozen=True):
         return replace(self.with_undecodable(now_s), undecodable=2)
 
     def skips_undecodable(self, now_s: float) -> bool:
-        """True when a reconnect did not help."""
+        """Whether undecodable objects are skipped now: opening the watch again did not help, or a
+        list had one."""
         return self.undecodable >= 2 and now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
 
     def streams_lists(self, rules: WatchRules, now_s: float) -> bool:
@@ -171,7 +174,7 @@ class StreamContext(msgspec.Struct, frozen=True):
         plan = rules.plan
         if not plan.bookmarks or plan.initial_list == "paged":
             return False
-        if now_s < self.paged_until_s and self.paged_version == rules.server_version:
+        if now_s < self.paged_until_s and self.paged_server_version == rules.server_version:
             return False
         return plan.initial_list == "streaming" or (
             rules.server_version is not None and rules.server_version >= STREAMING_SINCE
@@ -181,10 +184,12 @@ class StreamContext(msgspec.Struct, frozen=True):
         """Page lists for six hours, or until the server's version changes. Source:
         docs/watch-facts.md 3.6."""
         until_s, version = now_s + NO_STREAMING_LISTS_S, rules.server_version
-        return replace(self, streaming_failures=0, paged_until_s=until_s, paged_version=version)
+        return replace(
+            self, streaming_failures=0, paged_until_s=until_s, paged_server_version=version
+        )
 
-    def idle_timeout_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:
-        """How long a watch may be silent before it counts as dead: little more than the server's
+    def frozen_after_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:
+        """How long a watch may be silent before it counts as frozen: little more than the server's
         bookmark interval where it sends bookmarks."""
         longest_s = timeout_s + WATCH_GRACE_S
         if not (rules.plan.bookmarks and bookmarks):

@@ -73,9 +73,9 @@ class Watcher:
 
     Args:
         server_version: Returns (major, minor), None while unknown.
-        cursor: A version whose state the outlet has already; this, `published_version` and
+        cursor: A version whose state the outlet has already; this, `newest_on_log` and
             `recovered` as in `machine.start`.
-        watch_accepted: Called whenever the server accepts a watch that continues from the cursor.
+        on_resumed: Called whenever the server accepts a watch that continues from the cursor.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class Watcher:
         server_version: Callable[[], tuple[int, int] | None] = lambda: None,
         rng: Random | None = None,
         cursor: str = "",
-        published_version: str = "",
+        newest_on_log: str = "",
         recovered: bool = False,
-        watch_accepted: Callable[[], None] = lambda: None,
+        on_resumed: Callable[[], None] = lambda: None,
     ) -> None:
         self.stream = stream
         self._source = source
@@ -105,9 +105,9 @@ class Watcher:
         self._rules = WatchRules(plan, rng or Random(), server_version())
         self._start_cursor = cursor
         self._start = partial(
-            machine.start, cursor=cursor, published_version=published_version, recovered=recovered
+            machine.start, cursor=cursor, newest_on_log=newest_on_log, recovered=recovered
         )
-        self._watch_accepted = watch_accepted
+        self._on_resumed = on_resumed
         self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
         self._watch_stack = AsyncExitStack()
@@ -270,7 +270,7 @@ class Watcher:
         if self._frames is not None:
             self._reporter.opened(streaming=streaming)
             if not streaming:
-                self._watch_accepted()
+                self._on_resumed()
         return event
 
     async def _current_resource_version(self, query: ListQuery, until_s: float) -> str:

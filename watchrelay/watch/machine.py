@@ -6,7 +6,8 @@ which is the one action whose result is the next event. `loop.py` performs them,
 state only when everything before the action was delivered: the cursor moves last.
 
 Moments of the monotonic clock are `now_s`, `*_at_s`, `*_since_s` and `*until_s`; every other `*_s`
-is a duration in seconds.
+is a duration in seconds. A bare `version` is a resourceVersion; those of Kubernetes are named
+`*server_version`. A watch is silent while no frame comes, and frozen once that takes too long.
 """
 
 from __future__ import annotations
@@ -64,34 +65,34 @@ from watchrelay.watch.context import (
     WatchRules,
 )
 
-_AFTER_ERROR = ("Waiting", "ListingPages OpeningList OpeningWatch NotServed")
+_AFTER_ERROR = ("Pausing", "ListingPages OpeningList OpeningWatch NotServed")
 
 TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Waiting": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "")},
+    "Pausing": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "")},
     "ListingPages": {
-        "PageReceived": ("FinishingList ListingPages", "OpeningList Waiting"),
+        "PageReceived": ("FinishingList ListingPages", "OpeningList Pausing"),
         "RequestFailed": _AFTER_ERROR,
     },
     "OpeningList": {"WatchOpened": ("StreamingList", ""), "RequestFailed": _AFTER_ERROR},
     "StreamingList": {
         "FramesReceived": (
             "FinishingList StreamingList",
-            "ListingPages OpeningList OpeningWatch Waiting NotServed",
+            "ListingPages OpeningList OpeningWatch Pausing NotServed",
         ),
-        "WatchEnded": ("Waiting", "ListingPages"),
-        "DeadlineReached": ("Waiting", "ListingPages"),
+        "WatchEnded": ("Pausing", "ListingPages"),
+        "DeadlineReached": ("Pausing", "ListingPages"),
         "RequestFailed": _AFTER_ERROR,
     },
     "FinishingList": {
-        "ListFinished": ("OpeningWatch Watching", "ListingPages OpeningList Waiting NotServed")
+        "ListFinished": ("OpeningWatch Watching", "ListingPages OpeningList Pausing NotServed")
     },
     "OpeningWatch": {"WatchOpened": ("Watching", ""), "RequestFailed": _AFTER_ERROR},
     "Watching": {
-        "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Waiting NotServed"),
-        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Waiting"),
+        "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Pausing NotServed"),
+        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Pausing"),
         "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch"),
         "SilenceChecked": ("Watching", "ListingPages OpeningList"),
-        "RequestFailed": ("Waiting NotServed", "ListingPages OpeningList OpeningWatch"),
+        "RequestFailed": ("Pausing NotServed", "ListingPages OpeningList OpeningWatch"),
     },
     "NotServed": {
         "DiscoveryChecked": ("NotServed", "ListingPages OpeningList"),
@@ -122,21 +123,25 @@ silence check. Source: docs/watch-facts.md 2.8."""
 SILENCE_CHECK_AFTER_S = 65.0
 """When the first bookmark of a watch is missing for so long, its silence is checked before the
 watch counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened
-at a version brings no bookmark before the server's cache has passed that version, which on an idle
-resource takes minutes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8."""
+at a version brings no bookmark before the server's cache has passed that version, which takes
+minutes where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8.
+A check at once is made by `CHECK_AT_OPEN_AFTER_S`."""
 SILENCE_CHECK_EARLY_S = 50.0
 """The same where a first bookmark was late once: in time for the bookmark due after 60 s."""
 SECOND_BOOKMARK_S = 130.0
 """Where the first bookmark of a watch is late: how long that watch may be silent, that is until its
 second one, due after 120 s, is late too."""
-SILENT_WATCHES = 3
-"""After so many watches in a row that brought no object and were silent for too long, the next ones
-may be silent for twice as long, until two bookmarks come within `SILENCE_LIMIT_S`."""
+FROZEN_WATCHES = 3
+"""After so many frozen watches in a row that brought no object, the next ones may be silent for
+twice as long, until two bookmarks come within `SILENCE_LIMIT_S`."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
 backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
 a server that closes its watches at once would get requests in a hot loop (docs/watch-facts.md
 2.9)."""
+FORGET_FAILURES_AFTER_S = 30.0
+"""A watch that was open for this long ends the row of failures of its stream: it lived as long as
+the longest delay before jitter, so opening it again soon makes no more requests than that delay."""
 HEALTHY_AFTER_S = 60.0
 """A watch that was open for this long was healthy, also without an event; see `Backoff`."""
 NOT_SERVED_CONFIRM_S = 30.0
@@ -149,16 +154,17 @@ CHECK_DISCOVERY_S = 30.0
 
 ListCause = Literal[
     "first", "expired", "version_too_large", "undecodable", "suspicious", "consistency", "restored",
-    "returned", "refused", "recovered", "continue",
+    "too_old", "returned", "version_refused", "recovered", "continue",
 ]  # fmt: skip
 """Why a list is made, a field of the log line. `expired`: the history is lost (410).
-`version_too_large`: the server does not have our version yet. `refused`: it did not accept the
-version of the watch.
+`version_too_large`: the server does not have our version yet. `version_refused`: it did not accept
+the version of the request.
 `undecodable`: an object of the watch could not be decoded. `suspicious`: the last list lost most
 objects. `consistency`: `relistInterval` has passed, and the watch may have missed changes.
-`restored`: the server was restored from a backup. `returned`: the resource is served again.
-`recovered`: the state that was read back from the log is compared with the current one. `continue`:
-the server refused the continue token of a page."""
+`restored`: the server was restored from a backup. `too_old`: the last list was older than
+requested, as from a stale cache. `returned`: the resource is served again. `recovered`: the state
+that was read back from the log is compared with the current one. `continue`: the server refused the
+continue token of a page."""
 
 
 class ListGoal(msgspec.Struct, frozen=True):
@@ -182,7 +188,7 @@ class ListGoal(msgspec.Struct, frozen=True):
 # ---- states --------------------------------------------------------------------------------------
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Pausing(msgspec.Struct, frozen=True):
     """No request is sent before `until_s`. `error` is why; None: to spread requests, or because a
     watch ended early."""
 
@@ -245,20 +251,21 @@ class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
-    the watch was opened, and moves when it ends. `idle_timeout_s` is how long the watch
-    may be silent; where that of `query` is not longer, the client ends the read, and the loop needs
-    no deadline. `silent_since_s` is when the newest frame came, when the watch was opened, or when
-    a check showed that nothing was missed; `objects` and `frames_received` count what came, and the
-    newest bookmark came at `bookmark_at_s`.
+    the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
+    as frozen: the client ends the read by the `idle_timeout_s` of `query`, which is the same unless
+    the watch has changed it since; then, and after a silence check, the loop has a deadline.
+    `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
+    showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
+    bookmark came at `bookmark_at_s`.
 
     `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "checked":
-    it was made, and after `idle_timeout_s` of silence the watch counts as frozen.
+    it was made.
     """
 
     context: StreamContext
     cursor: str
     query: WatchQuery
-    idle_timeout_s: float
+    frozen_after_s: float
     opened_at_s: float
     silent_since_s: float
     objects: int = 0
@@ -272,8 +279,8 @@ class Watching(msgspec.Struct, frozen=True):
         silent_s = math.inf
         if self.silence_check == "due":
             silent_s = SILENCE_CHECK_EARLY_S if self.context.check_early else SILENCE_CHECK_AFTER_S
-        elif self.silence_check or self.idle_timeout_s < self.query.idle_timeout_s:
-            silent_s = self.idle_timeout_s
+        elif self.silence_check or self.frozen_after_s < self.query.idle_timeout_s:
+            silent_s = self.frozen_after_s
         return min(self.silent_since_s + silent_s, self.context.relist_at_s)
 
 
@@ -287,7 +294,7 @@ class NotServed(msgspec.Struct, frozen=True):
 
 
 State = (
-    Waiting | ListingPages | OpeningList | StreamingList | FinishingList | OpeningWatch | Watching
+    Pausing | ListingPages | OpeningList | StreamingList | FinishingList | OpeningWatch | Watching
     | NotServed
 )  # fmt: skip
 
@@ -355,6 +362,7 @@ Event = (
 )  # fmt: skip
 
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
+# An arrow, `->`, points to the events that the action may result in.
 
 
 class Deliver(msgspec.Struct):
@@ -402,8 +410,8 @@ class FinishList(msgspec.Struct, frozen=True):
 
 
 class CheckSilence(msgspec.Struct, frozen=True):
-    """Request the current resourceVersion until `until_s`, while the watch stays open ->
-    `SilenceChecked`."""
+    """Request the current resourceVersion until `until_s`, while the watch, which is silent or was
+    just opened, stays open -> `SilenceChecked`."""
 
     query: ListQuery
     until_s: float
@@ -424,7 +432,7 @@ def start(
     rules: WatchRules,
     *,
     cursor: str = "",
-    published_version: str = "",
+    newest_on_log: str = "",
     recovered: bool = False,
     now_s: float,
     first_wait_s: float = 0.0,
@@ -436,26 +444,26 @@ def start(
 
     Args:
         cursor: The version whose state is in the store already, "" for none.
-        published_version: The newest version of the log that was read back.
+        newest_on_log: The newest version of the log that was read back.
         recovered: The store holds what a log contained and, without a cursor, needs a list of the
             current state to compare with.
         first_wait_s: Delay that spreads streams which start together.
     """
     context = StreamContext(
         cursor=cursor,
-        published_version=published_version,
+        newest_on_log=newest_on_log,
         has_state=bool(cursor),
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
         current_as_of_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
-        watch_accepted=recovered or bool(cursor),
+        was_allowed=recovered or bool(cursor),
         forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else 0.0,
     )
     first = ListGoal("recovered", most_recent=True) if recovered else ListGoal("first")
     goal = None if cursor else first
     if first_wait_s <= 0:
         return begin(rules, context, goal, now_s)
-    return Waiting(context, goal, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
+    return Pausing(context, goal, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
 
 
 def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
@@ -466,7 +474,7 @@ def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
     match state, event:
         case Watching() | OpeningWatch(), _:
             return _watch_step(rules, state, event, now_s)
-        case Waiting(), SleepEnded():
+        case Pausing(), SleepEnded():
             return begin(rules, state.context, state.goal, now_s)
         case NotServed(), SleepEnded(rechecked=rechecked):
             if rechecked or now_s >= state.retry_at_s:
@@ -486,7 +494,7 @@ def _list_step(rules: WatchRules, state: State, event: Event, now_s: float) -> S
             return _page_failed(rules, state, error, now_s)
         case OpeningList(), WatchOpened():
             opened = StreamingList(
-                state.context.after_success(watch_accepted=True), state.goal, state.query,
+                state.context.after_success(of_watch=True), state.goal, state.query,
                 opened_at_s=now_s, newest_object_at_s=now_s,
             )  # fmt: skip
             return opened, (ReadWatch(now_s + END_BOOKMARK_WITHIN_S),)
@@ -528,7 +536,7 @@ def _impossible(state: State, event: Event) -> str:
 
 
 def needs_list_slot(state: State) -> bool:
-    """True while a list is running."""
+    """True while the server is asked for a list or sends it; not while the store takes its end."""
     return isinstance(state, ListingPages | OpeningList | StreamingList)
 
 
@@ -554,7 +562,7 @@ def wait(
     wakeable: bool = False,
 ) -> Step:
     """Send nothing until `until_s`, and report why."""
-    return Waiting(context, goal, until_s, error), (
+    return Pausing(context, goal, until_s, error), (
         Deliver(Retrying(error, until_s)),
         Sleep(until_s, wakeable),
     )
@@ -597,9 +605,9 @@ def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s:
 
 
 def _newest_known(context: StreamContext) -> str:
-    """The newer of cursor and published version where they can be compared, else the cursor."""
-    cursor, published = context.cursor, context.published_version
-    return published if cursor and published and compare(cursor, published) == -1 else cursor
+    """The newer of cursor and `newest_on_log` where they can be compared, else the cursor."""
+    cursor, on_log = context.cursor, context.newest_on_log
+    return on_log if cursor and on_log and compare(cursor, on_log) == -1 else cursor
 
 
 def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s: float) -> Step:
@@ -680,10 +688,12 @@ def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Co
 
 
 def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
-    return FinishList(ListDone(version, goal.accept_any_size, _since(context, goal, version)))
+    return FinishList(
+        ListDone(version, goal.accept_any_size, _continue_from(context, goal, version))
+    )
 
 
-def _since(context: StreamContext, goal: ListGoal, version: str) -> str:
+def _continue_from(context: StreamContext, goal: ListGoal, version: str) -> str:
     """Where the watch continues after a list, "" for the list's version. After a list of cause
     `consistency` it is the previous cursor: what the watch then does not bring was missed."""
     cursor_is_older = goal.cause == "consistency" and compare(context.cursor, version) == -1
@@ -698,7 +708,7 @@ def _list_again(
     (docs/watch-facts.md 5.7), or it is the first to show that the server was restored, when a
     comparison by version would hide changes. None: it need not."""
     again = ListGoal(
-        "restored", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
+        "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
     )
     if minimum and compare(version, minimum) == -1:
         error = Interrupted(
@@ -708,7 +718,7 @@ def _list_again(
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
         return wait(context, again, error, now_s + delay_s)
     if context.has_state and not goal.by_content and compare(version, context.cursor) == -1:
-        return begin_list(rules, context, again, now_s)
+        return begin_list(rules, context, replace(again, cause="restored"), now_s)
     return None
 
 
@@ -782,10 +792,9 @@ def _streaming_list_failed(
     rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
 ) -> Step:
     context, goal = state.context, state.goal
-    opened = isinstance(state, StreamingList)
     healthy = isinstance(state, StreamingList) and state.any_objects
     if isinstance(error, Invalid | NotWatchable):
-        # The parameters are refused (gate off, old server, proxy): page lists for six hours.
+        # The parameters are refused (feature gate off, old server, proxy): page lists for 6 hours.
         # Source: docs/watch-facts.md 3.4.
         return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
@@ -799,8 +808,11 @@ def _streaming_list_failed(
             context.with_paged_lists(rules, now_s) if context.streaming_failures >= 2 else context
         )
         return _list_failed(rules, context, goal, error, now_s)
-    also_by_pages = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
-    if (isinstance(error, Unavailable) and not opened) or isinstance(error, also_by_pages):
+    errors_of_paged_lists_too = (
+        Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
+    )
+    unavailable = isinstance(error, Unavailable) and isinstance(state, OpeningList)
+    if unavailable or isinstance(error, errors_of_paged_lists_too):
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     return _streaming_list_incomplete(rules, state, error, now_s)
 
@@ -838,12 +850,12 @@ def _list_finished(
             "suspicious", most_recent=True, accept_any_size=True, by_content=goal.by_content
         )
         return begin_list(rules, context, again, now_s)
-    since = _since(context, goal, state.version)
+    continue_from = _continue_from(context, goal, state.version)
     context = replace(
         context,
-        cursor=since or state.version,
+        cursor=continue_from or state.version,
         has_state=True,
-        published_version="",
+        newest_on_log="",
         removal_reported=False,
         not_served_since_s=None,
         current_as_of_s=now_s,
@@ -851,7 +863,7 @@ def _list_finished(
         history_lost=False,
         relist_at_s=rules.relist_at_s(now_s),
     )
-    if state.watch is None or since:
+    if state.watch is None or continue_from:
         return begin_watch(rules, context)
     # nothing was read while the list waited for room in the queues
     watch = replace(state.watch, context=context, silent_since_s=now_s)
@@ -880,7 +892,7 @@ def _watch_query(
     return WatchQuery(
         resource_version=version,
         timeout_s=timeout_s,
-        idle_timeout_s=context.idle_timeout_s(rules, timeout_s, bookmarks=bookmarks),
+        idle_timeout_s=context.frozen_after_s(rules, timeout_s, bookmarks=bookmarks),
         bookmarks=rules.plan.bookmarks,
         send_initial_events=initial_events,
         whole_objects=context.whole_objects,
@@ -890,7 +902,7 @@ def _watch_query(
 def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
     context, query = state.context, state.query
     watch = Watching(
-        context.after_success(watch_accepted=True), context.cursor, query, query.idle_timeout_s,
+        context.after_success(of_watch=True), context.cursor, query, query.idle_timeout_s,
         opened_at_s=now_s, silent_since_s=now_s,
         silence_check="due" if rules.plan.bookmarks and context.expects_bookmarks else "",
     )  # fmt: skip
@@ -932,8 +944,8 @@ def _frames_received(
             return after, (*commands, *more)
         if bookmark and not context.expects_bookmarks:
             context = replace(context, expects_bookmarks=True)
-            idle_timeout_s = context.idle_timeout_s(rules, state.query.timeout_s, bookmarks=True)
-            state = replace(state, idle_timeout_s=idle_timeout_s)
+            frozen_after_s = context.frozen_after_s(rules, state.query.timeout_s, bookmarks=True)
+            state = replace(state, frozen_after_s=frozen_after_s)
         if bookmark:
             if event.at_s - state.bookmark_at_s <= SILENCE_LIMIT_S < context.silence_limit_s:
                 context = replace(context, silence_limit_s=SILENCE_LIMIT_S)
@@ -945,9 +957,9 @@ def _frames_received(
         commands.append(Deliver(CursorMoved(cursor)))
     # frames that waited with a list came before it was taken
     since_s = max(event.at_s, state.silent_since_s)
-    # Without a silence check: once a frame came, the idle timeout of the client is enough.
+    # `silence_check` becomes "": once a frame came, the timeout of the client is enough.
     state = Watching(
-        context, cursor, state.query, state.idle_timeout_s, state.opened_at_s, since_s,
+        context, cursor, state.query, state.frozen_after_s, state.opened_at_s, since_s,
         state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
     )  # fmt: skip
     if end is not None:
@@ -1000,9 +1012,9 @@ def _split_frames(
 
 def _context_after(state: Watching) -> StreamContext:
     as_of_s = state.silent_since_s if state.frames_received else state.context.current_as_of_s
-    silent = 0 if state.objects else state.context.silent_watches
+    frozen = 0 if state.objects else state.context.frozen_watches
     return replace(
-        state.context, cursor=state.cursor, current_as_of_s=as_of_s, silent_watches=silent
+        state.context, cursor=state.cursor, current_as_of_s=as_of_s, frozen_watches=frozen
     )
 
 
@@ -1019,14 +1031,14 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
         return wait(context, goal, error, now_s + delay_s)
     if early:
         again_at_s = state.opened_at_s + SHORT_WATCH_S
-        return Waiting(context, None, again_at_s), (Sleep(again_at_s),)
+        return Pausing(context, None, again_at_s), (Sleep(again_at_s),)
     return watch_again(rules, context, now_s)
 
 
 def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if now_s < state.context.relist_at_s:
-        if now_s - state.silent_since_s >= state.idle_timeout_s:
-            return _silent_too_long(rules, state, now_s)
+        if now_s - state.silent_since_s >= state.frozen_after_s:
+            return _watch_frozen(rules, state, now_s)
         if state.silence_check == "due":
             return _check_silence(state)
     return watch_again(rules, _context_after(state), now_s)
@@ -1034,7 +1046,7 @@ def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
 
 def _check_silence(state: Watching) -> Step:
     query = ListQuery(limit=1, whole_objects=state.context.whole_objects)
-    return state, (CheckSilence(query, state.silent_since_s + state.idle_timeout_s),)
+    return state, (CheckSilence(query, state.silent_since_s + state.frozen_after_s),)
 
 
 def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
@@ -1042,7 +1054,7 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8); so was one whose version can be ordered while the cursor cannot. At the cursor: nothing
-    has happened, so silence is no sign of a dead watch.
+    has happened, so the watch need not be frozen.
     """
     context = state.context
     newest = _newest_known(_context_after(state))
@@ -1055,9 +1067,9 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
         state = replace(state, context=context, silent_since_s=now_s)
     elif version and not context.check_early:
         context = replace(context, check_early=True)
-        idle_timeout_s = max(SECOND_BOOKMARK_S, state.idle_timeout_s)
+        frozen_after_s = max(SECOND_BOOKMARK_S, state.frozen_after_s)
         state = replace(
-            state, context=context, idle_timeout_s=idle_timeout_s, silence_check="checked"
+            state, context=context, frozen_after_s=frozen_after_s, silence_check="checked"
         )
     else:
         state = replace(state, context=context, silence_check="checked")
@@ -1065,27 +1077,27 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
 
 
 def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: float) -> Step:
-    if error.reason == "inactive":
-        return _silent_too_long(rules, state, now_s)
+    if error.reason == "inactive":  # the client ended it, for it was silent for too long
+        return _watch_frozen(rules, state, now_s)
     lived_s, context = now_s - state.opened_at_s, _context_after(state)
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + WATCH_GRACE_S - 1:
-        # closed by the client so long past the timeout, as the server did not end it
+        # The client ended it, long after the server should have: no failure.
         return watch_again(rules, context, now_s)
-    if lived_s >= context.backoff.cap_s:
+    if lived_s >= FORGET_FAILURES_AFTER_S:
         context = replace(context, backoff=Backoff())
     healthy = state.frames_received > 0 or lived_s >= HEALTHY_AFTER_S
     return _after_error(rules, context, error, None, now_s, healthy=healthy)
 
 
-def _silent_too_long(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """The connection may be half open: open another watch. After `SILENT_WATCHES` in a row without
-    an object, the server is taken for one that sends few bookmarks."""
+def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    """Open another watch, for the connection may have lost its other end. After `FROZEN_WATCHES` in
+    a row without an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state)
-    silent, limit_s = context.silent_watches + (not state.objects), context.silence_limit_s
-    if silent >= SILENT_WATCHES:
+    frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
+    if frozen >= FROZEN_WATCHES:
         longest_s = state.query.timeout_s + WATCH_GRACE_S
-        silent, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
-    context = replace(context, silent_watches=silent, silence_limit_s=limit_s)
+        frozen, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
+    context = replace(context, frozen_watches=frozen, silence_limit_s=limit_s)
     silent_s = now_s - state.silent_since_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
     after, commands = watch_again(rules, context, now_s)
@@ -1118,7 +1130,7 @@ def _after_error(
                 CheckDiscovery(),
             )
         case Forbidden() if context.forbidden_grace_s > 0 and (
-            context.watch_accepted or goal is not None
+            context.was_allowed or goal is not None
         ):
             return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):
@@ -1165,7 +1177,7 @@ def _history_lost(
     had_minimum = goal is not None and context.has_state and not goal.most_recent
     cause: ListCause = "version_too_large" if too_large else "expired"
     if isinstance(error, Invalid):
-        cause = "refused"
+        cause = "version_refused"
     relist = ListGoal(
         cause,
         most_recent=goal is not None or repeated or cause != "expired",

@@ -33,14 +33,18 @@ from watchrelay.watch import machine
 
 log = logging.getLogger(__name__)
 
+# Two labels of metrics are older than the words of the code, and stay: "gone" of `watch_ends_total`
+# is the history that has expired, "quarantined" of `events_filtered_total` an undecodable object
+# that is skipped.
+
 GAUGE_INTERVAL_MS = 50
 """The two timestamp gauges are set at most this often: setting a gauge costs more than counting a
 batch."""
 
 _SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
-"""Errors shown as the state `waiting`: the resource, the permission for it, or a valid entry of the
-config is missing. What concerns all streams (`Misconfigured`, `Unauthorized`) is shown as
-`backoff`, as is every other error of the state `Waiting`."""
+"""Errors shown as `waiting`: the resource, the permission for it, or a valid entry of the config is
+missing. What concerns all streams (`Misconfigured`, `Unauthorized`) is shown as `backoff`, as is
+every other error of the state `Pausing`."""
 
 _STATES_AFTER_FAILURE = ("backoff", "waiting")
 """They stay shown while the next attempt opens a watch."""
@@ -73,8 +77,8 @@ class WatchReporter:
         """A step other than frames of an open watch."""
         self._state, self._status.list_due = after, _wants_list(after)
         expired = _has_expired(event)
-        refused = isinstance(event, machine.ListFinished) and not event.accepted
-        if refused or (
+        rejected = isinstance(event, machine.ListFinished) and not event.accepted
+        if rejected or (
             machine.needs_list_slot(previous) and not _continues_list(previous, event, after)
         ):
             self._metrics.list_total["expired" if expired else "error"].inc()
@@ -86,7 +90,7 @@ class WatchReporter:
         if isinstance(event, machine.PageReceived):
             self._server_sent(clock.wall_ms())
         answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
-        failed = machine.Waiting | machine.NotServed
+        failed = machine.Pausing | machine.NotServed
         if isinstance(event, answered) and not isinstance(after, failed):
             self._request_succeeded(data=not isinstance(event, machine.WatchOpened))
         self._set_state(self._status_state(after))
@@ -128,9 +132,9 @@ class WatchReporter:
             case machine.Watching():
                 self._has_watched = True
                 return "watching"
-            case machine.OpeningWatch() | machine.Waiting(error=None, goal=None):
+            case machine.OpeningWatch() | machine.Pausing(error=None, goal=None):
                 return "watching" if self._has_watched else "resuming"
-            case machine.Waiting(error=error) if error is not None:
+            case machine.Pausing(error=error) if error is not None:
                 return "waiting" if isinstance(error, _SHOWN_AS_WAITING) else "backoff"
             case machine.NotServed():
                 return "waiting"
@@ -231,10 +235,11 @@ class WatchReporter:
     def _retrying(self, event: Retrying) -> None:
         error, status, at_s = event.error, self._status, event.retry_at_s
         if at_s is None and isinstance(error, Expired):
-            log.info(
-                "watch history expired; relisting",
-                extra={"stream": self._stream, "error": str(error)},
-            )
+            extra: dict[str, object] = {"stream": self._stream, "error": str(error)}
+            if isinstance(self._state, machine.ListingPages) and self._state.goal.unbounded:
+                log.info("history expired between pages; listing again in one page", extra=extra)
+            else:
+                log.info("watch history expired; relisting", extra=extra)
             return
         status.failed(
             "watch",
@@ -278,7 +283,7 @@ def _continues_list(previous: machine.State, event: machine.Event, after: machin
 
 def _wants_list(state: machine.State) -> bool:
     """True until a list is complete, however often it fails."""
-    if isinstance(state, machine.Waiting | machine.NotServed):
+    if isinstance(state, machine.Pausing | machine.NotServed):
         return state.goal is not None
     return not isinstance(state, machine.Watching | machine.OpeningWatch)
 
@@ -302,9 +307,9 @@ def _watched_to_the_end(previous: machine.State, event: machine.Event, now_s: fl
         case machine.FramesReceived(frames=frames):
             return not any(isinstance(frame, Failure) for frame in frames)
         case _:
-            silent = now_s - previous.silent_since_s >= previous.idle_timeout_s
+            frozen = now_s - previous.silent_since_s >= previous.frozen_after_s
             relist = now_s >= previous.context.relist_at_s
-            return isinstance(event, machine.DeadlineReached) and (relist or not silent)
+            return isinstance(event, machine.DeadlineReached) and (relist or not frozen)
 
 
 def _has_expired(event: machine.Event) -> bool:

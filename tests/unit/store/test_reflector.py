@@ -84,12 +84,12 @@ class Stream:
         version: str,
         *,
         accept_any_size: bool = False,
-        since: str = "",
+        continue_from: str = "",
     ) -> bool:
         assert await self.reflector.take(ListBegun())
         assert await self.reflector.take(ListedObjects(frames))
         return await self.reflector.take(
-            ListDone(version, accept_any_size=accept_any_size, since=since)
+            ListDone(version, accept_any_size=accept_any_size, continue_from=continue_from)
         )
 
     def count(self, name: str, **labels: str) -> float:
@@ -221,7 +221,9 @@ async def compared(stream: Stream) -> None:
     c gone, and d."""
     await stream.relist([frame("a", 1), frame("b", 2), frame("c", 3)], "10")
     stream.outbox.calls.clear()
-    await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "20", since="10")
+    await stream.relist(
+        [frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "20", continue_from="10"
+    )
 
 
 async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_published_once(
@@ -275,7 +277,7 @@ async def test_what_the_watch_does_not_show_until_it_has_passed_the_list_was_mis
 
 async def test_a_comparing_list_that_finds_nothing_counts_nothing(stream: Stream) -> None:
     await stream.relist([frame("a", 1)], "10")
-    await stream.relist([frame("a", 1)], "20", since="10")
+    await stream.relist([frame("a", 1)], "20", continue_from="10")
     await stream.reflector.take(CursorMoved("25"))
     assert (stream.pushed(), stream.count("missed_changes_total")) == ([], 0)
 
@@ -299,7 +301,9 @@ async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_pub
 async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: Stream) -> None:
     await compared(stream)
     await stream.relist(
-        [frame("a", 1), frame("b", 15, body=1), frame("d", 12), frame("e", 25)], "30", since="10"
+        [frame("a", 1), frame("b", 15, body=1), frame("d", 12), frame("e", 25)],
+        "30",
+        continue_from="10",
     )
     await stream.reflector.take(
         WatchedObjects(
@@ -315,7 +319,7 @@ async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_
 ):
     stream = Stream(recovered=True)
     stream.store.resume([], skip={}, newest="10")
-    await stream.relist([frame("b", 18)], "20", since="10")
+    await stream.relist([frame("b", 18)], "20", continue_from="10")
     await stream.reflector.take(
         WatchedObjects([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0)
     )

@@ -11,6 +11,9 @@ from watchrelay.core.errors import Forbidden, Misconfigured, Throttled, Unreacha
 from watchrelay.observe.metrics import Metrics
 from watchrelay.watch.admission import Admission
 
+UNAVAILABLE = "API server unavailable; requests of all streams are paused"
+AVAILABLE = "API server available again"
+
 
 def quiet(_: float) -> None:
     pass
@@ -122,16 +125,102 @@ def test_a_probe_without_a_credential_closes_nothing_and_the_next_stream_probes(
                 assert (admission.breaker.open_until_s or 0) >= asked_s + 1
                 assert (closed(), caplog.messages) == (
                     1,
-                    ["API server unavailable; requests of all streams are paused"],
+                    [UNAVAILABLE],
                 )
                 async with asyncio.timeout(5):
                     await waiting
             assert loop.time() >= asked_s + 1
             second.failed(Misconfigured("no other credential", status=401))
             assert admission.breaker.open_until_s is None
-            assert (closed(), caplog.messages[1:]) == (0, ["API server available again"])
+            assert (closed(), caplog.messages[1:]) == (0, [AVAILABLE])
 
     virtualtime.run(scene())
+
+
+def test_a_failure_after_a_watch_broke_and_the_server_was_healthy_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene() -> None:
+        with Admission().register() as stream:
+            stream.watch_broke(Unreachable("connection reset"))
+            await stream.enter(quiet)
+            stream.answered()
+            await asyncio.sleep(200)
+            await stream.enter(quiet)
+            stream.failed(Unreachable("connection refused"))
+            await stream.enter(quiet)
+            stream.answered()
+
+    virtualtime.run(scene())
+    assert caplog.messages == [UNAVAILABLE, AVAILABLE]
+
+
+def test_an_outage_is_one_warning_however_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene() -> None:
+        with Admission().register() as stream:
+            for _ in range(3):
+                await stream.enter(quiet)
+                stream.failed(Unreachable("connection refused"))
+            for _ in range(9):
+                await stream.enter(quiet)
+                stream.failed(Throttled("storage is (re)initializing"))
+            await stream.enter(quiet)
+            stream.answered()
+
+    virtualtime.run(scene())
+    assert caplog.messages == [UNAVAILABLE, AVAILABLE]
+
+
+def test_a_server_that_comes_and_goes_is_a_warning_in_two_minutes_each_with_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        with Admission().register() as stream:
+            while loop.time() < began_s + 600:
+                await stream.enter(quiet)
+                stream.failed(Unreachable("connection refused"))
+                await stream.enter(quiet)
+                stream.answered()
+            assert 8 <= len(caplog.messages) <= 10
+            assert caplog.messages == [UNAVAILABLE, AVAILABLE] * (len(caplog.messages) // 2)
+            caplog.clear()
+            while loop.time() < began_s + 1200:  # it is gone for good
+                await stream.enter(quiet)
+                stream.failed(Unreachable("connection refused"))
+            assert caplog.messages == [UNAVAILABLE]
+
+    virtualtime.run(scene())
+
+
+def test_a_probe_whose_stream_alone_fails_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene() -> None:
+        admission = Admission()
+        with admission.register() as failing, admission.register() as other:
+            await failing.enter(quiet)
+            failing.failed(Throttled("the aggregated API is down"))
+            await other.enter(quiet)
+            other.answered()
+            caplog.clear()
+            await asyncio.sleep(200)
+            other.watch_broke(Unreachable("connection reset"))
+            await failing.enter(quiet)
+            failing.failed(Throttled("the aggregated API is down"))
+            assert admission.breaker.open_until_s is not None
+            await other.enter(quiet)
+            other.answered()
+
+    virtualtime.run(scene())
+    assert caplog.messages == []
 
 
 def test_a_request_without_a_credential_does_not_open_the_circuit() -> None:

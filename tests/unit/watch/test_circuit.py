@@ -39,7 +39,7 @@ def test_many_streams_that_see_one_failure_raise_the_level_once() -> None:
     for stream, permit in passes.items():
         assert isinstance(permit, Permit)
         assert breaker.failed(stream, permit, 0.1) == (stream == 0)
-    assert breaker.trips_in_row == 1
+    assert breaker.failures_in_row == 1
 
 
 def test_an_open_circuit_denies_until_its_time_and_then_admits_one_probe() -> None:
@@ -70,7 +70,7 @@ def test_a_failed_probe_opens_the_circuit_for_longer() -> None:
     probe = breaker.admit(1, 7.0)
     assert isinstance(probe, Permit)
     assert breaker.failed(1, probe, 8.0)
-    assert breaker.trips_in_row == 2
+    assert breaker.failures_in_row == 2
     assert isinstance(breaker.state, Open)
     assert 8 + 1.6 <= breaker.state.until_s < 8 + 3.2
 
@@ -84,11 +84,11 @@ def test_a_probe_that_cannot_connect_is_retried_soon_and_does_not_raise_later_de
         assert isinstance(breaker.state, Open)
         assert 1.0 <= breaker.state.until_s - now_s <= 4.0
         now_s = breaker.state.until_s
-    assert breaker.trips_in_row == 20
+    assert breaker.failures_in_row == 20
     permit = breaker.admit(1, now_s)
     assert isinstance(permit, Permit)
     breaker.failed(1, permit, now_s)
-    assert breaker.trips_in_row == 1
+    assert breaker.failures_in_row == 1
     assert isinstance(breaker.state, Open)
     assert breaker.state.until_s - now_s < 1.6
 
@@ -107,7 +107,7 @@ def test_a_probe_that_was_not_sent_leaves_the_circuit_open_until_the_next_probe(
     assert breaker.not_sent(1, 8.0)
     assert isinstance(breaker.state, Open)
     assert 9.0 <= breaker.state.until_s <= 12.0
-    assert breaker.trips_in_row == 1
+    assert breaker.failures_in_row == 1
     until_s = breaker.state.until_s
     assert breaker.admit(2, until_s - 0.1) == breaker.admit(1, until_s - 0.1) == Denied(until_s)
     assert isinstance(breaker.admit(2, until_s), Permit)
@@ -125,18 +125,6 @@ def test_a_request_that_was_not_sent_neither_opens_nor_closes_the_circuit() -> N
     breaker.failed(2, other, 0.2, retry_after_s=7)
     assert not breaker.not_sent(1, 1.0)
     assert breaker.open_until_s == 7.2
-
-
-def test_a_probe_that_was_not_sent_leaves_the_next_failure_the_first_of_its_row() -> None:
-    breaker = CircuitBreaker(Random(1))
-    breaker.watch_broke(0.0)
-    breaker.admit(1, 0.0)
-    assert breaker.not_sent(1, 0.1)
-    assert breaker.open_until_s is not None
-    probe = breaker.admit(2, breaker.open_until_s)
-    assert isinstance(probe, Permit)
-    assert breaker.failed(2, probe, 5.0)
-    assert breaker.first_in_row
 
 
 ENDS = st.sampled_from(["failed", "not reached", "unanswered"])
@@ -170,7 +158,7 @@ def test_an_unavailable_server_gets_one_request_a_second_at_most(
     assert all(after >= before + 1.0 for before, after in pairwise(asked_s))
 
 
-def test_an_answer_to_a_request_from_before_the_trip_closes_nothing() -> None:
+def test_an_answer_to_a_request_from_before_the_failure_closes_nothing() -> None:
     breaker = CircuitBreaker(Random(1))
     early, other = breaker.admit(1, 0.0), breaker.admit(2, 0.0)
     assert isinstance(early, Permit)
@@ -181,10 +169,10 @@ def test_an_answer_to_a_request_from_before_the_trip_closes_nothing() -> None:
     assert breaker.failed(2, other, 3.0, retry_after_s=25), (
         "a longer Retry-After counts from whomever it comes"
     )
-    assert (breaker.trips_in_row, breaker.open_until_s) == (1, 28.0)
+    assert (breaker.failures_in_row, breaker.open_until_s) == (1, 28.0)
 
 
-def test_a_stream_that_fails_while_others_are_answered_trips_the_circuit_once() -> None:
+def test_a_stream_that_fails_while_others_are_answered_opens_the_circuit_once() -> None:
     breaker = open_breaker(retry_after_s=7)
     for round_ in range(1, 20):
         now_s = 40.0 * round_
@@ -194,7 +182,7 @@ def test_a_stream_that_fails_while_others_are_answered_trips_the_circuit_once() 
         assert isinstance(permit, Permit)
         assert not breaker.failed(1, permit, now_s + 1, retry_after_s=300)
         assert isinstance(breaker.admit(3, now_s + 1), Permit), "the others pass"
-    assert breaker.trips == 1
+    assert breaker.generation == 1
 
 
 def test_a_stream_with_a_failure_of_its_own_is_no_probe_for_others() -> None:
@@ -209,7 +197,7 @@ def test_a_stream_with_a_failure_of_its_own_is_no_probe_for_others() -> None:
     assert isinstance(breaker.admit(3, 9.0), Permit)
 
 
-def test_a_stream_with_an_earlier_failure_of_its_own_trips_the_circuit_when_all_fail() -> None:
+def test_a_stream_with_an_earlier_failure_of_its_own_opens_the_circuit_when_all_fail() -> None:
     breaker = open_breaker(retry_after_s=7)
     breaker.admit(2, 7.0)
     breaker.answered(2, 7.0)
@@ -217,7 +205,7 @@ def test_a_stream_with_an_earlier_failure_of_its_own_trips_the_circuit_when_all_
         permit = breaker.admit(stream, 50.0 * (3 - stream))
         assert isinstance(permit, Permit)
         assert breaker.failed(stream, permit, 50.0 * (3 - stream))
-    assert breaker.trips == 3
+    assert breaker.generation == 3
 
 
 def test_a_retry_after_of_one_stream_delays_the_others_32_seconds_at_most() -> None:
@@ -239,7 +227,7 @@ def test_two_healthy_minutes_reset_the_level() -> None:
     permit = breaker.admit(1, 130.0)
     assert isinstance(permit, Permit)
     breaker.failed(1, permit, 130.0)
-    assert breaker.trips_in_row == 1
+    assert breaker.failures_in_row == 1
 
 
 def test_a_broken_watch_delays_no_stream_but_makes_the_next_request_a_probe() -> None:
@@ -252,7 +240,7 @@ def test_a_broken_watch_delays_no_stream_but_makes_the_next_request_a_probe() ->
         assert breaker.admit(99, now_s) == Denied(math.inf), "while the probe is out"
         assert breaker.answered(stream, now_s + 0.1)
         assert isinstance(breaker.admit(99, now_s + 0.2), Permit)
-    assert breaker.trips_in_row == 1
+    assert breaker.failures_in_row == 1
 
 
 def test_a_failed_probe_after_a_broken_watch_is_the_second_failure_of_its_row() -> None:
@@ -262,7 +250,7 @@ def test_a_failed_probe_after_a_broken_watch_is_the_second_failure_of_its_row() 
     probe = breaker.admit(1, 0.8)
     assert isinstance(probe, Permit)
     assert breaker.failed(1, probe, 0.8)
-    assert breaker.first_in_row
+    assert breaker.failures_in_row == 2
     assert isinstance(breaker.state, Open)
     assert 1.6 <= breaker.state.until_s - 0.8 < 3.2
     breaker.watch_broke(0.9)
@@ -270,7 +258,7 @@ def test_a_failed_probe_after_a_broken_watch_is_the_second_failure_of_its_row() 
     probe = breaker.admit(1, breaker.state.until_s)
     assert isinstance(probe, Permit)
     assert breaker.failed(1, probe, 5.0)
-    assert not breaker.first_in_row
+    assert breaker.failures_in_row == 3
 
 
 def test_the_spread_grows_with_the_streams_up_to_half_a_minute() -> None:

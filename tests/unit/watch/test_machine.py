@@ -36,10 +36,12 @@ from watchrelay.watch.machine import (
     FinishList,
     FramesReceived,
     ListFinished,
+    ListGoal,
     ListingPages,
     NotServed,
     OpenWatch,
     PageReceived,
+    Pausing,
     ReadWatch,
     ReportSkipped,
     RequestFailed,
@@ -47,7 +49,6 @@ from watchrelay.watch.machine import (
     Sleep,
     SleepEnded,
     State,
-    Waiting,
     WatchEnded,
     Watching,
     WatchOpened,
@@ -104,11 +105,11 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
-    state, commands = start(rules(), recovered=True, published_version="900", now_s=0.0)
+    state, commands = start(rules(), recovered=True, newest_on_log="900", now_s=0.0)
     assert isinstance(state, ListingPages)
     assert (state.goal.cause, state.goal.most_recent) == ("recovered", True)
     by = rules()
-    state, _ = start(by, cursor="7", published_version="900", recovered=True, now_s=0.0)
+    state, _ = start(by, cursor="7", newest_on_log="900", recovered=True, now_s=0.0)
     state, _ = step(by, state, WatchOpened(), 1.0)
     state, commands = step(by, state, FramesReceived([Failure(Expired("too old"))], 1.1), 1.1)
     assert commands[-1] == FetchPage(
@@ -151,7 +152,7 @@ def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
         CursorMoved,
         Retrying,
     ]
-    assert isinstance(state, Waiting)
+    assert isinstance(state, Pausing)
     assert (state.context.cursor, state.goal) == ("105", None)
 
 
@@ -299,7 +300,7 @@ def test_a_very_short_watch_fails_when_empty_and_else_waits_out_its_second() -> 
     state, _ = step(by, watching(by), FramesReceived([frame("a", "101")], 0.3), 0.3)
     state, commands = step(by, state, WatchEnded(), 0.5)
     assert commands == (Sleep(1.0),)
-    assert isinstance(state, Waiting)
+    assert isinstance(state, Pausing)
     assert state.context.backoff.failures == 0
     _, commands = step(by, state, SleepEnded(), 1.0)
     assert isinstance(commands[-1], OpenWatch)
@@ -443,7 +444,7 @@ def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the
         FramesReceived([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0),
         1.0,
     )
-    assert isinstance(state, Waiting)
+    assert isinstance(state, Pausing)
     assert state.context.cursor == "101"
 
 
@@ -469,7 +470,7 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
     assert isinstance(commands[0], ReportSkipped)
     assert commands[1] == Deliver(ListedObjects([], unreadable=1, damaged=(("shop", "bad"),)))
     assert isinstance(commands[-1], FinishList)
-    assert commands[-1].done.since == "100"
+    assert commands[-1].done.continue_from == "100"
     state, commands = step(by, state, ListFinished(accepted=True), 6.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"
@@ -486,6 +487,16 @@ def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complet
     state, _ = step(by, state, PageReceived(Page("50", None, [])), 11.0)
     state, commands = step(by, state, ListFinished(accepted=False), 11.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
+
+
+def test_a_list_older_than_requested_is_repeated_by_content_without_a_version() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), RequestFailed(Expired("410")), 1.0)
+    state, commands = step(by, state, PageReceived(Page("90", None, [])), 2.0)
+    assert isinstance(state, Pausing)
+    assert state.goal == ListGoal("too_old", most_recent=True, by_content=True)
+    _, commands = step(by, state, SleepEnded(), state.until_s)
+    assert commands == (Deliver(ListBegun(by_content=True)), FetchPage(ListQuery(limit=500)))
 
 
 def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:

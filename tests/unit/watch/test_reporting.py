@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tests.support.virtualtime import run
-from watchrelay.core.errors import Undecodable
-from watchrelay.model.frames import Bookmark, ObjectFrame
+from watchrelay.core.errors import Expired, Undecodable
+from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.observe.loglimit import SUBJECTS_MAX
@@ -63,6 +63,36 @@ def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
         run(scene())
     assert 1 < len(caplog.records) <= SUBJECTS_MAX + 1
     assert all(len(record.__dict__["object"]) <= 300 for record in caplog.records)
+
+
+def test_a_history_that_expires_between_pages_is_not_logged_as_that_of_the_watch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def logged(state: machine.State, event: machine.Event) -> list[str]:
+        caplog.clear()
+        reporter.began(state)
+        after, commands = machine.step(by, state, event, 0.0)
+        reporter.stepped(state, event, after, 0.0)
+        for command in commands[:-1]:
+            assert isinstance(command, machine.Deliver)
+            reporter.delivering(command.output)
+        return [each.message for each in caplog.records if "expired" in each.message]
+
+    status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
+    reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status)
+    with caplog.at_level(logging.INFO):
+        listing, _ = machine.start(by, now_s=0.0)
+        first_page = machine.PageReceived(Page("5", "next", []))
+        listing, _ = machine.step(by, listing, first_page, 0.0)
+        assert logged(listing, machine.RequestFailed(Expired("too old"))) == [
+            "history expired between pages; listing again in one page"
+        ]
+        watching, _ = machine.start(by, cursor="5", now_s=0.0)
+        watching, _ = machine.step(by, watching, machine.WatchOpened(), 0.0)
+        frames: list[Frame] = [Failure(Expired("too old"))]
+        assert logged(watching, machine.FramesReceived(frames, 0.0)) == [
+            "watch history expired; relisting"
+        ]
 
 
 def test_objects_and_bookmarks_of_the_watch_have_their_newest_times() -> None:

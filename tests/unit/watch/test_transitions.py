@@ -97,7 +97,7 @@ class Walk:
         self.rules = WatchRules(plan, Random(seed), rng.choice(VERSIONS))
         self.first: dict[str, Any] = {
             "cursor": rng.choice(["", "100"]),
-            "published_version": rng.choice(["", "90", "110"]),
+            "newest_on_log": rng.choice(["", "90", "110"]),
             "recovered": rng.random() < 0.5,
             "first_wait_s": rng.choice([0.0, 0.0, 1.0]),
         }
