@@ -193,10 +193,12 @@ class _Group:
                 former = self.writers.get(stream)
                 if former is None or epoch >= self.members[former].writing[stream]:
                     self.writers[stream] = name
-        beginners = {each: name for name, one in self.members.items() for each in one.beginning}
-        self.may_write = {**beginners, **self.writers}
-        """The same, and where nobody writes it a member that is claiming it: by the time of the
-        assignment it may write it."""
+        self.may_write = {stream: [name] for stream, name in self.writers.items()}
+        """The same, and the members that are claiming it: by the time of the assignment each of
+        them may write it."""
+        for name, each in self.members.items():
+            for stream in each.beginning:
+                self.may_write.setdefault(stream, []).append(name)
         for stream in self.other_layouts(now_ms):
             del self.weights[stream]
 
@@ -376,10 +378,10 @@ class _Group:
         }
 
     def _former(self, stream: str, member: str) -> str:
-        if (writer := self.may_write.get(stream)) is not None:
-            return "" if writer == member else self.members[writer].holder
+        if (writers := self.may_write.get(stream)) is not None:
+            return next((self.members[each].holder for each in writers if each != member), "")
         of_layouts = (each for each in sorted(self.may_write) if _share_partitions(each, stream))
-        return next((self.members[self.may_write[each]].holder for each in of_layouts), "")
+        return next((self.members[self.may_write[each][0]].holder for each in of_layouts), "")
 
 
 def _share_partitions(one: str, other: str) -> bool:

@@ -300,6 +300,15 @@ def test_a_member_that_is_claiming_a_stream_hands_it_over() -> None:
     assert group.found["b"].own == {"s0": "a"}, "by now it may write it"
 
 
+def test_a_member_that_is_claiming_a_stream_hands_it_back_to_the_former_writer() -> None:
+    group = Group(["a"], {"s0": "plan"})
+    group.join("b")
+    group.change("a", writing={"s0": 4})
+    group.change("b", writing={}, beginning=("s0",), plans={})
+    group.assign()
+    assert group.found["a"].own == {"s0": "b"}, "by now it may write it"
+
+
 def test_balance_leaves_streams_that_are_on_the_way() -> None:
     group = Group(["a"], {f"s{number}": "plan" for number in range(4)})
     group.join("b")
