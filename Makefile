@@ -15,10 +15,10 @@ SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
 ROUNDS ?= 3
-# Most tests wait for brokers and clocks: files run side by side, three on two processors (with real parts each of them keeps about a third of
+# Most tests wait for brokers and clocks: files run side by side, four on two processors (with real parts each of them keeps about a third of
 # one busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the end;
 # T=tests/some_file.py runs alone.
-JOBS ?= $(if $(T),0,3)
+JOBS ?= $(if $(T),0,4)
 
 .PHONY: help
 help: ## this list

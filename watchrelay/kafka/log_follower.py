@@ -25,8 +25,6 @@ _PAUSE_S = 1.0
 _ANSWER_WAIT_MS = 50
 _LOOKS = 3
 """What is fetched beforehand is of right after the look before, the next answer has the rest."""
-_FETCH_WAIT_MS = 2000
-"""How long a broker keeps a fetch request that it has no records for."""
 _PARTITION_FETCH_BYTES = 512 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 _SILENT_AFTER_S = 20.0
@@ -119,7 +117,6 @@ class LogFollower:
             self._connection,
             isolation_level="read_committed",
             metadata_max_age_ms=60_000,
-            fetch_max_wait_ms=_FETCH_WAIT_MS,
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_bytes=_FETCH_BYTES,
         ) as consumer:

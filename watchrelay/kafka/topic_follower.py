@@ -25,8 +25,6 @@ from watchrelay.kafka.topic_identity import TopicIdentity
 _log = logging.getLogger(__name__)
 
 _WAIT_MS = 1000
-_FETCH_WAIT_MS = 2000
-"""How long a broker keeps a fetch request that it has no records for."""
 _SILENT_AFTER_S = 20.0
 """After so long without an answer the consumer is replaced: aiokafka never asks the bootstrap
 servers again (https://github.com/aio-libs/aiokafka/issues/459)."""
@@ -124,7 +122,6 @@ class TopicFollower:
             self._connection,
             isolation_level=self._isolation,
             metadata_max_age_ms=60_000,
-            fetch_max_wait_ms=_FETCH_WAIT_MS,
         ) as consumer:
             await self._find(consumer)
             begin, end = (await offset_ranges(consumer, [partition]))[partition]
