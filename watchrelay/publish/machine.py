@@ -31,13 +31,13 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "AwaitingDifference": {"ListCompleted": "Live", "DrainBegun": "Draining"},
     "Replaying": {
         "WatchAccepted VersionReached": "Replaying Live",
-        "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Replaying",
+        "EarlyHeartbeatDue MarkerAcked": "Replaying",
         "ListCompleted ResourceRemoved": "Live",
         "DrainBegun": "Draining",
     },
     "Live": {
         "WatchAccepted VersionReached ListCompleted ResourceRemoved": "Live",
-        "EarlyHeartbeatDue HeartbeatAcked SnapshotAcked": "Live",
+        "EarlyHeartbeatDue MarkerAcked MembersQueued": "Live",
         "DrainBegun": "Draining",
     },
     "Draining": {},
@@ -50,16 +50,17 @@ test holds it equal to what `step` does."""
 
 
 class AwaitedHeartbeats(msgspec.Struct, frozen=True):
-    """The heartbeats that are to confirm the complete state. `partitions`: those not confirmed yet;
-    `after_record`: `StreamQueues.last_record_number` when that state was queued. A heartbeat with
-    this or a higher `after_record` confirms its partition once it is acknowledged."""
+    """The heartbeats that are to confirm the complete state; the end of a snapshot does as well.
+    `partitions`: those not confirmed yet; `after_record`: `StreamQueues.last_record_number` when
+    that state was queued. A heartbeat with this or a higher `after_record` confirms its partition
+    once it is acknowledged."""
 
     partitions: frozenset[int]
     after_record: int
 
 
 COMPLETE = AwaitedHeartbeats(frozenset(), 0)
-"""None is awaited any more: the state is confirmed."""
+"""No heartbeat is awaited any more: the state is confirmed."""
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
@@ -75,14 +76,15 @@ class AwaitingList(msgspec.Struct, frozen=True):
 class PublishingFirstSnapshot(msgspec.Struct, frozen=True):
     """The first snapshot is under way. Until all its members are queued, markers have frontier "0",
     which says nothing about completeness. `reached_version` here, in `Replaying` and in `Live`:
-    every change up to this version was pushed or suppressed."""
+    every change up to this version was pushed, or suppressed: of what was published it changed
+    nothing."""
 
     reached_version: str = "0"
 
 
 class AwaitingDifference(msgspec.Struct, frozen=True):
-    """The log is verified, but a list must find how it differs from the store: before that, the
-    store could be the result of another config. `newest_on_log`: the highest version on the log."""
+    """The log is verified and in the store, but only a list shows how the cluster differs from it:
+    the log may be of another config, or incomplete. `newest_on_log`: the highest version on it."""
 
     newest_on_log: str
     # constants, so that `_listed` reads the same fields of every phase
@@ -104,7 +106,7 @@ class Replaying(msgspec.Struct, frozen=True):
 class Live(msgspec.Struct, frozen=True):
     """The log holds the complete state, or its records are queued. `awaited`: the heartbeats that
     are to confirm it, `COMPLETE` once they have; None while none was queued for that: the early
-    heartbeat follows, or the end of the snapshot that runs confirms it."""
+    heartbeat follows."""
 
     reached_version: str
     awaited: AwaitedHeartbeats | None = None
@@ -141,11 +143,9 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 
 def may_snapshot(phase: Phase) -> bool:
-    """Whether a snapshot may begin. Not before the watch has passed what is on the log: it would
-    hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
-    return isinstance(phase, PublishingFirstSnapshot | Live) or (
-        isinstance(phase, Replaying) and not phase.version_to_pass
-    )
+    """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
+    log: it would hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
+    return isinstance(phase, PublishingFirstSnapshot | Live)
 
 
 def may_repair(phase: Phase) -> bool:
@@ -163,10 +163,10 @@ class FirstDifference(msgspec.Struct, frozen=True):
 
 class ListCompleted(msgspec.Struct, frozen=True):
     """A list is complete as of `version`, its difference is pushed. `heartbeats`: those queued
-    after it; None while a snapshot is under way."""
+    after it."""
 
     version: str
-    heartbeats: AwaitedHeartbeats | None
+    heartbeats: AwaitedHeartbeats
 
 
 class VersionReached(msgspec.Struct, frozen=True):
@@ -193,8 +193,9 @@ class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
     heartbeats: AwaitedHeartbeats | None
 
 
-class HeartbeatAcked(msgspec.Struct, frozen=True):
-    """A heartbeat of `partition` that follows record number `after_record` is acknowledged."""
+class MarkerAcked(msgspec.Struct, frozen=True):
+    """A heartbeat or snapshot end of `partition` that follows record number `after_record` is
+    acknowledged, while no list is due."""
 
     partition: int
     after_record: int
@@ -202,11 +203,9 @@ class HeartbeatAcked(msgspec.Struct, frozen=True):
 
 class MembersQueued(msgspec.Struct, frozen=True):
     """All members of a snapshot are queued; its end is queued next, with the frontier that this
-    step leads to."""
+    step leads to. `heartbeats`: those queued now, the end among them; None while a list is due."""
 
-
-class SnapshotAcked(msgspec.Struct, frozen=True):
-    """Every end of a snapshot is acknowledged."""
+    heartbeats: AwaitedHeartbeats | None
 
 
 class DrainBegun(msgspec.Struct, frozen=True):
@@ -220,9 +219,8 @@ Event = (
     | ResourceRemoved
     | WatchAccepted
     | EarlyHeartbeatDue
-    | HeartbeatAcked
+    | MarkerAcked
     | MembersQueued
-    | SnapshotAcked
     | DrainBegun
 )
 
@@ -280,7 +278,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
         case Replaying() | Live(), ResourceRemoved():
             return Live("0", phase.awaited), (Effect.LOWER_FRONTIER,)
         case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
-            return Live(reached_version), ()
+            return Live(reached_version, event.heartbeats), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():
             return _listed(phase, event)
         case Replaying() | Live(), _:
@@ -300,7 +298,7 @@ def _listed(
     effects: list[Effect] = []
     if any(compare(version, each) == -1 for each in known):
         effects.append(Effect.LOWER_FRONTIER)
-    if awaited != COMPLETE and event.heartbeats is not None:
+    if awaited != COMPLETE:
         awaited = event.heartbeats
         effects += [Effect.HEARTBEAT, Effect.BEGIN_WANTED_SNAPSHOT]
     return Live(version, awaited), (*effects, Effect.REPAIR)
@@ -321,13 +319,13 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
             return _caught_up(phase), soon
         case EarlyHeartbeatDue() if awaited != COMPLETE:
             return replace(phase, awaited=awaited or event.heartbeats), (Effect.HEARTBEAT,)
-        case HeartbeatAcked(partition=partition, after_record=after_record):
+        case MembersQueued() if isinstance(phase, Live):
+            return replace(phase, awaited=awaited or event.heartbeats), ()
+        case MarkerAcked(partition=partition, after_record=after_record):
             if awaited is None or after_record < awaited.after_record or awaited == COMPLETE:
                 return phase, ()
             if left := awaited.partitions - {partition}:
                 return replace(phase, awaited=replace(awaited, partitions=left)), ()
-            return replace(phase, awaited=COMPLETE), (Effect.REPORT_COMPLETE,)
-        case SnapshotAcked():
             return replace(phase, awaited=COMPLETE), (Effect.REPORT_COMPLETE,)
     return phase, ()
 

@@ -65,8 +65,8 @@ class StaleRecordFinder:
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """Take the offsets of an acknowledged batch whose first record has `first_sequence`.
 
-        What other streams of this process wrote before it is noted by now: batches of a partition
-        are acknowledged in the order of its log.
+        By now the sink has noted what other streams of this process wrote ahead of this batch:
+        batches of a partition are acknowledged in the order of its log.
         """
         expected, end = self._next[partition], offsets[-1] + 1
         self._next[partition] = end

@@ -380,7 +380,7 @@ class StreamQueues:
         """Queue a marker on one partition.
 
         Its frontier is not lower than that of a previous writer's markers. In a conflated partition
-        it repeats the last frontier of the partition; there is no marker at all while the log
+        it repeats the last frontier of the partition, and has no marker at all while the log
         differs from the store by changes that only the list found: a next start would resume after
         the marker, and they would be lost.
         """

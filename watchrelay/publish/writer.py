@@ -196,8 +196,7 @@ class StreamWriter:
     def list_completed(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
         snapshot in the same step."""
-        heartbeats = self._heartbeats_now() if self._snapshot is None else None
-        self._handle(machine.ListCompleted(resource_version, heartbeats))
+        self._handle(machine.ListCompleted(resource_version, self._heartbeats_now()))
 
     def version_reached(self, resource_version: str) -> None:
         """Note that every change up to this version was pushed or suppressed."""
@@ -429,9 +428,11 @@ class StreamWriter:
         )
 
     def _early_heartbeat(self) -> None:
+        self._handle(machine.EarlyHeartbeatDue(self._confirming_now()))
+
+    def _confirming_now(self) -> AwaitedHeartbeats | None:
         # set by the watch (watch/reporting.py): until the list is done, the state is not complete
-        heartbeats = None if self._status.list_due else self._heartbeats_now()
-        self._handle(machine.EarlyHeartbeatDue(heartbeats))
+        return None if self._status.list_due else self._heartbeats_now()
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
@@ -672,7 +673,7 @@ class StreamWriter:
             snapshot.id, ready_to_end=snapshot.ready_to_end
         )
         if repaired and snapshot.take_end():
-            self._handle(machine.MembersQueued())
+            self._handle(machine.MembersQueued(self._confirming_now()))
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
 
@@ -681,19 +682,17 @@ class StreamWriter:
         if marker.kind == "claim":
             return
         self._status.frontier = self._queues.frontier
-        if marker.kind == "heartbeat":
-            if not self._status.list_due:  # as in `_early_heartbeat`
-                self._handle(machine.HeartbeatAcked(queue.partition, rendered.after_record))
-        elif snapshot is None or marker.snapshot != snapshot.id:
+        if marker.kind != "begin" and not self._status.list_due:  # as in `_confirming_now`
+            self._handle(machine.MarkerAcked(queue.partition, rendered.after_record))
+        if snapshot is None or marker.snapshot != snapshot.id:
             return
-        elif marker.kind == "begin":
+        if marker.kind == "begin":
             snapshot.begin_acked(queue.partition, offset)
         else:
             snapshot.end_acked(
                 queue.partition, offset=offset, count=marker.count, digest=marker.digest
             )
             if snapshot.complete:
-                self._handle(machine.SnapshotAcked())
                 self._queues.mismatched_keys = frozenset()
                 self._spawn(self._complete_snapshot(snapshot, marker.frontier), "snapshot")
 

@@ -160,7 +160,7 @@ class StreamAdmission:
                 "wait_s": None if until_s is None else round(until_s - now_s, 3),
                 "level": breaker.failures_in_row,
             }
-            # in the same generation: the probe's stream alone fails, which is no outage
+            # of a new generation only: where it is the same, only the probe's own stream failed
             warn = (
                 breaker.generation > permit.generation
                 and not admission.logged_open

@@ -76,9 +76,9 @@ class CircuitBreaker:
         self._answered = False
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
-        self._answered_since_failure: dict[int, bool] = {}
+        self._others_answered: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
-        since."""
+        stream since."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch
@@ -86,14 +86,14 @@ class CircuitBreaker:
 
     @property
     def failures_in_row(self) -> int:
-        """The failures in the present row (`Backoff`), of which a watch that broke is one only if
-        it is the first, and the attempts that reached no server since the last of them."""
+        """The failures in the present row (`Backoff`; a watch that broke counts only where it
+        begins the row), and the attempts since the last of them that reached no server."""
         return self._backoff.failures + self._backoff.unreachable_attempts
 
     @property
     def open_until_s(self) -> float | None:
-        """When the next probe is due; infinity while one is in flight; None while requests pass,
-        and until a stream probes."""
+        """When the next probe is due; infinity while one is in flight; None in `Closed`, and in
+        `HalfOpen` before a stream has asked."""
         match self.state:
             case Open(until_s=until_s):
                 return until_s
@@ -127,9 +127,9 @@ class CircuitBreaker:
     def answered(self, stream: int, now_s: float) -> bool:
         """A running server answered `stream`, with success or with an error of its own. True when
         that closed the circuit."""
-        self._answered_since_failure.pop(stream, None)
-        for each in self._answered_since_failure:
-            self._answered_since_failure[each] = True
+        self._others_answered.pop(stream, None)
+        for each in self._others_answered:
+            self._others_answered[each] = True
         if self.state == HalfOpen(stream):
             waiting, self._waiting = sorted(self._waiting), set()
             self.state = Closed(
@@ -162,8 +162,8 @@ class CircuitBreaker:
             True when that opened the circuit, or moved the moment of the next probe.
         """
         asked_s = min(clamp_retry_after(retry_after_s), OPEN_RETRY_AFTER_MAX_S)
-        own_failure = reached and self._answered_since_failure.get(stream, False)
-        self._answered_since_failure[stream] = False
+        own_failure = reached and self._others_answered.get(stream, False)
+        self._others_answered[stream] = False
         is_probe = self.state == HalfOpen(stream)
         if own_failure:
             if not is_probe:
@@ -181,7 +181,7 @@ class CircuitBreaker:
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
         self._answered = False
         self.generation += 1
-        self._answered_since_failure = dict.fromkeys(self._answered_since_failure, False)
+        self._others_answered = dict.fromkeys(self._others_answered, False)
         self.state = Open(now_s + max(delay_s, asked_s, OPEN_LEAST_S))
         return True
 
@@ -216,7 +216,7 @@ class CircuitBreaker:
         """`stream` has stopped, or gave up its request. True when that lets another stream
         probe."""
         self._waiting.discard(stream)
-        self._answered_since_failure.pop(stream, None)
+        self._others_answered.pop(stream, None)
         if isinstance(self.state, Closed):
             self.state.turns.pop(stream, None)
         if self.state == HalfOpen(stream):

@@ -92,7 +92,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     slow_reason: str = ""
     forbidden_grace_s: float = 0.0
     """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` after every request that
-    succeeded, 0 before the first."""
+    succeeded, and at a start from a log; else 0 before the first."""
     history_lost: bool = False
     """The server no longer had the history of the cursor, and no list has been complete since."""
     history_lost_at_s: float = -math.inf
@@ -114,13 +114,14 @@ class StreamContext(msgspec.Struct, frozen=True):
     expects_bookmarks: bool = False
     """The server has sent bookmarks, or is assumed to where the state comes from the log."""
     check_early: bool = False
-    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or
-    lists are streamed, where it helps from the first watch on."""
+    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, a watch
+    was behind when it was opened, or lists are streamed, where it helps from the first watch on.
+    """
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""
     frozen_watches: int = 0
-    """Frozen watches in a row that brought no object."""
+    """Frozen watches since one that brought an object."""
     current_as_of_s: float = -math.inf
     """When the server last showed its current state, in any watch or list."""
 

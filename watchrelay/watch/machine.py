@@ -127,12 +127,13 @@ at a version brings no bookmark before the server's cache has passed that versio
 minutes where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8.
 A check at once is made by `CHECK_AT_OPEN_AFTER_S`."""
 SILENCE_CHECK_EARLY_S = 50.0
-"""The same where a first bookmark was late once: in time for the bookmark due after 60 s."""
+"""The same where a first bookmark was late once: the check makes the server's cache catch up, so
+that the bookmark due after 60 s comes."""
 SECOND_BOOKMARK_S = 130.0
 """Where the first bookmark of a watch is late: how long that watch may be silent, that is until its
 second one, due after 120 s, is late too."""
 FROZEN_WATCHES = 3
-"""After so many frozen watches in a row that brought no object, the next ones may be silent for
+"""After so many frozen watches since one that brought an object, the next ones may be silent for
 twice as long, until two bookmarks come within `SILENCE_LIMIT_S`."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
@@ -252,8 +253,8 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen: the client ends the read by the `idle_timeout_s` of `query`, which is the same unless
-    the watch has changed it since; then, and after a silence check, the loop has a deadline.
+    as frozen. Normally the client ends the read then, by `query.idle_timeout_s`; where
+    `frozen_after_s` was shortened since, and after a silence check, the loop does (`read_until_s`).
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
@@ -366,7 +367,8 @@ Event = (
 
 
 class Deliver(msgspec.Struct):
-    """Deliver `output` to the store, and wait until it is taken."""
+    """Deliver `output` to the store, and wait until it is taken. `Retrying` is for the reporter
+    alone, which sees all that is delivered."""
 
     output: WatchOutput
 
@@ -673,7 +675,8 @@ def _list_failed(
 
 def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool:
     """Whether undecodable objects are skipped at once. A list of cause `consistency` is not
-    repeated for them: changes during the gap in the watch would count as missed."""
+    repeated for them: the next list would have another cause, and what has changed since the watch
+    was closed would count as missed (`_continue_from`)."""
     return goal.cause == "consistency" or context.skips_undecodable(now_s)
 
 
@@ -970,7 +973,7 @@ def _frames_received(
         or now_s >= context.relist_at_s
     ):
         # The server did not end its watch in time, or a list is due while frames keep coming.
-        after, more = watch_again(rules, _context_after(state), now_s)
+        after, more = watch_again(rules, _context_after(state, now_s), now_s)
         return after, (*commands, *more)
     commands.append(ReadWatch(state.read_until_s))
     return state, tuple(commands)
@@ -1010,16 +1013,20 @@ def _split_frames(
     return objects, newest, bookmark, tuple(skipped), None
 
 
-def _context_after(state: Watching) -> StreamContext:
-    as_of_s = state.silent_since_s if state.frames_received else state.context.current_as_of_s
-    frozen = 0 if state.objects else state.context.frozen_watches
+def _context_after(state: Watching, now_s: float) -> StreamContext:
+    context = state.context
+    lived_long = now_s - state.opened_at_s >= FORGET_FAILURES_AFTER_S
     return replace(
-        state.context, cursor=state.cursor, current_as_of_s=as_of_s, frozen_watches=frozen
+        context,
+        cursor=state.cursor,
+        current_as_of_s=state.silent_since_s if state.frames_received else context.current_as_of_s,
+        frozen_watches=0 if state.objects else context.frozen_watches,
+        backoff=Backoff() if lived_long else context.backoff,
     )
 
 
 def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    context = _context_after(state)
+    context = _context_after(state, now_s)
     early = now_s - state.opened_at_s < SHORT_WATCH_S
     if early and state.cursor == state.context.cursor:
         error = Interrupted("the server closed the watch at once, without an event")
@@ -1041,7 +1048,7 @@ def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
             return _watch_frozen(rules, state, now_s)
         if state.silence_check == "due":
             return _check_silence(state)
-    return watch_again(rules, _context_after(state), now_s)
+    return watch_again(rules, _context_after(state, now_s), now_s)
 
 
 def _check_silence(state: Watching) -> Step:
@@ -1057,10 +1064,10 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     has happened, so the watch need not be frozen.
     """
     context = state.context
-    newest = _newest_known(_context_after(state))
+    newest = _newest_known(_context_after(state, now_s))
     if compare(version, newest) == -1 or (comparable(version) and not comparable(newest)):
         restored = ListGoal("restored", most_recent=True, by_content=True)
-        return begin_list(rules, _context_after(state), restored, now_s)
+        return begin_list(rules, _context_after(state, now_s), restored, now_s)
     if version:
         context = replace(context, current_as_of_s=now_s)
     if version == state.cursor:
@@ -1079,12 +1086,10 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
 def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: float) -> Step:
     if error.reason == "inactive":  # the client ended it, for it was silent for too long
         return _watch_frozen(rules, state, now_s)
-    lived_s, context = now_s - state.opened_at_s, _context_after(state)
+    lived_s, context = now_s - state.opened_at_s, _context_after(state, now_s)
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + WATCH_GRACE_S - 1:
         # The client ended it, long after the server should have: no failure.
         return watch_again(rules, context, now_s)
-    if lived_s >= FORGET_FAILURES_AFTER_S:
-        context = replace(context, backoff=Backoff())
     healthy = state.frames_received > 0 or lived_s >= HEALTHY_AFTER_S
     return _after_error(rules, context, error, None, now_s, healthy=healthy)
 
@@ -1092,7 +1097,7 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
 def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
     """Open another watch, for the connection may have lost its other end. After `FROZEN_WATCHES` in
     a row without an object, the server is taken for one that sends few bookmarks."""
-    context = _context_after(state)
+    context = _context_after(state, now_s)
     frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
     if frozen >= FROZEN_WATCHES:
         longest_s = state.query.timeout_s + WATCH_GRACE_S
@@ -1170,8 +1175,9 @@ def _history_lost(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served: make a list that is not older than it; where that
-    failed, or too soon after the last time, one without a version."""
+    """The requested version cannot be served. After a 410: a list that is not older than it; where
+    that failed, or too soon after the last time, and after any other error, one without a version.
+    """
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent

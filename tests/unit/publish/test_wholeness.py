@@ -19,9 +19,13 @@ SOON_S = 2 * EARLY_HEARTBEAT_S
 
 
 @asynccontextmanager
-async def restarted() -> AsyncIterator[Rig]:
+async def restarted(*, snapshot_interval_s: float = 0.0) -> AsyncIterator[Rig]:
     """A relay that goes on from an empty log."""
-    rig = Rig(partitions=2, heartbeat_interval_s=HEARTBEAT_S)
+    rig = Rig(
+        partitions=2,
+        heartbeat_interval_s=HEARTBEAT_S,
+        snapshot_interval_s=snapshot_interval_s,
+    )
     await rig.relay.claim(rig.highest_epoch)
     queue = RecoveredPartition(0, 0, "100", ("1-1", 0))
     rig.relay.resume(RecoveredState(WatchFrom("100"), (queue, queue), ({}, {}), {}, "100", {}))
@@ -157,6 +161,51 @@ def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_d
             list_done(rig, b"shop/a")
             rig.sink.up.set()
             await whole_soon(rig)
+
+    run_virtually(body())
+
+
+def test_a_snapshot_that_is_due_waits_until_the_watch_is_accepted() -> None:
+    async def body() -> None:
+        async with restarted(snapshot_interval_s=60.0) as rig:
+            await asyncio.sleep(180.0)
+            assert not rig.markers("begin")
+            assert not rig.status.complete
+            rig.relay.watch_accepted()
+            await until(lambda: bool(rig.markers("end")))
+            assert rig.status.complete
+
+    run_virtually(body())
+
+
+def test_a_snapshot_that_ends_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
+    async def body() -> None:
+        async with restarted(snapshot_interval_s=60.0) as rig:
+            rig.relay.watch_accepted()
+            rig.status.list_due = True
+            await until(lambda: bool(rig.markers("end")))
+            await asyncio.sleep(HEARTBEAT_S)
+            assert not rig.status.complete
+            list_done(rig, b"shop/a")
+            await whole_soon(rig)
+
+    run_virtually(body())
+
+
+def test_an_end_of_a_snapshot_queued_before_the_difference_does_not_stand_for_it() -> None:
+    async def body() -> None:
+        async with restarted(snapshot_interval_s=60.0) as rig:
+            rig.relay.watch_accepted()
+            rig.status.list_due = True
+            await asyncio.sleep(59.0)
+            rig.sink.up.clear()
+            await asyncio.sleep(2 * HEARTBEAT_S)
+            list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
+            rig.sink.faults.delay_s = 1.0
+            rig.sink.up.set()
+            await until(lambda: rig.status.complete)
+            assert rig.markers("end")
+            assert rig.rebuilt() == rig.store.values()
 
     run_virtually(body())
 

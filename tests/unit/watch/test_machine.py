@@ -272,6 +272,14 @@ def silent() -> Interrupted:
     return error
 
 
+def test_a_watch_that_lived_long_and_ended_cleanly_ends_the_row_of_failures() -> None:
+    by, backoff = rules(), Backoff(failures=6, last_failure_at_s=-1000.0)
+    for lived_s, failures in ((10.0, 6), (300.0, 0)):
+        state, commands = step(by, watching(by, backoff=backoff), WatchEnded(), lived_s)
+        assert isinstance(commands[-1], OpenWatch)
+        assert state.context.backoff.failures == failures
+
+
 def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest() -> None:
     by, now_s = rules(), 0.0
     state: State = watching(by)
