@@ -37,7 +37,7 @@ ALL = Faults(
     may_be_stale=True,
 )
 """What happens, the edits among it."""
-YOUNG = Faults(("resize", "resize", "suspend"), every_s=(2.0, 5.0), count=10, may_be_stale=True)
+YOUNG = Faults(("resize", "resize", "kill"), every_s=(2.0, 5.0), count=10, may_be_stale=True)
 """Partitions of one writer are often of different age."""
 _EDITED_WITHIN_S = 4.0
 

@@ -12,7 +12,7 @@ from tests.simulation.planted_replicas import Plant
 from tests.simulation.replicas import ReplicaWorld
 
 SEEDS = 12
-SEARCHED = 20
+SEARCHED = 40
 
 
 @pytest.mark.timeout(300)
