@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import tempfile
-import traceback
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -17,44 +16,36 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import aiohttp
-
 from tests.fuzz.fasttime import elapsed_s
 from tests.fuzz.foreign import Foreign, OddStream
 from tests.fuzz.oddlines import Source
 from tests.fuzz.oddobjects import alike, published, tree
 from tests.fuzz.oddserver import OddServer, OddSource
 from tests.fuzz.plan import DISCOVERY, FOREIGN, TROUBLE, Followed, Part, Plan
+from tests.fuzz.running import STOP_S, Broken, RunningDaemon, end, leaves, why
 from tests.fuzz.truth import Truth
 from watchrelay.config import load_settings
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.partitions import Objects
-from watchrelay.core.errors import Died
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.observe import logs
 
-START_S, SANE_S, RIGHT_S, RESTART_S, STOP_S = 300.0, 1500.0, 1500.0, 900.0, 60.0
+START_S, SANE_S, RIGHT_S, RESTART_S = 300.0, 1500.0, 1500.0, 900.0
 """Fast seconds until all streams are right at the start, the sane ones are while others are odd,
 all are once the source is sane, and all are after a restart. A source may have asked for five
 minutes of patience, more than once."""
 PLAY_S = 7000.0
 """Of a whole seed; nothing of it takes so long unless it hangs."""
-_POLL_S = 2.0
 _MORE = {"tasks": 40, "open files": 40, "MiB of memory": 400}
 """What a daemon may hold more of than before the odd phase, and the world around it with it."""
 _WARNINGS_MAX = 3000
-PAGES = ("/", "/livez", "/readyz", "/metrics", "/api/streams", "/api/overview")
 
 
 Plant = Literal["", "claim", "traceback"]
 """A broken promise put in on purpose, to see that it is noticed: another relay takes a stream, or a
 traceback is logged."""
-
-
-class Broken(Exception):
-    """A promise was broken."""
 
 
 @dataclass(slots=True)
@@ -186,7 +177,7 @@ class Game:
                 self._prepare(kafka, cluster.kubeconfig())
                 await self._phases(kafka.bootstrap)
         except Exception as error:  # noqa: BLE001  # whatever ends a seed is to be seen
-            found = [each for each in _leaves(error) if isinstance(each, Broken)]
+            found = [each for each in leaves(error) if isinstance(each, Broken)]
             self.verdict.broken.extend(map(str, found) if found else [why(error)])
         finally:
             stuck.cancel()
@@ -238,7 +229,7 @@ class Game:
                 relay = tasks.create_task(daemon.run(), name="daemon again")
                 await self._life(daemon, relay, bootstrap, odd=False)
             finally:
-                await _end(daemon, relay)
+                await end(daemon, relay)
 
     async def _life(
         self, daemon: Daemon, relay: asyncio.Task[int], bootstrap: str, *, odd: bool
@@ -247,7 +238,7 @@ class Game:
         reader = TopicReader(bootstrap, control_topic=self._topic("control"), streams=ids)
         async with reader, asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(_follow(reader), name="reader")
-            world = _World(self, daemon, relay, reader, reading)
+            world = RunningDaemon(self, daemon, relay, reader, reading)
             try:
                 if odd:
                     await self._first_life(world, bootstrap)
@@ -261,7 +252,7 @@ class Game:
                 reading.cancel()
         await self._read_again(bootstrap, ids)
 
-    async def _first_life(self, world: _World, bootstrap: str) -> None:
+    async def _first_life(self, world: RunningDaemon, bootstrap: str) -> None:
         sane = [each.id for each in self.plan.followed if not each.odd]
         everything = list(self._truths)
         await world.until("all streams are right at the start", everything, START_S)
@@ -401,117 +392,6 @@ class Game:
             raise Broken(f"a new reader: {why(error)}") from error
         if wrong:
             raise Broken(f"a new reader finds: {wrong}")
-
-
-@dataclass(slots=True)
-class _World:
-    """A daemon that runs, and a reader of its topics."""
-
-    game: Game
-    daemon: Daemon
-    relay: asyncio.Task[int]
-    reader: TopicReader
-    reading: asyncio.Task[None]
-
-    async def until(self, claim: str, streams: list[str], bound_s: float) -> None:
-        """Return when these streams are proven and right. Raises: Broken when the time is up or
-        something ended."""
-        deadline_s, began_s = elapsed_s() + bound_s, elapsed_s()
-        missing = self._not_yet(streams)
-        while missing and elapsed_s() < deadline_s:
-            await asyncio.sleep(_POLL_S)
-            missing = self._not_yet(streams)
-        self.game.verdict.events.append(
-            f"{elapsed_s():.1f} {claim}: {missing or 'yes'}, after {elapsed_s() - began_s:.0f} s"
-        )
-        if missing:
-            rows = {
-                name: (row.state, row.last_error, row.waits_for)
-                for name, row in self.daemon.statuses.streams.items()
-            }
-            unproven = [
-                partition
-                for partition in self.reader.partitions()
-                if partition.stream in streams and not partition.proven
-            ]
-            problems = [
-                f"{each.kind} {each.topic}/{each.partition}@{each.offset} {each.detail:.200}"
-                for each in self.reader.problems
-            ]
-            raise Broken(
-                f"not within {bound_s:.0f} s: {claim}: {missing}\n    statuses {rows}, problems "
-                f"{self.daemon.statuses.problems}\n"
-                f"    reader: unproven {unproven}, problems {problems}"
-            )
-
-    def _not_yet(self, streams: list[str]) -> str:
-        for name, task in (("daemon", self.relay), ("reader", self.reading)):
-            if task.done():
-                error = None if task.cancelled() else task.exception()
-                raise Broken(
-                    f"the {name} ended: "
-                    f"{why(error) if error else 'cancelled' if task.cancelled() else task.result()}"
-                )
-        wanted = {each.id: each.partitions for each in self.game.plan.followed}
-        proven = Counter(
-            partition.stream for partition in self.reader.partitions() if partition.proven
-        )
-        for stream in streams:
-            if (
-                not (row := self.daemon.statuses.streams.get(stream))
-                or not row.complete
-                or row.state != "watching"
-            ):
-                return f"{stream}: {row.state if row else 'not there'}"
-            if proven[stream] < wanted[stream]:
-                return f"{stream}: proven in {proven[stream]} of {wanted[stream]} partitions"
-            if wrong := self.game.wrong(stream, self.reader.objects(stream)):
-                return wrong
-        return ""
-
-    async def pages(self) -> None:
-        """The window answers."""
-        async with aiohttp.ClientSession() as session:
-            for page in PAGES:
-                async with session.get(f"http://127.0.0.1:{self.daemon.port}{page}") as answer:
-                    body = await answer.read()
-                    if answer.status != 200:
-                        raise Broken(f"{page} is {answer.status}: {body[:300]!r}")
-                    if page.startswith("/api/"):
-                        json.loads(body)
-
-    async def stop(self) -> None:
-        """The daemon drains and ends with 0."""
-        self.daemon.stop()
-        _, late = await asyncio.wait((self.relay,), timeout=STOP_S)
-        if late:
-            raise Broken(f"the daemon did not end within {STOP_S:.0f} s")
-        if self.relay.exception() or self.relay.result():
-            raise Broken(f"the daemon ended with {self.relay.exception() or self.relay.result()!r}")
-
-
-async def _end(daemon: Daemon, relay: asyncio.Task[int]) -> None:
-    """Whatever became of it: it runs no longer."""
-    daemon.stop()
-    daemon.stop()
-    _, late = await asyncio.wait((relay,), timeout=STOP_S)
-    for task in late:
-        task.cancel()
-
-
-def why(error: BaseException) -> str:
-    """The tracebacks of what failed first, without those of what was ended by it."""
-    leaves = _leaves(error)
-    first = [each for each in leaves if not isinstance(each, Died | asyncio.CancelledError)]
-    return "\n".join("".join(traceback.format_exception(each)) for each in first or leaves)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    return (
-        [leaf for each in error.exceptions for leaf in _leaves(each)]
-        if isinstance(error, BaseExceptionGroup)
-        else [error]
-    )
 
 
 async def _follow(reader: TopicReader) -> None:

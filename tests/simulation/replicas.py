@@ -134,8 +134,11 @@ class ReplicaWorld(World):
         super()._landed(place, records)
         if place.topic == CONTROL and any(each.key.startswith(b"claim/") for each in records):
             self._claimed_s = now_s()
-        elif now_s() - self._claimed_s <= 2 * self.weather.delay_s:
-            # the answer to a look, and then a request, may have been on their way when it landed
+        elif "suspend" in self.faults.kinds and (
+            now_s() - self._claimed_s <= 2 * self.weather.delay_s
+        ):
+            # one that runs again just before: the answer to its look, and then a request, may have
+            # been on their way when the claim landed
             self.stale = stale
         if place.topic == TOPIC and self.rules.delivery == "transactional":
             for each in records:

@@ -49,6 +49,10 @@ def spec_of(
     )
 
 
+KEYS = [b"shop/%d" % number for number in range(40)]
+"""Of objects in all partitions."""
+
+
 @dataclass(frozen=True)
 class Put:
     """An object is `number` now; `raw`: its change brings the value along, packed it is in any

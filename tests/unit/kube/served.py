@@ -7,9 +7,10 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.support.scripted import ScriptedServer
 from watchrelay.kube.auth.transport import Endpoint
 from watchrelay.kube.client import KubeClient
-from watchrelay.model.frames import WatchQuery
+from watchrelay.model.frames import ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.observe.metrics import Metrics
 
@@ -129,3 +130,11 @@ def failure_status(
         "code": code,
         **more,
     }
+
+
+async def list_from(
+    server: ScriptedServer, query: ListQuery | None = None, selection: Selection = PODS
+) -> Page:
+    """One page of a list by a client of its own."""
+    async with client_of(server.url) as client:
+        return await client.list_page(selection, query or ListQuery(), stream=STREAM)

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.fakesink import FakeSink
-from tests.support.relays import Rig, run_virtually, until
+from tests.support.relays import KEYS, Rig, run_virtually, until
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.publish.machine import Live
 from watchrelay.publish.stream_queues import REFILL_KEYS_MAX
 
-KEYS = [b"shop/%d" % number for number in range(40)]
 BOUND = 20_000
 
 

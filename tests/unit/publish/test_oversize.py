@@ -10,12 +10,10 @@ import random
 import pytest
 
 from tests.support.fakesink import FakeSink
-from tests.support.relays import Rig, run_virtually, until
+from tests.support.relays import KEYS, Rig, run_virtually, until
 from watchrelay.contract.records import content_hash
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import RecordTooLarge
-
-KEYS = [b"shop/%d" % number for number in range(40)]
 
 
 def test_an_object_that_the_broker_refuses_is_published_in_part_and_digests_stay_right() -> None:

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from tests.support.relays import DictStore, Rig, run_virtually, spec_of, until
+from tests.support.relays import KEYS, DictStore, Rig, run_virtually, spec_of, until
 from watchrelay.contract.records import (
     CloudEvents,
     MarkerRecord,
@@ -27,7 +27,6 @@ from watchrelay.publish.recovery import (
 )
 from watchrelay.publish.stream_queues import Fit, StreamQueues
 
-KEYS = [b"shop/%d" % number for number in range(40)]
 BOUND = 20_000
 
 

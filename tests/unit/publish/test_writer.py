@@ -1,125 +1,23 @@
-"""The writer of one stream, against an in-memory Kafka in virtual time."""
+"""The writer of one stream, against an in-memory Kafka in virtual time: snapshots, heartbeats,
+backpressure, drains."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.support.fakesink import FakeControl, FakeSink, Faults
-from tests.support.relays import DictStore, Rig, run_virtually, until
+from tests.support.fakesink import FakeSink, Faults
+from tests.support.relays import KEYS, DictStore, Rig, run_virtually, until
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
-from watchrelay.contract.wire import Batch, Receipt
-from watchrelay.core.errors import Fenced
 from watchrelay.publish.snapshots import REQUESTS_WAITING
-
-KEYS = [b"shop/%d" % number for number in range(40)]
 
 
 def filled(store: DictStore, count: int = 40, size: int = 10) -> None:
     for key in KEYS[:count]:
         store.put(key, b'"%s"' % (key * (size // len(key) + 1)))
-
-
-def test_a_claim_puts_a_marker_on_every_partition_and_waits_for_the_acknowledgements() -> None:
-    async def body() -> None:
-        rig = Rig(partitions=3)
-        rig.sink.up.clear()
-        async with asyncio.TaskGroup() as tasks:
-            claim = tasks.create_task(rig.relay.claim(rig.highest_epoch))
-            await asyncio.sleep(100)
-            assert not claim.done()
-            rig.sink.up.set()
-        assert [(marker.epoch, marker.sequence) for marker in rig.markers("claim")] == [(1, 1)] * 3
-        assert rig.status.epoch == 1
-
-    run_virtually(body())
-
-
-def test_the_markers_of_a_claim_wait_for_the_release_of_a_live_writer() -> None:
-    async def body() -> None:
-        rig = Rig(partitions=1)
-        former = rig.control.claimed_elsewhere("pods")
-        async with asyncio.TaskGroup() as tasks:
-            claim = tasks.create_task(rig.relay.claim(rig.highest_epoch, awaits_release=True))
-            await asyncio.sleep(0.5)
-            assert rig.control.claims, "the control claim waits for nothing"
-            assert not rig.markers("claim")
-            rig.control.releases["pods"] = former
-            await asyncio.sleep(0.02)
-            assert claim.done()
-        assert [marker.epoch for marker in rig.markers("claim")] == [former + 1]
-
-    run_virtually(body())
-
-
-def test_a_writer_that_releases_nothing_is_waited_for_one_second_at_most() -> None:
-    async def body() -> None:
-        rig, loop = Rig(partitions=1), asyncio.get_running_loop()
-        rig.control.claimed_elsewhere("pods")
-        began_s = loop.time()
-        await rig.relay.claim(rig.highest_epoch, awaits_release=True)
-        assert 1.0 <= loop.time() - began_s < 1.1
-
-    run_virtually(body())
-
-
-def test_a_claim_that_is_overtaken_while_it_waits_for_a_release_writes_no_marker() -> None:
-    async def body() -> None:
-        rig = Rig(partitions=1)
-        rig.control.claimed_elsewhere("pods")
-        asyncio.get_running_loop().call_later(0.5, rig.control.claimed_elsewhere, "pods")
-        with pytest.raises(Fenced):
-            await rig.relay.claim(rig.highest_epoch, awaits_release=True)
-        assert not rig.markers("claim")
-
-    run_virtually(body())
-
-
-class Transactions:
-    """Those of a stream whose claim is the newest, or is not."""
-
-    id = "k8s.c.pods"
-
-    def __init__(self, *, ours: bool) -> None:
-        self.ours, self.begun = ours, list[int]()
-
-    async def begin(self, epoch: int) -> None:
-        self.begun.append(epoch)
-        await asyncio.sleep(1.0)
-        if not self.ours:
-            raise Fenced("a newer claim was read")
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_transactions_begin_between_the_control_claim_and_the_markers(*, ours: bool) -> None:
-    async def body() -> None:
-        transactions = Transactions(ours=ours)
-        rig = Rig(partitions=1, transactions=transactions)
-        claim = asyncio.get_running_loop().create_task(rig.relay.claim(rig.highest_epoch))
-        await asyncio.sleep(0.5)
-        assert transactions.begun == [1]
-        assert (rig.control.claims, rig.markers("claim")) == ([("pods", None)], [])
-        await asyncio.wait([claim])
-        assert isinstance(claim.exception(), Fenced) == (not ours)
-        assert len(rig.markers("claim")) == ours
-
-    run_virtually(body())
-
-
-def test_without_a_live_writer_nothing_is_waited_for() -> None:
-    async def body() -> None:
-        rig, loop = Rig(partitions=1), asyncio.get_running_loop()
-        rig.control.claimed_elsewhere("pods")
-        began_s = loop.time()
-        await rig.relay.claim(rig.highest_epoch)
-        assert loop.time() == began_s
-
-    run_virtually(body())
 
 
 def test_the_first_snapshot_says_added_between_begin_and_end_and_completes_the_stream() -> None:
@@ -369,165 +267,6 @@ def test_one_batch_per_partition_is_on_its_way_and_a_burst_leaves_in_one_step() 
     run_virtually(body())
 
 
-async def superseded(rig: Rig, *, then_say: bool) -> None:
-    async with rig.running():
-        rig.sync()
-        await until(lambda: rig.status.complete)
-        rig.control.claimed_elsewhere("pods")
-        if then_say:
-            rig.say(rig.store.put(KEYS[0], b"1"))
-        await asyncio.sleep(1000)
-
-
-def test_a_newer_claim_stops_the_writer_within_a_heartbeat() -> None:
-    async def body() -> None:
-        rig = Rig(heartbeat_interval_s=5.0)
-        began_s = asyncio.get_running_loop().time()
-        with pytest.raises(ExceptionGroup) as caught:
-            await superseded(rig, then_say=False)
-        assert caught.group_contains(Fenced, match="stream pods: a newer writer owns the stream")
-        assert asyncio.get_running_loop().time() - began_s <= 5.2
-
-    run_virtually(body())
-
-
-def test_a_writer_that_may_finish_sends_what_is_queued_behind_a_newer_claim() -> None:
-    async def body() -> None:
-        rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: True)
-        async with rig.running():
-            rig.sync()
-            await until(lambda: rig.status.complete)
-            rig.say(rig.store.put(KEYS[0], b"1"))
-            rig.control.claimed_elsewhere("pods")
-            assert await rig.relay.drain(1.0)
-        assert rig.rebuilt() == rig.store.values()
-        for partition in range(2):
-            last = rig.records(partition)[-1]
-            assert isinstance(last, MarkerRecord)
-            assert (last.kind, last.frontier) == ("heartbeat", str(rig.store.version))
-
-    run_virtually(body())
-
-
-def test_a_writer_that_finishes_does_not_end_its_open_snapshot() -> None:
-    async def body() -> None:
-        slow = FakeSink(Faults(delay_s=0.1), random.Random(1))
-        rig = Rig(partitions=1, sink=slow, may_finish=lambda: True)
-        for number in range(3000):
-            rig.store.put(b"shop/n%d" % number, b"x" * 4000)
-        async with rig.running():
-            rig.sync()
-            await asyncio.sleep(0.5)
-            assert rig.markers("begin")
-            rig.control.claimed_elsewhere("pods")
-            assert await rig.relay.drain(1.0)
-        assert not rig.markers("end")
-        assert not rig.control.indexes
-
-    run_virtually(body())
-
-
-def test_a_writer_stops_as_soon_as_it_may_not_finish_any_more() -> None:
-    async def body() -> None:
-        may = [True]
-        rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: may[0])
-
-        async def finish() -> None:
-            async with rig.running():
-                rig.sync()
-                await until(lambda: rig.status.complete)
-                rig.control.claimed_elsewhere("pods")
-                may[0] = False
-                rig.say(rig.store.put(KEYS[0], b"1"))
-                await rig.relay.drain(1.0)
-
-        with pytest.raises(ExceptionGroup) as caught:
-            await finish()
-        assert caught.group_contains(Fenced)
-        assert all(
-            not isinstance(record, MarkerRecord) or record.kind != "heartbeat"
-            for record in (rig.records(partition)[-1] for partition in range(2))
-        )
-
-    run_virtually(body())
-
-
-def test_a_newer_claim_is_noticed_at_the_next_receipt() -> None:
-    async def body() -> None:
-        rig = Rig(heartbeat_interval_s=1000.0)
-        began_s = asyncio.get_running_loop().time()
-        with pytest.raises(ExceptionGroup) as caught:
-            await superseded(rig, then_say=True)
-        assert caught.group_contains(Fenced)
-        assert asyncio.get_running_loop().time() - began_s <= 0.2
-
-    run_virtually(body())
-
-
-class HoldingSink(FakeSink):
-    """Keeps its answers back while it is `holding`, to give one in each turn of the loop."""
-
-    holding = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.held: list[tuple[Batch, Callable[[Receipt | Exception], None]]] = []
-
-    def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> asyncio.Task[Any]:
-        if not self.holding:
-            return super().send(batch, done)
-        self.held.append((batch, done))
-        return asyncio.get_running_loop().create_task(asyncio.sleep(0))
-
-    async def answer(self) -> None:
-        """Acknowledge what is held."""
-        for batch, done in self.held:
-            log = self.log(batch.topic, batch.partition)
-            done(Receipt(list(range(len(log), len(log) + len(batch.records)))))
-            await asyncio.sleep(0)
-
-
-async def superseded_by_many_answers(sink: HoldingSink, superseded: asyncio.Event) -> None:
-    rig = Rig(partitions=8, sink=sink, heartbeat_interval_s=1000.0)
-    async with rig.running():
-        rig.sync()
-        await until(lambda: rig.status.complete)
-        sink.holding = True
-        for key in KEYS:
-            rig.say(rig.store.put(key, b"2"))
-        await until(lambda: len(sink.held) == 8)
-        rig.control.claimed_elsewhere(rig.spec.id)
-        superseded.set()
-        await asyncio.sleep(1)
-
-
-def test_answers_that_come_while_the_stream_is_ending_raise_nothing_where_they_come_from() -> None:
-    async def body() -> None:
-        sink, superseded = HoldingSink(), asyncio.Event()
-
-        async def answer() -> None:
-            await superseded.wait()
-            await sink.answer()
-
-        answers = asyncio.get_running_loop().create_task(answer())
-        with pytest.raises(ExceptionGroup) as caught:
-            await superseded_by_many_answers(sink, superseded)
-        assert caught.group_contains(Fenced)
-        await answers
-
-    run_virtually(body())
-
-
-def test_being_fenced_during_the_claim_is_reported_as_such() -> None:
-    async def body() -> None:
-        rig = Rig()
-        rig.sink.fenced = True
-        with pytest.raises(Fenced):
-            await rig.relay.claim(rig.highest_epoch)
-
-    run_virtually(body())
-
-
 def test_a_drain_sends_what_is_queued_then_a_last_heartbeat_and_takes_nothing_new() -> None:
     async def body() -> None:
         rig = Rig()
@@ -586,27 +325,6 @@ def test_acknowledged_records_are_counted_by_kind() -> None:
         assert counts["snapshot"] == 2
         assert (counts["event"], counts["tombstone"]) == (1, 1)
         assert sum(rig.metrics.lag("pods").counts) == 2
-
-    run_virtually(body())
-
-
-def test_a_new_claim_starts_from_the_snapshot_of_the_newest_writer_only() -> None:
-    async def body() -> None:
-        control, sink = FakeControl(), FakeSink()
-        first = Rig(control=control, sink=sink)
-        async with first.running():
-            first.sync()
-            await until(lambda: bool(control.indexes))
-        second = Rig(control=control, sink=sink)
-        async with second.running():
-            pass
-        third = Rig(control=control, sink=sink)
-        async with third.running():
-            pass
-        assert [origin for _, origin in control.claims] == [
-            None,
-            *[{"snapshot": "1-1", "begin": [1, 1]}] * 2,
-        ]
 
     run_virtually(body())
 

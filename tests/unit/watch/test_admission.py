@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from tests.support import virtualtime
-from watchrelay.core.errors import Forbidden, Misconfigured, Throttled, Unreachable
+from watchrelay.core.errors import Forbidden, KubeError, Misconfigured, Throttled, Unreachable
 from watchrelay.observe.metrics import Metrics
-from watchrelay.watch.admission import Admission
+from watchrelay.watch.admission import Admission, StreamAdmission
 
 UNAVAILABLE = "API server unavailable; requests of all streams are paused"
 AVAILABLE = "API server available again"
@@ -17,6 +17,18 @@ AVAILABLE = "API server available again"
 
 def quiet(_: float) -> None:
     pass
+
+
+async def fails(stream: StreamAdmission, error: KubeError) -> None:
+    """A request of the stream is admitted, and fails."""
+    await stream.enter(quiet)
+    stream.failed(error)
+
+
+async def is_answered(stream: StreamAdmission) -> None:
+    """A request of the stream is admitted, and answered."""
+    await stream.enter(quiet)
+    stream.answered()
 
 
 def test_three_lists_at_once_and_of_large_ones_one() -> None:
@@ -145,13 +157,10 @@ def test_a_failure_after_a_watch_broke_and_the_server_was_healthy_is_a_warning(
     async def scene() -> None:
         with Admission().register() as stream:
             stream.watch_broke(Unreachable("connection reset"))
-            await stream.enter(quiet)
-            stream.answered()
+            await is_answered(stream)
             await asyncio.sleep(200)
-            await stream.enter(quiet)
-            stream.failed(Unreachable("connection refused"))
-            await stream.enter(quiet)
-            stream.answered()
+            await fails(stream, Unreachable("connection refused"))
+            await is_answered(stream)
 
     virtualtime.run(scene())
     assert caplog.messages == [UNAVAILABLE, AVAILABLE]
@@ -163,13 +172,10 @@ def test_an_outage_is_one_warning_however_it_fails(caplog: pytest.LogCaptureFixt
     async def scene() -> None:
         with Admission().register() as stream:
             for _ in range(3):
-                await stream.enter(quiet)
-                stream.failed(Unreachable("connection refused"))
+                await fails(stream, Unreachable("connection refused"))
             for _ in range(9):
-                await stream.enter(quiet)
-                stream.failed(Throttled("storage is (re)initializing"))
-            await stream.enter(quiet)
-            stream.answered()
+                await fails(stream, Throttled("storage is (re)initializing"))
+            await is_answered(stream)
 
     virtualtime.run(scene())
     assert caplog.messages == [UNAVAILABLE, AVAILABLE]
@@ -185,16 +191,13 @@ def test_a_server_that_comes_and_goes_is_a_warning_in_two_minutes_each_with_its_
         began_s = loop.time()
         with Admission().register() as stream:
             while loop.time() < began_s + 600:
-                await stream.enter(quiet)
-                stream.failed(Unreachable("connection refused"))
-                await stream.enter(quiet)
-                stream.answered()
+                await fails(stream, Unreachable("connection refused"))
+                await is_answered(stream)
             assert 8 <= len(caplog.messages) <= 10
             assert caplog.messages == [UNAVAILABLE, AVAILABLE] * (len(caplog.messages) // 2)
             caplog.clear()
             while loop.time() < began_s + 1200:  # it is gone for good
-                await stream.enter(quiet)
-                stream.failed(Unreachable("connection refused"))
+                await fails(stream, Unreachable("connection refused"))
             assert caplog.messages == [UNAVAILABLE]
 
     virtualtime.run(scene())
@@ -206,18 +209,14 @@ def test_a_probe_whose_stream_alone_fails_is_no_outage(caplog: pytest.LogCapture
     async def scene() -> None:
         admission = Admission()
         with admission.register() as failing, admission.register() as other:
-            await failing.enter(quiet)
-            failing.failed(Throttled("the aggregated API is down"))
-            await other.enter(quiet)
-            other.answered()
+            await fails(failing, Throttled("the aggregated API is down"))
+            await is_answered(other)
             caplog.clear()
             await asyncio.sleep(200)
             other.watch_broke(Unreachable("connection reset"))
-            await failing.enter(quiet)
-            failing.failed(Throttled("the aggregated API is down"))
+            await fails(failing, Throttled("the aggregated API is down"))
             assert admission.breaker.open_until_s is not None
-            await other.enter(quiet)
-            other.answered()
+            await is_answered(other)
 
     virtualtime.run(scene())
     assert caplog.messages == []

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from watchrelay.core.errors import ConfigError
 from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
 
 
@@ -65,3 +68,11 @@ def load(
     return load_credentials(
         str(path), None, environ=given, now_s=clock.now_s, wall_ms=clock.wall_ms, **options
     )
+
+
+def refusal(path: Path, **options: Any) -> str:
+    """The one line by which the kubeconfig is refused."""
+    with pytest.raises(ConfigError) as caught:
+        load(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
