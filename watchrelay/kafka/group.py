@@ -297,7 +297,7 @@ class GroupMember:
 
     def _lose(self, code: int) -> float:
         """The coordinator does not know the member, or not in its generation."""
-        if self._instance and code != _ILLEGAL_GENERATION and not self.doubtful:
+        if self._instance and code != _ILLEGAL_GENERATION and not self.silent:
             now_s = self._boot_s()
             if now_s - self._unknown_s < _SAME_NAME_S:
                 _log.error(

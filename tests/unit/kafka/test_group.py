@@ -446,6 +446,18 @@ async def test_two_processes_with_one_instance_go_on_as_dynamic_members(
 
 
 @virtual
+async def test_a_static_member_that_is_lost_again_while_it_joins_gives_its_name_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = FakeGroup()
+    async with joined(group, "a", instance="pod-0") as a:
+        group.script["heartbeat"].append(25)
+        group.script["sync"].append(25)
+        await until(lambda: a.losses == 2 and not a.member.doubtful)
+    assert any("sharding.instance" in each.message for each in caplog.records)
+
+
+@virtual
 async def test_a_static_member_that_was_frozen_twice_keeps_its_name() -> None:
     group = FakeGroup()
     async with joined(group, "a", instance="pod-0") as a:
