@@ -147,6 +147,8 @@ class LogRecovery:
         self.newest_on_log, self.versions_comparable = "", True
         self.newest_of_lists = ""
         """The highest version that may come from a list: the watch need not show it again."""
+        self.highest_frontier = "0"
+        """The highest frontier of a marker so far."""
         self.api_server_restored = False
         """A marker has a lower frontier than one before it: the API server was restored."""
         self.records_since_snapshot = 0
@@ -262,9 +264,11 @@ class LogRecovery:
             self.claimed = marker.epoch
             return
         self.configs = {marker.config}
-        self.api_server_restored = (
-            self.api_server_restored or compare(marker.frontier, self.frontier) == -1
-        )
+        # not with the one before alone: "0" may lie between, which cannot be compared
+        if compare(marker.frontier, self.highest_frontier) == -1:
+            self.api_server_restored = True
+        elif comparable(marker.frontier):
+            self.highest_frontier = marker.frontier
         self.marker_found, self.frontier = True, marker.frontier
         self.sequence_gap = self.repair_differs = False
         if marker.kind == "begin":

@@ -118,14 +118,17 @@ LOST_AGAIN_WITHIN_S = 60.0
 """If the history is lost again within this time after the list that followed the last loss, the
 next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
 CHECK_AT_OPEN_AFTER_S = 600.0
-"""If the server has not shown its current state for this long, the next watch begins with a
-silence check. Source: docs/watch-facts.md 2.8."""
+"""If the server has not shown its current state for this long, a small list requests the current
+resourceVersion as soon as the next watch is open. Source: docs/watch-facts.md 2.8."""
+CHECK_AT_OPEN_WITHIN_S = 10.0
+"""That list is given up after this time, for no event is read meanwhile; it is made again where the
+watch is silent."""
 SILENCE_CHECK_AFTER_S = 65.0
 """When the first bookmark of a watch is missing for so long, its silence is checked before the
 watch counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened
 at a version brings no bookmark before the server's cache has passed that version, which takes
-minutes where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8.
-A check at once is made by `CHECK_AT_OPEN_AFTER_S`."""
+minutes where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0,
+D8."""
 SILENCE_CHECK_EARLY_S = 50.0
 """The same where a first bookmark was late once: the check makes the server's cache catch up, so
 that the bookmark due after 60 s comes."""
@@ -910,7 +913,7 @@ def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
         silence_check="due" if rules.plan.bookmarks and context.expects_bookmarks else "",
     )  # fmt: skip
     if now_s - context.current_as_of_s >= CHECK_AT_OPEN_AFTER_S:
-        return _check_silence(watch)
+        return _check_silence(watch, now_s + CHECK_AT_OPEN_WITHIN_S)
     return watch, (ReadWatch(watch.read_until_s),)
 
 
@@ -1047,13 +1050,13 @@ def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
         if now_s - state.silent_since_s >= state.frozen_after_s:
             return _watch_frozen(rules, state, now_s)
         if state.silence_check == "due":
-            return _check_silence(state)
+            return _check_silence(state, state.silent_since_s + state.frozen_after_s)
     return watch_again(rules, _context_after(state, now_s), now_s)
 
 
-def _check_silence(state: Watching) -> Step:
+def _check_silence(state: Watching, until_s: float) -> Step:
     query = ListQuery(limit=1, whole_objects=state.context.whole_objects)
-    return state, (CheckSilence(query, state.silent_since_s + state.frozen_after_s),)
+    return state, (CheckSilence(query, until_s),)
 
 
 def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
@@ -1061,7 +1064,9 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8); so was one whose version can be ordered while the cursor cannot. At the cursor: nothing
-    has happened, so the watch need not be frozen.
+    has happened, so the watch need not be frozen. Newer: the watch may be frozen, and it stays open
+    until its limit, the first time until `SECOND_BOOKMARK_S`; no answer: until its limit. A check
+    right after the opening says nothing of silence, and the other check is still made.
     """
     context = state.context
     newest = _newest_known(_context_after(state, now_s))
@@ -1072,6 +1077,8 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
         context = replace(context, current_as_of_s=now_s)
     if version == state.cursor:
         state = replace(state, context=context, silent_since_s=now_s)
+    elif now_s - state.silent_since_s < SILENCE_CHECK_EARLY_S:
+        state = replace(state, context=context)
     elif version and not context.check_early:
         context = replace(context, check_early=True)
         frozen_after_s = max(SECOND_BOOKMARK_S, state.frozen_after_s)

@@ -196,16 +196,14 @@ def test_without_bookmarks_what_a_list_brought_above_the_frontier_is_listed_for(
     assert decided(log(9)) == WatchFrom("5"), "a bookmark will show it"
 
 
-def test_a_marker_that_goes_back_is_listed_for_also_where_another_partition_has_none_yet() -> None:
-    back = (
-        Log()
-        .claim(1)
-        .say("a", 8)
-        .mark("heartbeat", "9")
-        .say("a", 4, "modified")
-        .mark("heartbeat", "5")
-        .claim(2)
-    )
+@pytest.mark.parametrize("between", [[], ["0"], ["0", "0"]])
+def test_a_marker_that_goes_back_is_listed_for_also_where_another_partition_has_none_yet(
+    between: list[str],
+) -> None:
+    back = Log().claim(1).say("a", 8).mark("heartbeat", "9").say("a", 4, "modified")
+    for frontier in between:
+        back.mark("heartbeat", frontier)
+    back.mark("heartbeat", "5").claim(2)
     behind = Log().claim(1).say("b", 8).mark("heartbeat", "9").claim(2)
     for logs in ((back,), (back, behind), (behind, back)):
         decision = decided(*logs)

@@ -95,6 +95,7 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
     assert isinstance(commands[-1], OpenWatch)
     opened, commands = step(by, state, WatchOpened(), 600.0)
     assert isinstance(commands[-1], CheckSilence)
+    assert commands[-1].until_s == 610.0, "no event is read until it is answered"
     state, commands = step(by, opened, SilenceChecked("8"), 600.1)
     assert isinstance(commands[-1], ReadWatch)
     state, _ = step(by, state, WatchEnded(), 900.0)
@@ -102,6 +103,18 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
     assert isinstance(commands[-1], ReadWatch), "the check was made a moment ago"
     _, commands = step(by, opened, SilenceChecked("6"), 600.1)
     assert isinstance(commands[-1], FetchPage), "the server was restored"
+
+
+@pytest.mark.parametrize("answer", ["", "8"])
+def test_after_a_check_at_the_opening_a_silent_watch_is_checked_as_any_other(answer: str) -> None:
+    by = rules()
+    opened = watching(by, cursor="7", expects_bookmarks=True)
+    state, commands = step(by, opened, SilenceChecked(answer), 5.0)
+    assert commands == (ReadWatch(65.0),)
+    state, commands = step(by, state, DeadlineReached(), 65.0)
+    assert isinstance(commands[-1], CheckSilence)
+    state, commands = step(by, state, SilenceChecked("8"), 65.0)
+    assert commands == (ReadWatch(130.0),), "until its second bookmark is late"
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
