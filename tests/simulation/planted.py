@@ -178,9 +178,9 @@ class DeafWitness(GapReader):
     def __init__(self, life: Life, gap_reader: GapReader) -> None:
         self._life, self._gap_reader = life, gap_reader
 
-    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """As the real one."""
-        return self._gap_reader.ranges_of_others(partition, start, stop)
+        return self._gap_reader.unacknowledged_ranges(partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one, but for newer writers."""

@@ -73,7 +73,7 @@ class Runner(StreamRunner):
     def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
         return self.reader_class(spec, self.replica.world, self._context.sink)
 
-    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
+    def _writer(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
         return StreamWriter(
             self.spec,
             sink=self._context.sink,

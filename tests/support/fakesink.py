@@ -231,8 +231,8 @@ class FakeLogReader:
                 )
         return {span.partition for span in spans if not span.start}
 
-    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """As `LogReader.ranges_of_others`."""
+    def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """As `LogReader.unacknowledged_ranges`."""
         return self._connection.written.gaps((self._spec.topic, partition), start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:

@@ -1,4 +1,4 @@
-"""The errors of every room, sorted by what the caller does next. A library's own exceptions are
+"""The errors of every package, sorted by what the caller does next. A library's own exceptions are
 translated into these once, where the library is called, with `raise ... from`."""
 
 from __future__ import annotations
@@ -231,7 +231,8 @@ class EpochSpoiled(SinkError):
 
 
 class Fenced(SinkError):
-    """A newer writer owns the stream: this one stops writing it (exit 75)."""
+    """A newer writer owns the stream: this one stops writing it. A single relay then ends with exit
+    code 75; a replica makes the stream a standby."""
 
 
 class ForeignRecords(Fenced):

@@ -49,7 +49,7 @@ class Reads(Protocol):
 
 
 class LogReader:
-    """Reads one stream's records of its topic. Implements the relay's `GapReader`."""
+    """Reads one stream's records of its topic. Implements the writer's `GapReader`."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class LogReader:
         self._reads = reads or TopicReads(connection)
         self.refused = 0
 
-    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no stream of this process wrote."""
-        return self._sink.ranges_of_others(self._spec.topic, partition, start, stop)
+        return self._sink.unacknowledged_ranges(self._spec.topic, partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """Offset and content of this stream's records in [start, stop)."""
@@ -168,7 +168,7 @@ class LogFold:
 
 async def resume(
     spec: StreamSpec,
-    relay: StreamWriter,
+    writer: StreamWriter,
     store: Store,
     reader: Reads,
     epoch: int,
@@ -177,13 +177,13 @@ async def resume(
     recreated: bool = False,
     foreign: bool = False,
 ) -> RecoveredState:
-    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins.
+    """Read back, fill `store`, tell `writer`; what was found decides how the watch begins.
     `recreated` and `foreign` as for `decide`. `followed`, of this store, was read up to our claim
     already; where it does not match its digests, everything is read back.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim."""
-    began_s, places = clock.now_s(), relay.to_read
+    began_s, places = clock.now_s(), writer.to_read
     whole: Collection[int] = spec.own_partitions
     fold = followed or LogFold(spec, store)
     if followed is None:
@@ -205,7 +205,9 @@ async def resume(
     )
     if followed is not None and isinstance(decision, FirstSnapshot):
         log.info("followed log does not verify, reading it back", extra={"stream": spec.id})
-        return await resume(spec, relay, store, reader, epoch, recreated=recreated, foreign=foreign)
+        return await resume(
+            spec, writer, store, reader, epoch, recreated=recreated, foreign=foreign
+        )
     if isinstance(decision, ReadAgainFromStart):
         log.warning(
             "log does not verify from its last snapshot on, reading it from its start",
@@ -250,7 +252,7 @@ async def resume(
             newest=result.newest_on_log,
             frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
         )
-    relay.resume(result)
+    writer.resume(result)
     log.info(
         "log read back",
         extra={

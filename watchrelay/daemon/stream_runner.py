@@ -285,9 +285,9 @@ class StreamRunner:
             if standby is not None:
                 standby.end()  # it would read what is written from here on
         reader = self._reader(self.spec, self._context.reading_back)
-        relay = self._relay(store, message_bytes, reader)
+        writer = self._writer(store, message_bytes, reader)
         try:
-            self._epoch = await relay.claim(
+            self._epoch = await writer.claim(
                 self._topic.highest_epoch,
                 recreated=self._topic_recreated or self._topic.moved(),
                 awaits_release=bool(former) or self._takes_from_another_layout(),
@@ -300,7 +300,7 @@ class StreamRunner:
             return None
         if any(
             start is not None and start >= claim_marker_offset
-            for start, claim_marker_offset in relay.to_read.values()
+            for start, claim_marker_offset in writer.to_read.values()
         ):
             self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
@@ -315,9 +315,9 @@ class StreamRunner:
             self._context.sharing.claimed(self.spec.id, self._epoch)
         followed = None
         if standby is not None and not self._topic_recreated:
-            stops = {partition: stop + 1 for partition, (_, stop) in relay.to_read.items()}
+            stops = {partition: stop + 1 for partition, (_, stop) in writer.to_read.items()}
             followed = await standby.read_rest(self.spec, store, stops)
-        return store, relay, await self._resumed(relay, store, reader, followed)
+        return store, writer, await self._resumed(writer, store, reader, followed)
 
     def _new_store(self, spec: StreamSpec) -> Store:
         return Store(
@@ -425,7 +425,7 @@ class StreamRunner:
             reads=reads,
         )
 
-    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
+    def _writer(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
         settings = self._context.settings
         return StreamWriter(
             self.spec,
@@ -456,12 +456,12 @@ class StreamRunner:
         return StreamTransactions(own, spec.topic, spec.id, context.sink, context.control)
 
     async def _resumed(
-        self, relay: StreamWriter, store: Store, reader: LogReader, followed: LogFold | None
+        self, writer: StreamWriter, store: Store, reader: LogReader, followed: LogFold | None
     ) -> RecoveredState:
         self._status.state = "resuming"
         found = await resume(
             self.spec,
-            relay,
+            writer,
             store,
             reader,
             self._epoch,
@@ -476,7 +476,7 @@ class StreamRunner:
 
     # ---- following -------------------------------------------------------------------------------
 
-    async def _follow(self, store: Store, relay: StreamWriter, found: RecoveredState) -> None:
+    async def _follow(self, store: Store, writer: StreamWriter, found: RecoveredState) -> None:
         context, decision, newest = self._context, found.decision, found.newest_on_log
         recovered = store.listed
         self._watcher = Watcher(
@@ -485,7 +485,7 @@ class StreamRunner:
             source=context.client,
             outlet=Reflector(
                 store,
-                relay,
+                writer,
                 metrics=self._metrics,
                 status=self._status,
                 recovered=recovered,
@@ -500,26 +500,26 @@ class StreamRunner:
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             newest_on_log=newest,
             recovered=recovered,
-            on_resumed=relay.watch_accepted,
+            on_resumed=writer.watch_accepted,
         )
         try:
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(
-                    must_run(relay.run(), name=f"relay {self.spec.id}", stopping=self._ended)
+                    must_run(writer.run(), name=f"writer {self.spec.id}", stopping=self._ended)
                 )
                 watching = group.create_task(
                     must_run(
                         self._watcher.run(), name=f"watch {self.spec.id}", stopping=self._ended
                     )
                 )
-                with context.requests.serving(self.spec.id, relay.request_snapshot):
+                with context.requests.serving(self.spec.id, writer.request_snapshot):
                     await self._ended.wait()
                 watching.cancel()
                 await asyncio.wait((watching,))
                 if self._tenure_over:
-                    await self._finish(relay)
+                    await self._finish(writer)
                 elif self._stopping:
-                    self.drained = await relay.drain(max(0.0, self._deadline_s - clock.now_s()))
+                    self.drained = await writer.drain(max(0.0, self._deadline_s - clock.now_s()))
                 writing.cancel()
         except BaseExceptionGroup as group_error:
             if group_error.subgroup(Fenced) is None:
@@ -533,14 +533,14 @@ class StreamRunner:
         sharing = self._context.sharing
         return sharing is not None and sharing.may_finish(self.spec.id)
 
-    async def _finish(self, relay: StreamWriter | None) -> None:
+    async def _finish(self, writer: StreamWriter | None) -> None:
         """Behind the claim of the replica that was assigned the stream: send what is queued (None:
         nothing yet), and release it. Raises: Fenced where that is not allowed."""
         control, stream, began_s = self._context.control, self.spec.id, clock.now_s()
         sharing = self._context.sharing
         if sharing is None or not self._may_finish():
             raise self._fenced()
-        released = relay is None or await relay.drain(_FINISH_S)
+        released = writer is None or await writer.drain(_FINISH_S)
         if not await sharing.handed_over(stream):
             raise self._fenced()
         if released:

@@ -308,7 +308,7 @@ class KafkaSink:
     def _producers(self) -> list[Producer]:
         return [self._producer, *self._transactional.values()]
 
-    def ranges_of_others(
+    def unacknowledged_ranges(
         self, topic: str, partition: int, start: int, stop: int
     ) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that this process did not write, as far as

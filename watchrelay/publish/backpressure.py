@@ -11,7 +11,7 @@ from watchrelay.publish.stream_queues import StreamQueues
 
 SOFT_BYTES = 8 * 1024 * 1024
 """`soft_bytes` where the bound of the queues permits it: up to this size of the queues, values are
-kept as they came (more than two full batches for each of six partitions); beyond it a value is
+kept as they came (17 full batches); beyond it a value is
 unpacked from the store's entry when it is sent (6 us), and the watch slows down."""
 YIELD_S = 0.05
 """Beyond `soft_bytes` the watch waits this long at most, for a sink that keeps up."""

@@ -3,7 +3,7 @@ phases, events, effects, then the step. Pure.
 
 `step` takes a phase and an event; it returns the next phase and the effects that `writer.py`
 performs in order, before anything else runs (no `await` in between). No transition depends on the
-time. Snapshots, queues over their bound and repairs are parts with a state of their own
+time. Snapshots, queues over their bound and repairs keep a state of their own
 (`snapshots.py`, `stream_queues.py`, `stale_records.py`); the phase decides whether they may begin.
 """
 
@@ -76,8 +76,8 @@ class AwaitingList(msgspec.Struct, frozen=True):
 class PublishingFirstSnapshot(msgspec.Struct, frozen=True):
     """The first snapshot is under way. Until all its members are queued, markers have frontier "0",
     which says nothing about completeness. `reached_version` here, in `Replaying` and in `Live`:
-    every change up to this version was pushed, or suppressed: of what was published it changed
-    nothing."""
+    every change up to this version was pushed, or suppressed because no published field had
+    changed."""
 
     reached_version: str = "0"
 

@@ -61,7 +61,7 @@ class QueuedMarker(msgspec.Struct, gc=False):
 
     It comes after all records of its partition up to record number `after_record`; `NOT_ALL`: not
     all of them. It does not count towards the bound: markers are few, and must not keep objects
-    waiting. `lowerings`: that of the partition when it was queued.
+    waiting. `lowerings`: `PartitionQueue.lowerings` at the time when it was queued.
     """
 
     kind: MarkerKind
@@ -217,11 +217,11 @@ class PartitionQueue:
         """Estimated wire size of what is queued and not rendered."""
         return len(self.waiting) * self.mean_bytes
 
-    def takes_members(self, members_bytes: int) -> bool:
-        """Whether a snapshot member may be queued: up to `members_bytes` per batch, unless much
-        waits already."""
+    def takes_members(self, members_limit_bytes: int) -> bool:
+        """Whether a snapshot member may be queued: up to `members_limit_bytes` per batch, unless
+        much waits already."""
         return (
-            self.members_since_batch * self.mean_bytes < members_bytes
+            self.members_since_batch * self.mean_bytes < members_limit_bytes
             and self.waiting_bytes < MEMBERS_QUIET_BYTES
         )
 

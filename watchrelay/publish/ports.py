@@ -81,8 +81,9 @@ class StoreView(Protocol):
 class GapReader(Protocol):
     """Finds and reads the records in gaps between our own. Implemented by daemon/recovery.py."""
 
-    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges of offsets in [start, stop) that no stream of this process wrote."""
+    def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges of offsets in [start, stop) that no acknowledgement of this process covers: of
+        other writers, and late copies of our own batches."""
         ...
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:

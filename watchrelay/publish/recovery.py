@@ -96,8 +96,8 @@ class RecoveredState:
 
     @property
     def frontiers(self) -> tuple[str, ...]:
-        """By partition, up to where a replay brings nothing new; empty where none is above the
-        lowest, from which the watch continues."""
+        """The frontiers by partition, if they differ: the watch begins at the lowest, and up to its
+        own frontier a partition gets only replays. Empty where they are equal."""
         found = tuple(partition.frontier for partition in self.partitions)
         ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
         return found if ahead else ()
@@ -158,7 +158,8 @@ class LogRecovery:
 
     @property
     def empty(self) -> bool:
-        """Whether what was read has no object and no complete snapshot."""
+        """Whether what was read has no record of an object, a delete and a stale one included, and
+        no complete snapshot."""
         return not (self.entries or self.deleted or self.stale or self.last_snapshot)
 
     def apply(self, records: Iterable[Decoded]) -> None:

@@ -47,21 +47,21 @@ class Snapshot:
         self.id, self.began_at_s, self.requests = snapshot_id, began_at_s, requests
         self.objects = 0
         self.examined = 0
-        """Number of keys examined; 0 again once all are."""
-        self._keys, self._partitions = keys, partitions
+        """Number of keys examined."""
+        self._keys, self._key_count, self._partitions = keys, len(keys), partitions
         self._begins: dict[int, int] = {}
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
         self._others = -1
-        """Object records besides the members that the last call of `members_bytes` found; -1 before
-        the first call."""
+        """Object records besides the members that the last call of `members_limit_bytes` found; -1
+        before the first call."""
         self._last_change_at_s = -math.inf
         """When it last found more of them than the call before."""
 
     @property
     def unfinished(self) -> bool:
         """Whether keys are left to examine."""
-        return self.examined < len(self._keys)
+        return self.examined < self._key_count
 
     @property
     def ready_to_end(self) -> bool:
@@ -74,8 +74,8 @@ class Snapshot:
         """Whether every end is acknowledged."""
         return len(self._ends) == self._partitions
 
-    def members_bytes(self, now_s: float, records: int) -> int:
-        """Snapshot members, in bytes, that a batch of a partition may hold now. Remembers
+    def members_limit_bytes(self, now_s: float, records: int) -> int:
+        """How many bytes of members a batch of a partition may hold now. Remembers
         `records`, the object records queued so far with those of the snapshot, so each step that
         may queue members calls it once."""
         others = records - self.objects
@@ -109,8 +109,8 @@ class Snapshot:
                 self.objects += 1
             at += 1
         self.examined = at
-        if at == len(keys):
-            self._keys, self.examined = [], 0
+        if not self.unfinished:
+            self._keys = []
 
     def take_end(self) -> bool:
         """True once, when `ready_to_end`: end is to be queued on all partitions in one step."""

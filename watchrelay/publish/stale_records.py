@@ -73,7 +73,9 @@ class StaleRecordFinder:
         if end - expected == len(offsets):
             return
         for sequence, offset in enumerate(offsets, first_sequence):
-            if offset > expected and self._gap_reader.ranges_of_others(partition, expected, offset):
+            if offset > expected and self._gap_reader.unacknowledged_ranges(
+                partition, expected, offset
+            ):
                 self._gaps.append(_Gap(partition, expected, offset, sequence, end))
                 self._gaps_found += 1
                 self._wake.set()
@@ -95,7 +97,7 @@ class StaleRecordFinder:
         stale, any_read = dict[bytes, int](), False
         for partition, start, stop, next_sequence, end in gaps:
             ours: list[Decoded] = []
-            for first, last in self._gap_reader.ranges_of_others(partition, start, stop):
+            for first, last in self._gap_reader.unacknowledged_ranges(partition, start, stop):
                 any_read = True
                 for _, record in await self._gap_reader.read(partition, first, last):
                     if record.epoch > self._epoch:

@@ -83,8 +83,9 @@ class StreamQueues:
         self.snapshot_remaining: set[bytes] = set()
         """Keys that the running snapshot still has to publish: no record since its begin."""
         self.not_on_log: set[bytes] = set()
-        """Keys of the store that are possibly missing on the log: the first snapshot has not
-        reached them, or they are `withheld`."""
+        """Keys that do not count yet in what this writer says of the log (count and digest): the
+        first snapshot has not reached them (they may be missing, or on a log that was not
+        verified), or they are `withheld`."""
         self.withheld: set[bytes] = set()
         """Those of which the topic does not accept anything: the log holds nothing of them."""
         self.mismatched_keys: frozenset[bytes] = frozenset()
@@ -215,7 +216,7 @@ class StreamQueues:
 
     def _take_published_hash(self, key: bytes, object_hash: int | None) -> int | None:
         """The hash of what the log holds of an object before the record that is about to be queued;
-        None for nothing. From here on the key does not count as missing on the log."""
+        None for nothing, or nothing verified. From here on the key counts."""
         if key in self.not_on_log:
             self.not_on_log.discard(key)
             self.withheld.discard(key)
@@ -379,10 +380,10 @@ class StreamQueues:
     ) -> None:
         """Queue a marker on one partition.
 
-        Its frontier is not lower than that of a previous writer's markers. In a conflated partition
-        it repeats the last frontier of the partition, and has no marker at all while the log
-        differs from the store by changes that only the list found: a next start would resume after
-        the marker, and they would be lost.
+        Its frontier is not lower than that of a previous writer's markers; in a conflated partition
+        it repeats the partition's last one. A conflated partition gets no marker while the log
+        differs from the store by changes that only a list found (`difference_unconfirmed`): a next
+        start would take the marker as proof that they are on the log, and they would be lost.
         """
         after_record = self.last_record_number
         if queue.dirty is not None:

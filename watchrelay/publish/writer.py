@@ -72,8 +72,9 @@ class StreamWriter:
     """The writer of one stream: publishes its changes and owns its epoch. Called by the reflector
     (store/reflector.py), which applies watch events to the store, as its `ChangePublisher`.
 
-    Use: `await claim()`, `run()` as a task, then start the watch; at the end stop the watch, `await
-    drain()`, cancel `run()`. "In the same step" means without an `await` in between.
+    Use: `await claim()`, read back what `to_read` says, `resume()` with the result, `run()` as a
+    task, then start the watch; at the end stop the watch, `await drain()`, cancel `run()`. "In the
+    same step" means without an `await` in between.
 
     Args:
         queue_bytes: Bound of the queues. With `conflate`, the fullest partitions keep only the set
@@ -206,14 +207,16 @@ class StreamWriter:
         """Note that the removal of all objects is pushed: the resource is not served any more."""
         self._handle(machine.ResourceRemoved())
 
+    def server_seen(self, at_ms: int) -> None:
+        """Record that the API server answered. Wall milliseconds."""
+        self._seen_ms = at_ms
+
+    # ---- called by the watcher, and for requests on the signal topic -----------------------------
+
     def watch_accepted(self) -> None:
         """The API server accepted a watch that continues from the held state: a heartbeat follows
         soon, which shows that the log is complete."""
         self._handle(machine.WatchAccepted())
-
-    def server_seen(self, at_ms: int) -> None:
-        """Record that the API server answered. Wall milliseconds."""
-        self._seen_ms = at_ms
 
     def request_snapshot(self, request_id: str) -> None:
         """Begin a snapshot at the next heartbeat, or after the running one; its index record names
@@ -318,7 +321,8 @@ class StreamWriter:
         """Publish until cancelled; call it after `claim`.
 
         Raises:
-            Fenced: A newer writer owns the stream (exit code 75).
+            Fenced: A newer writer owns the stream. A single relay then ends with exit code 75; a
+                replica makes the stream a standby.
         """
         assert self._encoder is not None, "run before claim"
         try:
@@ -653,12 +657,12 @@ class StreamWriter:
         # the other half is left for changes: conflation would abandon the snapshot
         room_bytes = self._queue_bytes // 2
         if snapshot.unfinished and queues.queued_bytes <= room_bytes:
-            members_bytes = snapshot.members_bytes(self._now_s(), queues.object_records)
+            members_limit_bytes = snapshot.members_limit_bytes(self._now_s(), queues.object_records)
             snapshot.queue_members(
                 queues.snapshot_remaining,
                 self._store.get,
                 lambda partition: (
-                    partitions[partition].takes_members(members_bytes)
+                    partitions[partition].takes_members(members_limit_bytes)
                     and queues.queued_bytes <= room_bytes
                 ),
                 lambda key, entry: queues.push_member(key, entry, time_ms=now_ms),

@@ -17,8 +17,8 @@ from watchrelay.watch.circuit import CircuitBreaker, Denied, Permit, spread_s
 LIST_SLOTS = 3
 LARGE_LIST_OBJECTS = 10_000
 WARN_AGAIN_AFTER_S = 120.0
-"""An outage that begins sooner after the last warning is logged as a warning only if it lasts until
-then, so that a server that comes and goes does not flood the log."""
+"""An outage that begins within this time after the last warning is logged as a warning only once
+this time is over and it still lasts: a server that comes and goes does not flood the log."""
 
 log = logging.getLogger(__name__)
 

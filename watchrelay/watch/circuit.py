@@ -87,7 +87,7 @@ class CircuitBreaker:
     @property
     def failures_in_row(self) -> int:
         """The failures in the present row (`Backoff`; a watch that broke counts only where it
-        begins the row), and the attempts since the last of them that reached no server."""
+        begins the row), plus the attempts since the last of them, which reached no server."""
         return self._backoff.failures + self._backoff.unreachable_attempts
 
     @property

@@ -36,7 +36,7 @@ its RBAC caches are empty."""
 UNDECODABLE_WINDOW_S = 600.0
 """Undecodable objects further apart than this do not count as in a row."""
 
-SLOW_DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
+DELAYS_BY_KIND: tuple[tuple[type[KubeError], Backoff], ...] = (
     (TransientlyForbidden, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
     (Unauthorized, Backoff(base_s=5.0, cap_s=60.0, jitter=0.2, ceiling_s=60.0)),
     (Forbidden, Backoff(base_s=30.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
@@ -44,8 +44,8 @@ SLOW_DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
     (Misconfigured, Backoff(base_s=60.0, cap_s=60.0, jitter=0.1)),
     (KubeError, Backoff(base_s=300.0, cap_s=300.0, jitter=0.1)),
 )
-"""Delays of errors that a retry alone does not cure, most specific first; the last one is for all
-others (docs/watch-facts.md, cases T12, T61, T63)."""
+"""Delays of errors that do not use the stream's exponential backoff (`StreamContext.retry`), most
+specific first; the last one is for all others (docs/watch-facts.md, cases T12, T61, T63)."""
 
 _FRESH = Backoff()
 
@@ -72,12 +72,12 @@ class StreamContext(msgspec.Struct, frozen=True):
     were all delivered."""
     newest_on_log: str = ""
     """The newest resourceVersion of the log that was read back; "" for none, or once a list is
-    complete. A server that is behind it was restored, and a list that may not be older than the
-    cursor may not be older than this."""
+    complete. A server that is behind it was restored, and a list that must be at least as new as
+    the cursor must also be at least as new as this."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""
-    was_allowed: bool = False
+    watch_was_allowed: bool = False
     """The server accepted a watch before, of this process or of the one that wrote the log: a 403
     may be transient."""
     removal_reported: bool = False
@@ -87,9 +87,9 @@ class StreamContext(msgspec.Struct, frozen=True):
     relist_at_s: float = math.inf
 
     backoff: Backoff = _FRESH
-    slow_backoff: Backoff = _FRESH
-    """The delays of errors with the reason `slow_reason`, which retries alone do not cure."""
-    slow_reason: str = ""
+    kind_backoff: Backoff = _FRESH
+    """The delays of errors with the reason `kind_reason`, of `DELAYS_BY_KIND`."""
+    kind_reason: str = ""
     forbidden_grace_s: float = 0.0
     """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` after every request that
     succeeded, and at a start from a log; else 0 before the first."""
@@ -112,7 +112,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     paged_server_version: tuple[int, int] | None = None
 
     expects_bookmarks: bool = False
-    """The server has sent bookmarks, or is assumed to where the state comes from the log."""
+    """The server has sent bookmarks, or, where the state comes from the log, is assumed to."""
     check_early: bool = False
     """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, a watch
     was behind when it was opened, or lists are streamed, where it helps from the first watch on.
@@ -129,9 +129,9 @@ class StreamContext(msgspec.Struct, frozen=True):
         """The context after a successful request; `of_watch`: it was that of a watch."""
         return replace(
             self,
-            slow_reason="",
+            kind_reason="",
             not_served_since_s=None,
-            was_allowed=self.was_allowed or of_watch,
+            watch_was_allowed=self.watch_was_allowed or of_watch,
             forbidden_grace_s=FORBIDDEN_GRACE_S,
         )
 
@@ -145,15 +145,15 @@ class StreamContext(msgspec.Struct, frozen=True):
         backoff, delay_s = after(now_s, healthy=healthy, rng=rules.rng)
         return replace(self, backoff=backoff), max(delay_s, clamp_retry_after(error.retry_after_s))
 
-    def retry_slowly(
+    def retry_by_kind(
         self, rules: WatchRules, error: KubeError, now_s: float
     ) -> tuple[StreamContext, float]:
-        """The delay of an error that a retry does not cure; a different error starts again at its
-        first delay."""
-        first = next(delays for kind, delays in SLOW_DELAYS if isinstance(error, kind))
-        slow = self.slow_backoff if self.slow_reason == error.reason else first
+        """The delay of an error by `DELAYS_BY_KIND`; a different error starts again at its first
+        delay."""
+        first = next(delays for kind, delays in DELAYS_BY_KIND if isinstance(error, kind))
+        slow = self.kind_backoff if self.kind_reason == error.reason else first
         slow, delay_s = slow.after_failure(now_s, healthy=False, rng=rules.rng)
-        return replace(self, slow_backoff=slow, slow_reason=error.reason), delay_s
+        return replace(self, kind_backoff=slow, kind_reason=error.reason), delay_s
 
     def with_undecodable(self, now_s: float) -> StreamContext:
         """Count one undecodable object; the count restarts after ten minutes without one."""

@@ -142,7 +142,7 @@ class Watcher:
                     blocked_s = await self._deliver(commands)
                     self.state = state
                     event = await self._act(commands[-1], admission, blocked_s)
-                    # frames that `_take` took during the read have advanced self.state
+                    # frames that `_step_at_once` took during the read have advanced self.state
                     previous, now_s = self.state, loop.time()
                     assert previous is not None
                     state, commands = machine.step(self._rules, previous, event, now_s)
@@ -210,7 +210,7 @@ class Watcher:
             except StopAsyncIteration:
                 return machine.WatchEnded()
             except TimeoutError:
-                # frames that `_take` took meanwhile have moved the deadline
+                # frames that `_step_at_once` took meanwhile have moved the deadline
                 state = self.state
                 if type(state) is not machine.Watching or state.read_until_s <= until_s:
                     return machine.DeadlineReached()
@@ -221,9 +221,9 @@ class Watcher:
         self._reporter.received(frames)
         return machine.FramesReceived(frames, asyncio.get_running_loop().time())
 
-    def _take(self, frames: list[Frame]) -> bool:
-        """Perform the step of these frames while `_read` waits for them, if the watch goes on as
-        before and nothing is waited for. False: nothing was done."""
+    def _step_at_once(self, frames: list[Frame]) -> bool:
+        """Perform the step of these frames at once, while `_read` waits for them, if the watch goes
+        on as before and their delivery need not wait. False: nothing was done."""
         previous = self.state
         if type(previous) is not machine.Watching or not self._outlet.ready():
             return False
@@ -261,7 +261,9 @@ class Watcher:
                 page = await self._source.list_page(selection, query, stream=self.stream)
                 event = machine.PageReceived(page)
             else:
-                opened = self._source.watch(selection, query, stream=self.stream, take=self._take)
+                opened = self._source.watch(
+                    selection, query, stream=self.stream, take=self._step_at_once
+                )
                 self._frames = await self._watch_stack.enter_async_context(opened)
         except KubeError as error:
             admission.failed(error)

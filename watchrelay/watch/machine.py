@@ -137,7 +137,8 @@ SECOND_BOOKMARK_S = 130.0
 second one, due after 120 s, is late too."""
 FROZEN_WATCHES = 3
 """After so many frozen watches since one that brought an object, the next ones may be silent for
-twice as long, until two bookmarks come within `SILENCE_LIMIT_S`."""
+twice as long; after so many more, for twice that, at most until their timeout. Two bookmarks within
+`SILENCE_LIMIT_S` of each other end it."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without an event counts as a failure, and the next one waits for a
 backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
@@ -256,8 +257,8 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen. Normally the client ends the read then, by `query.idle_timeout_s`; where
-    `frozen_after_s` was shortened since, and after a silence check, the loop does (`read_until_s`).
+    as frozen. kube/client.py ends a read after `query.idle_timeout_s`, which is fixed when the
+    watch is opened; where `frozen_after_s` has changed since, the loop does (`read_until_s`).
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
@@ -415,8 +416,9 @@ class FinishList(msgspec.Struct, frozen=True):
 
 
 class CheckSilence(msgspec.Struct, frozen=True):
-    """Request the current resourceVersion until `until_s`, while the watch, which is silent or was
-    just opened, stays open -> `SilenceChecked`."""
+    """Request the current resourceVersion once, giving up at `until_s` -> `SilenceChecked`. The
+    watch, which is silent or was just opened, stays open; frames that come meanwhile are read
+    afterwards."""
 
     query: ListQuery
     until_s: float
@@ -461,7 +463,7 @@ def start(
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
         current_as_of_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
-        was_allowed=recovered or bool(cursor),
+        watch_was_allowed=recovered or bool(cursor),
         forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else 0.0,
     )
     first = ListGoal("recovered", most_recent=True) if recovered else ListGoal("first")
@@ -678,8 +680,9 @@ def _list_failed(
 
 def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool:
     """Whether undecodable objects are skipped at once. A list of cause `consistency` is not
-    repeated for them: the next list would have another cause, and what has changed since the watch
-    was closed would count as missed (`_continue_from`)."""
+    repeated for them: the next list would have the cause `undecodable`, after which the watch does
+    not continue from the previous cursor (`_continue_from`), so what has changed since it was
+    closed would count as missed."""
     return goal.cause == "consistency" or context.skips_undecodable(now_s)
 
 
@@ -711,8 +714,8 @@ def _list_again(
     now_s: float,
 ) -> Step | None:  # fmt: skip
     """The step after a list that must be made again: it is older than requested
-    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored, when a
-    comparison by version would hide changes. None: it need not."""
+    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored: compared by
+    version, it would hide changes. None: it need not."""
     again = ListGoal(
         "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
     )
@@ -1135,20 +1138,21 @@ def _after_error(
         case NotAcceptable() if rules.plan.selection.metadata_only and not context.whole_objects:
             return _begin_at_once(rules, replace(context, whole_objects=True), goal, error, now_s)
         case NotFound():
-            context, delay_s = context.retry_slowly(rules, error, now_s)
+            context, delay_s = context.retry_by_kind(rules, error, now_s)
             retry_at_s = now_s + delay_s
             return NotServed(context, goal, retry_at_s), (
                 Deliver(Retrying(error, retry_at_s)),
                 CheckDiscovery(),
             )
+        # the grace begins with a request that succeeded: where a list is to be made, that was one
         case Forbidden() if context.forbidden_grace_s > 0 and (
-            context.was_allowed or goal is not None
+            context.watch_was_allowed or goal is not None
         ):
             return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):
             pass
         case _ if isinstance(error, NOT_CURED_BY_RETRY):
-            context, delay_s = context.retry_slowly(rules, error, now_s)
+            context, delay_s = context.retry_by_kind(rules, error, now_s)
             delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
             return wait(context, goal, error, now_s + delay_s, wakeable=True)
     context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
@@ -1156,8 +1160,9 @@ def _after_error(
 
 
 NOT_CURED_BY_RETRY = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
-"""Retried at the slow delays of `context.SLOW_DELAYS`, and logged as "operator action required".
-Which of them the status shows as waiting for an operator, `reporting.py` decides."""
+"""Retried at the delays of `context.DELAYS_BY_KIND`, and logged as the error "operator action
+required". The status has another set, `reporting.SHOWN_AS_WAITING`: with resources that are not
+served (a warning in the log), without what concerns all streams."""
 
 
 def _forbidden(
@@ -1172,7 +1177,7 @@ def _forbidden(
     refused = TransientlyForbidden(
         f"{error.what}; it was allowed before, as while an API server starts", status=error.status
     )
-    context, delay_s = context.retry_slowly(rules, refused, now_s)
+    context, delay_s = context.retry_by_kind(rules, refused, now_s)
     context = replace(context, forbidden_grace_s=context.forbidden_grace_s - delay_s)
     delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
     return wait(context, goal, refused, now_s + delay_s)

@@ -41,10 +41,11 @@ GAUGE_INTERVAL_MS = 50
 """The two timestamp gauges are set at most this often: setting a gauge costs more than counting a
 batch."""
 
-_SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
+SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
 """Errors shown as `waiting`: the resource, the permission for it, or a valid entry of the config is
 missing. What concerns all streams (`Misconfigured`, `Unauthorized`) is shown as `backoff`, as is
-every other error of the state `Pausing`."""
+every other error of the state `Pausing`. The level in the log has another set,
+`machine.NOT_CURED_BY_RETRY`."""
 
 _STATES_AFTER_FAILURE = ("backoff", "waiting")
 """They stay shown while the next attempt opens a watch."""
@@ -135,7 +136,7 @@ class WatchReporter:
             case machine.OpeningWatch() | machine.Pausing(error=None, goal=None):
                 return "watching" if self._has_watched else "resuming"
             case machine.Pausing(error=error) if error is not None:
-                return "waiting" if isinstance(error, _SHOWN_AS_WAITING) else "backoff"
+                return "waiting" if isinstance(error, SHOWN_AS_WAITING) else "backoff"
             case machine.NotServed():
                 return "waiting"
             case _:
@@ -245,7 +246,7 @@ class WatchReporter:
             "watch",
             str(error),
             cause=error.cause,
-            operator=isinstance(error, _SHOWN_AS_WAITING) and at_s is not None,
+            operator=isinstance(error, SHOWN_AS_WAITING) and at_s is not None,
             next_attempt_ms=None if at_s is None else _wall_ms(at_s),
         )
         retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()

@@ -101,7 +101,7 @@ TASKS = {
     "heartbeat": part("control", "superseded"),
     "send": part("sink", "send"),
     "snapshot's conclusion": part("control", "write"),
-    "stale records": part("sink", "ranges_of_others"),
+    "stale records": part("sink", "unacknowledged_ranges"),
 }
 
 

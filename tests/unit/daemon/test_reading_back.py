@@ -69,7 +69,7 @@ class Sink(FakeSink):
     def close(self, topic: str, stream: str) -> None:
         pass
 
-    def ranges_of_others(
+    def unacknowledged_ranges(
         self, topic: str, partition: int, start: int, stop: int
     ) -> list[tuple[int, int]]:
         return [(start, stop)]

@@ -171,6 +171,6 @@ async def test_what_was_written_is_forgotten_once_nobody_writes_the_topic() -> N
         await asyncio.sleep(0.1)
         stage.answer(offset=0)
         await delivery
-        assert stage.sink.ranges_of_others("t", 0, 0, 2) == [(1, 2)]
+        assert stage.sink.unacknowledged_ranges("t", 0, 0, 2) == [(1, 2)]
         stage.sink.close("t", "pods")
-        assert stage.sink.ranges_of_others("t", 0, 0, 2) == [(0, 2)], "it may be recreated"
+        assert stage.sink.unacknowledged_ranges("t", 0, 0, 2) == [(0, 2)], "it may be recreated"

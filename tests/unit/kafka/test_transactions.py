@@ -414,11 +414,11 @@ async def test_the_marker_of_a_commit_is_no_gap_between_own_records() -> None:
             (delivery,) = stage.deliver(0)
             await delivery
             stage.end += 1
-        assert stage.sink.ranges_of_others("t", 0, 0, 8) == []
+        assert stage.sink.unacknowledged_ranges("t", 0, 0, 8) == []
         stage.end += 1
         (delivery,) = stage.deliver(0)
         await delivery
-        assert stage.sink.ranges_of_others("t", 0, 0, 12) == [(8, 10)], (
+        assert stage.sink.unacknowledged_ranges("t", 0, 0, 12) == [(8, 10)], (
             "a marker and another record"
         )
 

@@ -357,31 +357,31 @@ def test_a_stale_record_of_a_key_of_another_partition_is_repaired_where_it_is() 
                 for each in range(PARTITIONS)
                 if any(one.key == b"n/a" for one in log(world, each).records)
             )
-            ranges_of_others = (home + 1) % PARTITIONS
+            unacknowledged_ranges = (home + 1) % PARTITIONS
             former = next(
                 one for one in log(world, home).records if one.key == b"n/a" and one.value
             )
             headers = tuple(
                 (name, b"0" if name == "ce_wrepoch" else value) for name, value in former.headers
             )
-            log(world, ranges_of_others).append(
+            log(world, unacknowledged_ranges).append(
                 asyncio.get_running_loop().time(), [(former.key, former.value, headers)]
             )
             await until(
                 lambda: any(
                     isinstance(each, ObjectRecord) and each.reason == "healed"
-                    for each in records(world, ranges_of_others)
+                    for each in records(world, unacknowledged_ranges)
                 )
             )
             await settled(life)
         healed = [
             each
-            for each in records(world, ranges_of_others)
+            for each in records(world, unacknowledged_ranges)
             if isinstance(each, ObjectRecord) and each.reason == "healed"
         ]
         assert [(each.key, each.verb) for each in healed] == [(b"n/a", "deleted")]
         reader = Replica()
-        for each in records(world, ranges_of_others):
+        for each in records(world, unacknowledged_ranges):
             reader.apply(each)
         assert reader.proven
 

@@ -48,14 +48,16 @@ def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() 
 def test_beside_live_events_it_takes_small_bites_and_large_ones_when_there_are_none() -> None:
     store = {b"a": entry(), b"b": entry()}
     snap = snapshot([b"a", b"b"])
-    assert snap.members_bytes(10.0, 7) == MEMBERS_QUIET_BYTES, (
+    assert snap.members_limit_bytes(10.0, 7) == MEMBERS_QUIET_BYTES, (
         "what was queued before it is no live event"
     )
     snap.queue_members(store, store.get, lambda _: True, lambda *_: None)
-    assert snap.members_bytes(10.1, 9) == MEMBERS_QUIET_BYTES, "its own members are none either"
-    assert snap.members_bytes(10.2, 10) == MEMBERS_BUSY_BYTES
-    assert snap.members_bytes(10.2 + QUIET_S / 2, 10) == MEMBERS_BUSY_BYTES
-    assert snap.members_bytes(10.25 + QUIET_S, 10) == MEMBERS_QUIET_BYTES
+    assert snap.members_limit_bytes(10.1, 9) == MEMBERS_QUIET_BYTES, (
+        "its own members are none either"
+    )
+    assert snap.members_limit_bytes(10.2, 10) == MEMBERS_BUSY_BYTES
+    assert snap.members_limit_bytes(10.2 + QUIET_S / 2, 10) == MEMBERS_BUSY_BYTES
+    assert snap.members_limit_bytes(10.25 + QUIET_S, 10) == MEMBERS_QUIET_BYTES
 
 
 def test_end_comes_once_when_all_keys_are_done_and_every_begin_is_acknowledged() -> None:

@@ -27,7 +27,7 @@ class Between:
         self.ours = set(ours)
         self.members_since_batch = 0
 
-    def ranges_of_others(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         return [(offset, offset + 1) for offset in range(start, stop) if offset not in self.ours]
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
