@@ -163,10 +163,11 @@ class FirstDifference(msgspec.Struct, frozen=True):
 
 class ListCompleted(msgspec.Struct, frozen=True):
     """A list is complete as of `version`, its difference is pushed. `heartbeats`: those queued
-    after it."""
+    after it. `frontier_floors`: those of the partitions."""
 
     version: str
     heartbeats: AwaitedHeartbeats
+    frontier_floors: frozenset[str] = frozenset()
 
 
 class VersionReached(msgspec.Struct, frozen=True):
@@ -290,7 +291,7 @@ def _listed(
     phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
     version, awaited = event.version, phase.awaited
-    known = {phase.reached_version}
+    known = {phase.reached_version, *event.frontier_floors}
     if isinstance(phase, AwaitingDifference):
         known.add(phase.newest_on_log)
     elif isinstance(phase, Replaying):

@@ -197,7 +197,10 @@ class StreamWriter:
     def list_completed(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
         snapshot in the same step."""
-        self._handle(machine.ListCompleted(resource_version, self._heartbeats_now()))
+        # `list_due` is still set: it was this list
+        heartbeats = self._heartbeats_now()
+        floors = frozenset(queue.frontier_floor for queue in self._queues.partitions)
+        self._handle(machine.ListCompleted(resource_version, heartbeats, floors))
 
     def version_reached(self, resource_version: str) -> None:
         """Note that every change up to this version was pushed or suppressed."""

@@ -125,6 +125,10 @@ def test_the_frontier_may_go_back_only_behind_a_list_older_than_what_is_known() 
     for phase in (Live("5", COMPLETE), Replaying("3", "5"), AwaitingDifference("5")):
         assert Effect.LOWER_FRONTIER in step(phase, machine.ListCompleted("4", AWAITED))[1]
         assert Effect.LOWER_FRONTIER not in step(phase, machine.ListCompleted("5", AWAITED))[1]
+    for phase in (Live("5", COMPLETE), Replaying("3", ""), AwaitingDifference("5")):
+        for version, lowered in (("6", True), ("7", False), ("8", False)):
+            listed = machine.ListCompleted(version, AWAITED, frontier_floors=frozenset({"7", "3"}))
+            assert (Effect.LOWER_FRONTIER in step(phase, listed)[1]) == lowered
 
 
 def test_a_stream_is_complete_with_the_last_heartbeat_behind_its_state() -> None:

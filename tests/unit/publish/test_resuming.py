@@ -271,6 +271,31 @@ def test_a_server_restored_from_a_backup_is_believed_and_the_frontier_goes_back(
     run_virtually(body())
 
 
+def test_a_server_restored_to_between_the_newest_object_and_the_frontier_lowers_it() -> None:
+    async def body() -> None:
+        world = filled()
+        async with running(world) as first:
+            await settled(first)
+            newest = world.server.version
+            world.server.version += 10  # changes of other resources
+            await settled(first)
+        world.server.version = newest + 4
+        at = ends(world)
+        async with running(world, NARROW) as second:
+            await settled(second)
+            assert second.decision == "ListAndDiff"
+        beats = {
+            each.frontier
+            for partition in range(PARTITIONS)
+            for each in records(world, partition, at[partition])
+            if isinstance(each, MarkerRecord) and each.kind == "heartbeat"
+        }
+        assert beats == {str(newest + 4)}
+        check(world, restored=True)
+
+    run_virtually(body())
+
+
 def test_a_dead_object_that_a_former_writer_shows_again_is_buried_while_we_live() -> None:
     async def body() -> None:
         world = filled()
