@@ -86,7 +86,7 @@ class CountedWhenQueued(StreamQueues):
         held = [
             entry
             for key in keys
-            if key not in self.not_on_log and (entry := self.view.get(key)) is not None
+            if key not in self.uncounted_keys and (entry := self.view.get(key)) is not None
         ]
         hashes = [entry.hash for entry in held if entry.partition == queue.partition]
         marker = queue.waiting[-1]

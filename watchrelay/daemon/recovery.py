@@ -71,7 +71,7 @@ class LogReader:
         self.refused = 0
 
     def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges of offsets in [start, stop) that no stream of this process wrote."""
+        """The ranges of offsets in [start, stop) that no acknowledgement of this process covers."""
         return self._sink.unacknowledged_ranges(self._spec.topic, partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:

@@ -44,7 +44,8 @@ class Bookmark(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An ERROR line, or a bare Status: it ends the stream; the error's class decides what to do."""
+    """An ERROR line or a bare Status, which ends the response, or a line that cannot be decoded
+    (`Undecodable`), which others may follow. The error's class decides what to do."""
 
     error: KubeError
 

@@ -106,7 +106,7 @@ class Replaying(msgspec.Struct, frozen=True):
 class Live(msgspec.Struct, frozen=True):
     """The log holds the complete state, or its records are queued. `awaited`: the heartbeats that
     are to confirm it, `COMPLETE` once they have; None while none was queued for that: the early
-    heartbeat follows."""
+    heartbeat, or the list that is due, brings them."""
 
     reached_version: str
     awaited: AwaitedHeartbeats | None = None

@@ -82,7 +82,7 @@ class Oversize:
             self._report(item.key, smaller[1], len(value))
         elif not queues.withhold(queue, index):
             return False
-        elif not deleted or item.reason == "healed" or item.key in queues.mismatched_keys:
+        elif not deleted or item.reason == "healed" or item.key in queues.unverified_keys:
             self._report(item.key, "withheld", len(value), deleted=deleted)
         return True
 
@@ -113,7 +113,7 @@ class Oversize:
     async def before_snapshot(self, queues: StreamQueues) -> None:
         """Read the limit again where objects are withheld or published in part: they may fit
         now."""
-        if queues.trimmed_hashes or queues.not_on_log:
+        if queues.trimmed_hashes or queues.uncounted_keys:
             await self._read_limit(queues)
 
     async def _read_limit(self, queues: StreamQueues) -> None:

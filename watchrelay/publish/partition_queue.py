@@ -119,8 +119,8 @@ class DirtyKey(msgspec.Struct, gc=False):
 
     `uid` and `hash` are what the log will hold once all that is queued is written; `hash` None:
     nothing. `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record
-    is needed whatever the state. `states` wait for a record, `STATES_MAX` at most; the oldest of
-    them was received at `received_at_s`.
+    is needed whatever the state. `states`: how many states wait for a record, counted up to
+    `STATES_MAX`; the oldest of them was received at `received_at_s`.
     """
 
     uid: str
@@ -133,8 +133,8 @@ class DirtyKey(msgspec.Struct, gc=False):
 
 class DirtyKeys(OrderedDict[bytes, DirtyKey]):
     """The dirty keys of one partition, oldest first. Bounded by the number of objects: a key is
-    kept while the log or the store holds it. The states that came in are published, `skipped` or
-    still waiting."""
+    kept while the log or the store holds it. Every state that came in is counted once: as
+    published, as `skipped`, or in `states` of its key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,8 +186,8 @@ class PartitionQueue:
         self.frontier = "0"
         """The newest acknowledged frontier."""
         self.frontier_floor = "0"
-        """The last frontier of the previous writer; ours are not lower, unless it was lowered: then
-        "0"."""
+        """The last frontier of the previous writer, below which our markers do not go; "0", that is
+        none, once it was lowered (`lowerings`)."""
         self.lowerings = 0
         """How often the frontier was lowered: the API server was restored from a backup, or the
         resource was not served any more."""

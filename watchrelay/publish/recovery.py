@@ -79,7 +79,7 @@ class RecoveredState:
 
     `entries` are those of each partition; `deleted_versions` has deleted keys and the
     resourceVersion (`ce_wrrv`) of their delete: the store ignores replayed events of a key up to
-    it. Where a watch continues, it has only deletes newer than its frontier. `newest_on_log` is
+    it. For `WatchFrom` it has only deletes newer than the decision's frontier. `newest_on_log` is
     the highest resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their
     partition, whose last record is stale, so that their true state must be published again.
     `records_since_snapshot` counts object records since the begin of the last complete snapshot.
@@ -134,9 +134,9 @@ class LogRecovery:
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read: a previous
-        writer wrote that marker after a newer claim, and compaction has removed the claim. So the
-        marker was accepted here, but is not valid."""
+        """A repair after the newest marker brought another state than what was read. So that marker
+        is not valid, although it was accepted here: a previous writer wrote it behind the claim
+        marker of its successor, which compaction has removed since."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
@@ -193,7 +193,7 @@ class LogRecovery:
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
         """Advance to this position. An epoch begins with its claim, sequence 1."""
         state = self.state
-        # 0: no record but a claim may open an epoch
+        # the sequence expected; a new epoch begins with a claim, and no other record has the 0
         follows = state.last + 1 if epoch == state.epoch else int(claim)
         if state.admit(epoch, sequence) is not None:
             return False

@@ -1,8 +1,9 @@
 """Stale records between our own: found by their offsets, read, and repaired.
 
-An acknowledgement gives the offsets of a batch. A record between two batches that this process did
-not write comes from a previous writer, or is a late copy of our own batch: consumers that ignore
-headers, and compaction, take it for the newest record of its key. See docs/record-contract.md.
+An acknowledgement gives the offsets of a batch. A record between two batches that no
+acknowledgement of this process covers comes from a previous writer, or is a late copy of our own
+batch: consumers that ignore headers, and compaction, take it for the newest record of its key. See
+docs/record-contract.md.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class StaleRecordFinder:
 
     def may_end(self, snapshot: str, *, ready_to_end: bool) -> bool:
         """Whether `snapshot` may end: all gaps that were known when its last member was queued, and
-        its begins were acknowledged, have been checked. A reader that starts at a begin never sees
-        what is stale before it; later gaps do not count, for where another process writes to the
-        same topic there is always one."""
+        its begins were acknowledged, have been checked. A later writer reads back from this begin,
+        and would not find a stale record before it. Later gaps do not count, for where another
+        process writes to the same topic there is always one."""
         if ready_to_end and self._ending[0] != snapshot:
             self._ending = (snapshot, self._gaps_found)
         return ready_to_end and self._gaps_checked >= self._ending[1]

@@ -82,13 +82,13 @@ class StreamQueues:
         sent."""
         self.snapshot_remaining: set[bytes] = set()
         """Keys that the running snapshot still has to publish: no record since its begin."""
-        self.not_on_log: set[bytes] = set()
+        self.uncounted_keys: set[bytes] = set()
         """Keys that do not count yet in what this writer says of the log (count and digest): the
         first snapshot has not reached them (they may be missing, or on a log that was not
         verified), or they are `withheld`."""
         self.withheld: set[bytes] = set()
         """Those of which the topic does not accept anything: the log holds nothing of them."""
-        self.mismatched_keys: frozenset[bytes] = frozenset()
+        self.unverified_keys: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
         self.trimmed_before: dict[bytes, Trimmed] = {}
         """Objects that a previous writer published in a trimmed form: the store, too, holds only
@@ -151,8 +151,8 @@ class StreamQueues:
         self.trimmed_before = dict(recovered.trimmed)
 
     def published_hash(self, key: bytes, object_hash: int) -> int:
-        """The hash with which the state of this hash is on the log: of the trimmed form, where
-        that was published."""
+        """The hash that the log has of the state with this `object_hash`: that of its trimmed form,
+        where that was published."""
         whole_hash, form_hash = self.trimmed_hashes.get(key, (object_hash, object_hash))
         return form_hash if whole_hash == object_hash else object_hash
 
@@ -167,7 +167,7 @@ class StreamQueues:
         """
         if self._conflating:
             changes = self._mark_dirty(changes, received_at_s)
-        partitions, not_on_log = self.by_partition, self.not_on_log
+        partitions, uncounted_keys = self.by_partition, self.uncounted_keys
         remaining = self.snapshot_remaining
         packed_max, raw_room = self.packed_max, self._soft_bytes - self.queued_bytes
         held_total = upserted = 0
@@ -177,7 +177,7 @@ class StreamQueues:
                 replaced_hash, value, value_hash = change.replaced_hash, change.value, entry.hash
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaced_hash is not None else "added"
-                if not_on_log or self.trimmed_hashes or self.trimmed_before:
+                if uncounted_keys or self.trimmed_hashes or self.trimmed_before:
                     replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
                 packed = len(entry.packed)
                 if packed > packed_max:
@@ -217,8 +217,8 @@ class StreamQueues:
     def _take_published_hash(self, key: bytes, object_hash: int | None) -> int | None:
         """The hash of what the log holds of an object before the record that is about to be queued;
         None for nothing, or nothing verified. From here on the key counts."""
-        if key in self.not_on_log:
-            self.not_on_log.discard(key)
+        if key in self.uncounted_keys:
+            self.uncounted_keys.discard(key)
             self.withheld.discard(key)
             return None
         return None if object_hash is None else self.published_hash(key, object_hash)
@@ -226,10 +226,11 @@ class StreamQueues:
     def _replaced_hash_and_verb(
         self, key: bytes, object_hash: int | None
     ) -> tuple[int | None, Verb]:
-        """The hash of what the log holds of an object with a new state, and the verb of that."""
+        """The hash of what the log holds of an object before its new state, and the verb of the
+        record of the new state."""
         replaced_hash = self._take_published_hash(key, object_hash)
         self._forget(key)
-        is_new = object_hash is None or (replaced_hash is None and key not in self.mismatched_keys)
+        is_new = object_hash is None or (replaced_hash is None and key not in self.unverified_keys)
         return replaced_hash, "added" if is_new else "modified"
 
     def _queue_removal(
@@ -285,7 +286,7 @@ class StreamQueues:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
         replaced_hash = self._take_published_hash(key, entry.hash)
         verb: Verb = (
-            "added" if replaced_hash is None and key not in self.mismatched_keys else "read"
+            "added" if replaced_hash is None and key not in self.unverified_keys else "read"
         )
         self.by_partition[entry.partition].members_since_batch += 1
         self._queue_object(key, entry, verb, "snapshot", replaced_hash, time_ms)
@@ -337,11 +338,11 @@ class StreamQueues:
         Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
         partition the key becomes dirty, unless it is withheld.
         """
-        known, entry = entry, _belonging(entry, partition)
+        held, entry = entry, _belonging(entry, partition)
         queue = self.by_partition[partition]
         if key in self.withheld:
             self._queue_repair(key, None, queue, time_ms)
-        elif key in self.not_on_log and entry is known:
+        elif key in self.uncounted_keys and entry is held:
             return
         elif queue.dirty is not None:
             published_hash = None if entry is None else self.published_hash(key, entry.hash)
@@ -443,8 +444,8 @@ class StreamQueues:
         """Remove the queued record `index`.
 
         The log then holds nothing of the object, and count and digest agree: what it held before is
-        deleted. The key is `not_on_log`, so the object is "added" once a state of it fits, and each
-        snapshot tries again.
+        deleted. The key is in `uncounted_keys`, so the object is "added" once a state of it fits,
+        and each snapshot tries again.
 
         Returns: False, and nothing is changed, where the record cannot be left out: a marker, or
             the deletion of what the log holds.
@@ -462,11 +463,11 @@ class StreamQueues:
         if (later := next(queue.later(index, key), None)) is not None:
             if later.replaced_hash == item.value_hash:
                 later.replaced_hash = None
-                if later.verb != "deleted" and key not in self.mismatched_keys:
+                if later.verb != "deleted" and key not in self.unverified_keys:
                     later.verb = "added"
         elif queue.dirty is None or (dirty_key := queue.dirty.get(key)) is None:
             self.trimmed_hashes.pop(key, None)
-            self.not_on_log.add(key)
+            self.uncounted_keys.add(key)
             self.withheld.add(key)
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
@@ -499,7 +500,7 @@ class StreamQueues:
             object_hash = change.replaced_hash if isinstance(change, Upserted) else entry.hash
             published_hash = self._take_published_hash(key, object_hash)
             must_publish = published_hash is None and (
-                key in self.mismatched_keys or removed is not None
+                key in self.unverified_keys or removed is not None
             )
             self.trimmed_before.pop(key, None)
             if removed is not None:
@@ -556,7 +557,7 @@ class StreamQueues:
                 continue
             removed = item.version if item.verb == "deleted" else None
             must_publish = published_hash is None and (
-                removed is not None or key in self.mismatched_keys
+                removed is not None or key in self.unverified_keys
             )
             if item.trailing_tombstone or (
                 item.reason == "snapshot" and item.value_hash == published_hash
@@ -639,7 +640,7 @@ class StreamQueues:
         if entry is not None and not (
             same and self.published_hash(key, entry.hash) == replaced_hash
         ):
-            is_new = not same and (records == 1 or key not in self.mismatched_keys)
+            is_new = not same and (records == 1 or key not in self.unverified_keys)
             verb: Verb = "added" if is_new else "modified"
             self._queue_object(
                 key,

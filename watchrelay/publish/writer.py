@@ -306,7 +306,7 @@ class StreamWriter:
         self._phase = machine.start(decision, recovered.newest_on_log)
         self._pending_repairs = dict(recovered.pending_repairs)
         if isinstance(self._phase, AwaitingList):
-            queues.mismatched_keys = frozenset(self._store.keys())
+            queues.unverified_keys = frozenset(self._store.keys())
             return
         queues.resume(recovered)
         self._status.frontier = queues.frontier
@@ -435,16 +435,17 @@ class StreamWriter:
         )
 
     def _early_heartbeat(self) -> None:
-        self._handle(machine.EarlyHeartbeatDue(self._confirming_now()))
+        self._handle(machine.EarlyHeartbeatDue(self._heartbeats_unless_list_due()))
 
-    def _confirming_now(self) -> AwaitedHeartbeats | None:
+    def _heartbeats_unless_list_due(self) -> AwaitedHeartbeats | None:
         # set by the watch (watch/reporting.py): until the list is done, the state is not complete
         return None if self._status.list_due else self._heartbeats_now()
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
             stale = await finder.stale_keys()
-            # no await between here and the repairs: the snapshot may end from here on, after them
+            # no await before the repairs are queued: `stale_keys` has marked the gaps as checked,
+            # so a snapshot may end from here on
             self._pending_repairs |= stale
             self._repair_keys()
             # also with nothing to repair: a snapshot may have waited for this check
@@ -632,9 +633,9 @@ class StreamWriter:
         assert self._encoder is not None, "a snapshot before the claim"
         queues, keys, now_s = self._queues, self._store.keys(), self._now_s()
         if first:
-            queues.not_on_log = {*keys, *queues.mismatched_keys}
-        # shared, not copied: what enters or leaves `not_on_log` does so here too
-        queues.snapshot_remaining = queues.not_on_log if first else set(keys)
+            queues.uncounted_keys = {*keys, *queues.unverified_keys}
+        # shared, not copied: what enters or leaves `uncounted_keys` does so here too
+        queues.snapshot_remaining = queues.uncounted_keys if first else set(keys)
         self._snapshots += 1
         requests = self._schedule.begun(now_s, queues.object_records)
         self._snapshot = snapshot = Snapshot(
@@ -680,7 +681,7 @@ class StreamWriter:
             snapshot.id, ready_to_end=snapshot.ready_to_end
         )
         if repaired and snapshot.take_end():
-            self._handle(machine.MembersQueued(self._confirming_now()))
+            self._handle(machine.MembersQueued(self._heartbeats_unless_list_due()))
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
 
@@ -689,7 +690,9 @@ class StreamWriter:
         if marker.kind == "claim":
             return
         self._status.frontier = self._queues.frontier
-        if marker.kind != "begin" and not self._status.list_due:  # as in `_confirming_now`
+        if (
+            marker.kind != "begin" and not self._status.list_due
+        ):  # as in `_heartbeats_unless_list_due`
             self._handle(machine.MarkerAcked(queue.partition, rendered.after_record))
         if snapshot is None or marker.snapshot != snapshot.id:
             return
@@ -700,7 +703,7 @@ class StreamWriter:
                 queue.partition, offset=offset, count=marker.count, digest=marker.digest
             )
             if snapshot.complete:
-                self._queues.mismatched_keys = frozenset()
+                self._queues.unverified_keys = frozenset()
                 self._spawn(self._complete_snapshot(snapshot, marker.frontier), "snapshot")
 
     async def _complete_snapshot(self, snapshot: Snapshot, frontier: str) -> None:

@@ -70,10 +70,11 @@ class StreamContext(msgspec.Struct, frozen=True):
     cursor: str = ""
     """The resourceVersion from which the next watch starts. It is set only by a state whose events
     were all delivered."""
-    newest_on_log: str = ""
-    """The newest resourceVersion of the log that was read back; "" for none, or once a list is
-    complete. A server that is behind it was restored, and a list that must be at least as new as
-    the cursor must also be at least as new as this."""
+    held_version: str = ""
+    """A version that the store's state includes already: the newest of the log that was read back,
+    or that of a list after which the watch continues from before it; "" for none. A server that is
+    behind it was restored, and a list that must be at least as new as the cursor must also be at
+    least as new as this."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""
@@ -91,8 +92,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The delays of errors with the reason `kind_reason`, of `DELAYS_BY_KIND`."""
     kind_reason: str = ""
     forbidden_grace_s: float = 0.0
-    """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` after every request that
-    succeeded, and at a start from a log; else 0 before the first."""
+    """How much longer a 403 is retried quickly. Each request that succeeds sets it to
+    `FORBIDDEN_GRACE_S`, and so does a start from a log; retries use it up; 0 until then."""
     history_lost: bool = False
     """The server no longer had the history of the cursor, and no list has been complete since."""
     history_lost_at_s: float = -math.inf
@@ -114,9 +115,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     expects_bookmarks: bool = False
     """The server has sent bookmarks, or, where the state comes from the log, is assumed to."""
     check_early: bool = False
-    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, a watch
-    was behind when it was opened, or lists are streamed, where it helps from the first watch on.
-    """
+    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or lists
+    are streamed, where it helps from the first watch on."""
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""

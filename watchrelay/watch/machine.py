@@ -146,7 +146,8 @@ a server that closes its watches at once would get requests in a hot loop (docs/
 2.9)."""
 FORGET_FAILURES_AFTER_S = 30.0
 """A watch that was open for this long ends the row of failures of its stream: it lived as long as
-the longest delay before jitter, so opening it again soon makes no more requests than that delay."""
+the longest delay before jitter, so opening it again soon makes no more requests than waiting for
+that delay after each failure would."""
 HEALTHY_AFTER_S = 60.0
 """A watch that was open for this long was healthy, also without an event; see `Backoff`."""
 NOT_SERVED_CONFIRM_S = 30.0
@@ -258,7 +259,7 @@ class Watching(msgspec.Struct, frozen=True):
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. kube/client.py ends a read after `query.idle_timeout_s`, which is fixed when the
-    watch is opened; where `frozen_after_s` has changed since, the loop does (`read_until_s`).
+    watch is opened; where `frozen_after_s` has changed since, the loop ends it (`read_until_s`).
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
@@ -458,7 +459,7 @@ def start(
     """
     context = StreamContext(
         cursor=cursor,
-        newest_on_log=newest_on_log,
+        held_version=newest_on_log,
         has_state=bool(cursor),
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
         current_as_of_s=now_s,
@@ -612,9 +613,9 @@ def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s:
 
 
 def _newest_known(context: StreamContext) -> str:
-    """The newer of cursor and `newest_on_log` where they can be compared, else the cursor."""
-    cursor, on_log = context.cursor, context.newest_on_log
-    return on_log if cursor and on_log and compare(cursor, on_log) == -1 else cursor
+    """The newer of cursor and `held_version` where they can be compared, else the cursor."""
+    cursor, held = context.cursor, context.held_version
+    return held if cursor and held and compare(cursor, held) == -1 else cursor
 
 
 def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s: float) -> Step:
@@ -679,10 +680,10 @@ def _list_failed(
 
 
 def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool:
-    """Whether undecodable objects are skipped at once. A list of cause `consistency` is not
-    repeated for them: the next list would have the cause `undecodable`, after which the watch does
-    not continue from the previous cursor (`_continue_from`), so what has changed since it was
-    closed would count as missed."""
+    """Whether undecodable objects are skipped at once, as in a list of cause `consistency`: after
+    it the watch continues from the cursor that it had before (`_continue_from`). After one of cause
+    `undecodable` it would not, and every change since the watch was closed would count as missed.
+    """
     return goal.cause == "consistency" or context.skips_undecodable(now_s)
 
 
@@ -714,8 +715,8 @@ def _list_again(
     now_s: float,
 ) -> Step | None:  # fmt: skip
     """The step after a list that must be made again: it is older than requested
-    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored: compared by
-    version, it would hide changes. None: it need not."""
+    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored: it was to be
+    compared by version, and the server may use versions twice. None: it need not."""
     again = ListGoal(
         "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
     )
@@ -726,7 +727,7 @@ def _list_again(
         )
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
         return wait(context, again, error, now_s + delay_s)
-    if context.has_state and not goal.by_content and compare(version, context.cursor) == -1:
+    if context.has_state and not goal.by_content and compare(version, _newest_known(context)) == -1:
         return begin_list(rules, context, replace(again, cause="restored"), now_s)
     return None
 
@@ -864,7 +865,7 @@ def _list_finished(
         context,
         cursor=continue_from or state.version,
         has_state=True,
-        newest_on_log="",
+        held_version=state.version if continue_from else "",
         removal_reported=False,
         not_served_since_s=None,
         current_as_of_s=now_s,
@@ -1068,8 +1069,9 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8); so was one whose version can be ordered while the cursor cannot. At the cursor: nothing
     has happened, so the watch need not be frozen. Newer: the watch may be frozen, and it stays open
-    until its limit, the first time until `SECOND_BOOKMARK_S`; no answer: until its limit. A check
-    right after the opening says nothing of silence, and the other check is still made.
+    until its limit, the first time in this stream until `SECOND_BOOKMARK_S`; no answer: until its
+    limit. A check right after the opening says nothing of silence: the one that is due after
+    `SILENCE_CHECK_AFTER_S` is still made.
     """
     context = state.context
     newest = _newest_known(_context_after(state, now_s))
@@ -1144,7 +1146,8 @@ def _after_error(
                 Deliver(Retrying(error, retry_at_s)),
                 CheckDiscovery(),
             )
-        # the grace begins with a request that succeeded: where a list is to be made, that was one
+        # the grace began with a success; where no watch was accepted yet, that was of a list, so
+        # it says something of lists only
         case Forbidden() if context.forbidden_grace_s > 0 and (
             context.watch_was_allowed or goal is not None
         ):
@@ -1187,9 +1190,9 @@ def _history_lost(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. After a 410: a list that is not older than it; where
-    that failed, or too soon after the last time, and after any other error, one without a version.
-    """
+    """The requested version cannot be served. After a 410: a list that is not older than it. One
+    without a version if that list failed, if the history was lost before within
+    `LOST_AGAIN_WITHIN_S`, or after any other error."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent

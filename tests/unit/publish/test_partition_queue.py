@@ -200,7 +200,7 @@ def test_everything_acknowledged_leaves_nothing_held() -> None:
 def test_the_delete_of_what_the_log_never_held_is_published_but_not_counted() -> None:
     sequencer, store = queues(), DictStore(1)
     store.put(b"a/a", b"1")
-    sequencer.not_on_log = set(store.keys())
+    sequencer.uncounted_keys = set(store.keys())
     push(sequencer, store.remove(b"a/a"))
     push(sequencer, store.put(b"a/a", b"2", uid="u2"))
     records = decoded(rendered(sequencer.partitions[0]))

@@ -198,8 +198,8 @@ def log_mismatched(store: DictStore) -> StreamQueues:
     queues = bounded()
     for key in (b"b/one", b"b/two"):
         store.put(key, b"0")
-    queues.mismatched_keys = frozenset(store.keys())
-    queues.not_on_log = set(store.keys())
+    queues.unverified_keys = frozenset(store.keys())
+    queues.uncounted_keys = set(store.keys())
     return queues
 
 
@@ -402,7 +402,7 @@ def test_a_stale_record_in_a_partition_that_is_not_its_keys_gets_a_null_also_in_
     store.put(b"a/a", b"{}")
     entry = store.get(b"a/a")
     assert entry is not None
-    queues.not_on_log = {b"a/a"}
+    queues.uncounted_keys = {b"a/a"}
     queues.repair(b"a/a", entry, entry.partition, time_ms=1)
     assert queues.queued_records == 0, "the snapshot publishes it"
     queues.repair(b"a/a", entry, 1 - entry.partition, time_ms=1)

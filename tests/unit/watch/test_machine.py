@@ -497,6 +497,32 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
     assert commands[-1].query.resource_version == "100"
 
 
+def after_a_consistency_list(by: WatchRules, version: str) -> State:
+    """It was complete at `version`; the watch is open again, from 100."""
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    state, _ = step(by, state, PageReceived(Page(version, None, [])), 6.0)
+    state, _ = step(by, state, ListFinished(accepted=True), 6.0)
+    state, _ = step(by, state, WatchOpened(), 6.0)
+    assert isinstance(state, Watching)
+    assert state.cursor == "100"
+    return state
+
+
+def test_after_a_consistency_list_no_list_may_be_older_than_it() -> None:
+    by = rules(relist_interval_s=3600.0)
+    state = after_a_consistency_list(by, "200")
+    lost, commands = step(by, state, RequestFailed(Expired("410")), 7.0)
+    assert isinstance(commands[-1], FetchPage)
+    assert commands[-1].query.resource_version == "200"
+    lost, commands = step(by, lost, PageReceived(Page("150", None, [])), 8.0)
+    assert isinstance(lost, Pausing)
+    assert lost.goal == ListGoal("too_old", most_recent=True, by_content=True)
+    state, _ = step(by, state, FramesReceived([frame("a", "201")], 7.0), 7.0)
+    _, commands = step(by, state, RequestFailed(Expired("410")), 8.0)
+    assert isinstance(commands[-1], FetchPage)
+    assert commands[-1].query.resource_version == "201", "the watch has passed it"
+
+
 def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complete() -> None:
     by = rules()
     state, _ = step(by, watching(by), RequestFailed(VersionTooLarge("504")), 1.0)
