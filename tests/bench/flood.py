@@ -36,6 +36,9 @@ OBJECTS, FLOOD_EVENTS = 20_000, 12_000
 """Short turns: a core that shares its hardware with others changes its speed by half within
 seconds, and neighbours see the same."""
 PACE_RATE, PACE_S, WARM_S = 1_000, 10, 3
+LIVE_ROUNDS = 4
+"""After so many the programs are started anew: a watch lasts 300 s at least, and its end would be
+part of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,17 @@ def take_turns(
     rig: Rig, once: Callable[[Program], Turn], *, partitions: int, warm: int = 0
 ) -> Turns:
     """All programs live, those that wait at rest."""
+    turns: dict[str, list[Turn]] = {}
+    for begun in range(0, rig.rounds, LIVE_ROUNDS):
+        rounds = min(LIVE_ROUNDS, rig.rounds - begun)
+        for name, its in _live(rig, once, partitions=partitions, warm=warm, rounds=rounds).items():
+            turns.setdefault(name, []).extend(its)
+    return turns
+
+
+def _live(
+    rig: Rig, once: Callable[[Program], Turn], *, partitions: int, warm: int, rounds: int
+) -> Turns:
     doers = {}
     with ExitStack() as stack:
         for name, make in rig.programs(partitions).items():
@@ -67,7 +81,7 @@ def take_turns(
             program.await_published()
             program.settle()
             doers[name] = functools.partial(once, program)
-        return in_rounds(rig, doers, warm=warm)
+        return in_rounds(doers, rounds=rounds, warm=warm)
 
 
 def flood(rig: Rig) -> list[Row]:

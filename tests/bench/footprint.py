@@ -55,7 +55,7 @@ def start(rig: Rig) -> list[Row]:
 
             return once
 
-        requests = in_rounds(rig, {name: asked(name) for name in trees})
+        requests = in_rounds({name: asked(name) for name in trees}, rounds=rig.rounds)
     rows = [
         *compared(
             rig, f"start: launch to the first request ({rig.byte_code})", requests, "s", goal=0.4
@@ -68,7 +68,7 @@ def start(rig: Rig) -> list[Row]:
         def listed(name: str) -> Callable[[], FirstList]:
             return lambda: first_list(makers[name](source))
 
-        runs = in_rounds(rig, {name: listed(name) for name in makers})
+        runs = in_rounds({name: listed(name) for name in makers}, rounds=rig.rounds)
     cpu = {name: [run.used.cpu_s for run in its] for name, its in runs.items()}
     rows += compared(rig, f"{what}: CPU until published and acknowledged", cpu, "s", goal=5.0)
     rows += _memory_and_time(what, runs[RELAY])

@@ -46,7 +46,7 @@ def restart(rig: Rig) -> list[Row]:
             steady = steady or relay.used().rss
             topic = stack.enter_context(_Topic(rig.bootstrap, relay.topic))
             doers[name] = functools.partial(_once, relay, source, topic)
-        given = in_rounds(rig, doers)
+        given = in_rounds(doers, rounds=rig.rounds)
     runs = given[RELAY]
     cpu = {name: [run.cpu_s for run in its] for name, its in given.items()}
     steady = min([steady, *(run.rest for run in runs)])

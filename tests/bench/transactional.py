@@ -32,7 +32,7 @@ def _turns(
             relay.await_published()
             relay.settle()
             doers[name] = functools.partial(once, relay)
-        return in_rounds(rig, doers, warm=warm)
+        return in_rounds(doers, rounds=rig.rounds, warm=warm)
 
 
 def transactional(rig: Rig) -> list[Row]:

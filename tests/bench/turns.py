@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def in_rounds(
-    rig: Rig, doers: Mapping[str, Callable[[], T]], *, warm: int = 0
+    doers: Mapping[str, Callable[[], T]], *, rounds: int, warm: int = 0
 ) -> dict[str, list[T]]:
     """Each of them once in each round, another one first in each; what they gave, without that of
     the first `warm` rounds."""
     names = list(doers)
     given: dict[str, list[T]] = {name: [] for name in names}
-    for number in range(warm + rig.rounds):
+    for number in range(warm + rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             given[name].append(doers[name]())
     return {name: its[warm:] for name, its in given.items()}
