@@ -37,7 +37,7 @@ OBJECTS, FLOOD_EVENTS = 20_000, 12_000
 seconds, and neighbours see the same."""
 PACE_RATE, PACE_S, WARM_S = 1_000, 10, 3
 LIVE_ROUNDS = 4
-"""After so many the programs are started anew: a watch lasts 300 s at least, and its end would be
+"""After so many the programs are started again: a watch lasts 300 s at least, and its end would be
 part of a turn."""
 
 

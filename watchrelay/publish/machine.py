@@ -28,7 +28,7 @@ TRANSITIONS: dict[str, dict[str, str]] = {
         "MembersQueued": "Live",
         "DrainBegun": "Draining",
     },
-    "AwaitingDifference": {"ListCompleted": "Live", "DrainBegun": "Draining"},
+    "AwaitingDifference": {"ListCompleted ResourceRemoved": "Live", "DrainBegun": "Draining"},
     "Replaying": {
         "WatchAccepted VersionReached": "Replaying Live",
         "EarlyHeartbeatDue MarkerAcked": "Replaying",
@@ -105,8 +105,8 @@ class Replaying(msgspec.Struct, frozen=True):
 
 class Live(msgspec.Struct, frozen=True):
     """The log holds the complete state, or its records are queued. `awaited`: the heartbeats that
-    are to confirm it, `COMPLETE` once they have; None while none was queued for that: the early
-    heartbeat, or the list that is due, brings them."""
+    are to confirm it, `COMPLETE` once they have; None: they are not queued yet, but come with the
+    early heartbeat or the list that is due."""
 
     reached_version: str
     awaited: AwaitedHeartbeats | None = None
@@ -276,8 +276,8 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return PublishingFirstSnapshot(version), ()
         case PublishingFirstSnapshot(), ResourceRemoved():
             return PublishingFirstSnapshot(), (Effect.LOWER_FRONTIER,)
-        case Replaying() | Live(), ResourceRemoved():
-            return Live("0", phase.awaited), (Effect.LOWER_FRONTIER,)
+        case AwaitingDifference() | Replaying() | Live(), ResourceRemoved():
+            return Live("0", phase.awaited), (Effect.LOWER_FRONTIER, Effect.REPAIR)
         case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
             return Live(reached_version, event.heartbeats), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():

@@ -129,20 +129,20 @@ class LogRecovery:
         self.highest_epoch = 0
         """The highest epoch read."""
         self.claimed = 0
-        """The epoch of the newest valid claim."""
+        """The epoch of the newest valid claim marker."""
         self.sequence_gap = False
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read. So that marker
-        is not valid, although it was accepted here: a previous writer wrote it behind the claim
-        marker of its successor, which compaction has removed since."""
+        """A repair after the newest marker brought another state than what was read. Then that marker
+        was written by a previous writer behind the claim marker of its successor; compaction has
+        removed the claim marker, so the newest marker was accepted here, wrongly."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
         self.frontier = "0"
         self.configs: set[str] = set()
-        """The config hashes of the newest marker and of all claims after it."""
+        """The config hashes of the newest marker and of all claim markers after it."""
         self.last_snapshot: tuple[str, int] | None = None
         self.newest_on_log, self.versions_comparable = "", True
         self.newest_of_lists = ""
@@ -191,9 +191,9 @@ class LogRecovery:
         }
 
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
-        """Advance to this position. An epoch begins with its claim, sequence 1."""
+        """Advance to this position. An epoch begins with its claim marker, sequence 1."""
         state = self.state
-        # the sequence expected; a new epoch begins with a claim, and no other record has the 0
+        # in a new epoch only a claim marker (1) is expected; else 0, which no record has: a gap
         follows = state.last + 1 if epoch == state.epoch else int(claim)
         if state.admit(epoch, sequence) is not None:
             return False
@@ -293,7 +293,7 @@ def _in_order(version: str) -> tuple[int, str]:
 
 
 def lowest_frontier(recoveries: Sequence[LogRecovery]) -> str:
-    """That of the partition from which a watch continues."""
+    """The lowest frontier of the partitions: a watch continues from it."""
     return min((recovery.frontier for recovery in recoveries), key=_in_order)
 
 

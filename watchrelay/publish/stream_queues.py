@@ -84,7 +84,7 @@ class StreamQueues:
         """Keys that the running snapshot still has to publish: no record since its begin."""
         self.uncounted_keys: set[bytes] = set()
         """Keys that do not count yet in what this writer says of the log (count and digest): the
-        first snapshot has not reached them (they may be missing, or on a log that was not
+        first snapshot has not reached them (the log may lack them, or hold a state that was not
         verified), or they are `withheld`."""
         self.withheld: set[bytes] = set()
         """Those of which the topic does not accept anything: the log holds nothing of them."""
@@ -142,7 +142,7 @@ class StreamQueues:
             queue.lowerings += 1
 
     def resume(self, recovered: RecoveredState) -> None:
-        """Continue from the recovered log. Only the claims may have been rendered before."""
+        """Continue from the recovered log. Only the claim markers may have been rendered before."""
         for queue, partition in zip(self.partitions, recovered.partitions, strict=True):
             queue.count, queue.digest = partition.count, partition.digest
             queue.last_snapshot = partition.last_snapshot

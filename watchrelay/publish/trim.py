@@ -44,8 +44,7 @@ def trim(value: bytes, packed_max: int) -> tuple[bytes, Trimmed]:
 
 def next_smaller(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
     """The next smaller form of a value trimmed so far; None when there is none, or when it nests
-    too deep for what is left of the call stack (near 1000 levels, of a type whose depth is not
-    checked)."""
+    too deep for what is left of the call stack."""
     steps: list[tuple[bytes, Trimmed]] = []
     try:
         if not trimmed:

@@ -158,7 +158,7 @@ class StreamAdmission:
                 "error": str(error),
                 "reason": error.reason,
                 "wait_s": None if until_s is None else round(until_s - now_s, 3),
-                "level": breaker.failures_in_row,
+                "failures": breaker.failures_in_row,
             }
             # of a new generation only: where it is the same, only the probe's own stream failed
             warn = (

@@ -86,8 +86,8 @@ class CircuitBreaker:
 
     @property
     def failures_in_row(self) -> int:
-        """The failures in the present row (`Backoff`), plus the attempts since then that reached no
-        server. A watch that broke counts only where it begins the row."""
+        """The failures in the present row (`Backoff`), plus the attempts after the last one of them
+        that reached no server. A watch that broke counts only where it begins the row."""
         return self._backoff.failures + self._backoff.unreachable_attempts
 
     @property

@@ -72,7 +72,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     were all delivered."""
     held_version: str = ""
     """A version that the store's state includes already: the newest of the log that was read back,
-    or that of a list after which the watch continues from before it; "" for none. A server that is
+    or that of a list of `relistInterval`, after which the watch continues from the older cursor;
+    "" for none. A server that is
     behind it was restored, and a list that must be at least as new as the cursor must also be at
     least as new as this."""
     has_state: bool = False
@@ -95,9 +96,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     """How much longer a 403 is retried quickly. Each request that succeeds sets it to
     `FORBIDDEN_GRACE_S`, and so does a start from a log; retries use it up; 0 until then."""
     history_lost: bool = False
-    """The server no longer had the history of the cursor, and no list has been complete since."""
+    """The version of a request could not be served (expired, not there yet, or refused), and no
+    list has been complete since."""
     history_lost_at_s: float = -math.inf
-    """When the history was lost last, or when the list that followed was complete."""
+    """When that was last, or when the list that followed was complete."""
     undecodable: int = 0
     """Undecodable objects in a row. 1: the watch is opened again; from 2 on a list is made, and
     they are skipped in it and in the watches after it (docs/watch-facts.md 6.4, class L)."""
@@ -162,7 +164,8 @@ class StreamContext(msgspec.Struct, frozen=True):
         return replace(self, undecodable=count, undecodable_at_s=now_s)
 
     def skipping_undecodable(self, now_s: float) -> StreamContext:
-        """Count one in a list: made again it would have it too, so the next one skips it."""
+        """Count an undecodable object of a list. The list made again would have it too, so it skips
+        it."""
         return replace(self.with_undecodable(now_s), undecodable=2)
 
     def skips_undecodable(self, now_s: float) -> bool:

@@ -181,7 +181,8 @@ class ListGoal(msgspec.Struct, frozen=True):
     ours. `unbounded`: in one page, because the history expired between pages. `accept_any_size`:
     this list confirms a suspicious one, so the store accepts it however many objects it lacks.
     `by_content`: the store compares objects by content, for the server went back and may have used
-    versions twice.
+    versions twice. `watch_continues`: nothing is known to be wrong with the watch, so after the
+    list, complete or failed, it continues from its cursor, which shows what it had missed.
     """
 
     cause: ListCause
@@ -189,6 +190,10 @@ class ListGoal(msgspec.Struct, frozen=True):
     unbounded: bool = False
     accept_any_size: bool = False
     by_content: bool = False
+    watch_continues: bool = False
+
+
+CONSISTENCY = ListGoal("consistency", most_recent=True, watch_continues=True)
 
 
 # ---- states --------------------------------------------------------------------------------------
@@ -558,7 +563,7 @@ def begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_
 def watch_again(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
     """Continue the watch from the cursor, unless a list is due."""
     due = context.relist_at_s <= now_s
-    return begin(rules, context, ListGoal("consistency", most_recent=True) if due else None, now_s)
+    return begin(rules, context, CONSISTENCY if due else None, now_s)
 
 
 def wait(
@@ -669,22 +674,24 @@ def _list_failed(
     rules: WatchRules, context: StreamContext, goal: ListGoal, error: KubeError, now_s: float, *,
     healthy: bool = False,
 ) -> Step:  # fmt: skip
-    """After a failed list. If its cause is `consistency`, the watch continues, and the list is made
-    later."""
-    if goal.cause == "consistency":
+    """After a failed list. Where the watch continues, the list is made later."""
+    if goal.watch_continues:
         relist_at_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
         context = replace(context, relist_at_s=relist_at_s)
+        if isinstance(error, Expired | VersionTooLarge | Invalid):
+            # it was the list that could not be served: the watch may well be
+            context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
+            return wait(context, None, error, now_s + delay_s)
         return _after_error(rules, context, error, None, now_s, healthy=healthy)
     goal = replace(goal, unbounded=False)
     return _after_error(rules, context, error, goal, now_s, healthy=healthy)
 
 
 def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool:
-    """Whether undecodable objects are skipped at once, as in a list of cause `consistency`: after
-    it the watch continues from the cursor that it had before (`_continue_from`). After one of cause
-    `undecodable` it would not, and every change since the watch was closed would count as missed.
-    """
-    return goal.cause == "consistency" or context.skips_undecodable(now_s)
+    """Whether undecodable objects are skipped at once. Where the watch continues from its previous
+    cursor, they are: if the list were made again with the cause `undecodable`, the watch would
+    continue from the list, and every change since it was closed would count as missed."""
+    return goal.watch_continues or context.skips_undecodable(now_s)
 
 
 def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Command]:
@@ -704,9 +711,9 @@ def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
 
 
 def _continue_from(context: StreamContext, goal: ListGoal, version: str) -> str:
-    """Where the watch continues after a list, "" for the list's version. After a list of cause
-    `consistency` it is the previous cursor: what the watch then does not bring was missed."""
-    cursor_is_older = goal.cause == "consistency" and compare(context.cursor, version) == -1
+    """Where the watch continues after a list, "" for the list's version. With `watch_continues` it
+    is the previous cursor: what the watch then does not bring was missed."""
+    cursor_is_older = goal.watch_continues and compare(context.cursor, version) == -1
     return context.cursor if cursor_is_older else ""
 
 
@@ -715,8 +722,9 @@ def _list_again(
     now_s: float,
 ) -> Step | None:  # fmt: skip
     """The step after a list that must be made again: it is older than requested
-    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored: it was to be
-    compared by version, and the server may use versions twice. None: it need not."""
+    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored. It was begun
+    for a comparison by version, but a restored server may use versions twice, so it is made again
+    for one by content. None: it need not."""
     again = ListGoal(
         "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
     )
@@ -835,7 +843,7 @@ def _streaming_list_incomplete(
     failures = state.context.streaming_failures + 1
     context = replace(state.context, streaming_failures=failures)
     healthy = isinstance(state, StreamingList) and state.any_objects
-    if state.goal.cause == "consistency":
+    if state.goal.watch_continues:
         context = context.with_paged_lists(rules, now_s) if failures >= 2 else context
         return _list_failed(rules, context, state.goal, error, now_s, healthy=healthy)
     context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
@@ -857,8 +865,9 @@ def _list_finished(
     context, goal = state.context, state.goal
     if not accepted:
         again = ListGoal(
-            "suspicious", most_recent=True, accept_any_size=True, by_content=goal.by_content
-        )
+            "suspicious", most_recent=True, accept_any_size=True, by_content=goal.by_content,
+            watch_continues=goal.watch_continues,
+        )  # fmt: skip
         return begin_list(rules, context, again, now_s)
     continue_from = _continue_from(context, goal, state.version)
     context = replace(
@@ -965,7 +974,7 @@ def _frames_received(
     if newest != cursor or bookmark:  # also one at the cursor: it shows that the server answers
         cursor = newest
         commands.append(Deliver(CursorMoved(cursor)))
-    # frames that waited with a list came before it was taken
+    # `FinishingList.rest` came before the store took the list: the later moment counts
     since_s = max(event.at_s, state.silent_since_s)
     # `silence_check` becomes "": once a frame came, the timeout of the client is enough.
     state = Watching(
@@ -1038,9 +1047,9 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if early and state.cursor == state.context.cursor:
         error = Interrupted("the server closed the watch at once, without an event")
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        # A line over the limit is reported as undecodable, and the watch ends. While such
-        # reports are skipped, a clean end at the same line is all that is seen: only a list leads
-        # past it.
+        # A line of the response over the limit is reported as an undecodable object, and the watch
+        # ends. While those are skipped, a clean end is all that is seen of it, and each new watch
+        # ends there again: only a list leads past it.
         goal = ListGoal("undecodable") if context.skips_undecodable(now_s) else None
         return wait(context, goal, error, now_s + delay_s)
     if early:
@@ -1146,8 +1155,8 @@ def _after_error(
                 Deliver(Retrying(error, retry_at_s)),
                 CheckDiscovery(),
             )
-        # the grace began with a success; where no watch was accepted yet, that was of a list, so
-        # it says something of lists only
+        # before the first accepted watch the grace comes from a list that succeeded, so only the
+        # 403 of a list may be transient
         case Forbidden() if context.forbidden_grace_s > 0 and (
             context.watch_was_allowed or goal is not None
         ):
@@ -1191,7 +1200,7 @@ def _history_lost(
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
     """The requested version cannot be served. After a 410: a list that is not older than it. One
-    without a version if that list failed, if the history was lost before within
+    without a version if it was a list that failed, if the history was lost before within
     `LOST_AGAIN_WITHIN_S`, or after any other error."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)

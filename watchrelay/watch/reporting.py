@@ -58,7 +58,7 @@ class WatchReporter:
         self._stream = stream
         self._metrics = metrics
         self._status = status
-        self._last_reason: str | None = None
+        self._last_logged_reason: str | None = None
         self._list_began_at_s: float | None = None
         self._has_watched = False
         self._state: machine.State | None = None
@@ -112,9 +112,10 @@ class WatchReporter:
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
         brought = isinstance(previous, machine.Watching) and previous.frames_received > 0
-        # the same error is logged again, but not while a proxy cuts each watch after a moment
+        # after a watch that lived long enough, the next error is a warning even if it is the same
+        # as the last one; not while a proxy cuts each watch after a moment
         if (brought or reason == "timeout") and lived_s >= LINE_EVERY_S:
-            self._last_reason = None
+            self._last_logged_reason = None
         extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
         log.debug("watch ended", extra=extra)
 
@@ -256,18 +257,18 @@ class WatchReporter:
             "reason": error.reason,
             "retry_in_s": round(retry_in_s, 3),
         }
-        if error.reason == self._last_reason:
+        if error.reason == self._last_logged_reason:
             log.debug("stream error; retrying", extra=extra)
         elif isinstance(error, machine.NOT_CURED_BY_RETRY) and at_s is not None:
             log.error("operator action required; retrying", extra=extra)
         else:
             log.warning("stream error; retrying", extra=extra)
-        self._last_reason = error.reason
+        self._last_logged_reason = error.reason
 
     def _request_succeeded(self, *, data: bool) -> None:
         """A request succeeded. `data`: it brought data, so the same error later is logged again."""
         if data:
-            self._last_reason = None
+            self._last_logged_reason = None
         self._status.recovered("watch")
 
 

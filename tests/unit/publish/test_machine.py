@@ -131,6 +131,11 @@ def test_the_frontier_may_go_back_only_behind_a_list_older_than_what_is_known() 
             assert (Effect.LOWER_FRONTIER in step(phase, listed)[1]) == lowered
 
 
+def test_a_resource_that_is_removed_ends_the_wait_for_the_first_list_behind_a_log() -> None:
+    after, effects = step(AwaitingDifference("5"), machine.ResourceRemoved())
+    assert (after, effects) == (Live("0"), (Effect.LOWER_FRONTIER, Effect.REPAIR))
+
+
 def test_a_stream_is_complete_with_the_last_heartbeat_behind_its_state() -> None:
     phase: Phase = Live("5", AWAITED)
     for partition, after_record, effects in ((0, 6, ()), (0, 7, ()), (0, 9, ())):

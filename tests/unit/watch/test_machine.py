@@ -9,6 +9,8 @@ from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     Expired,
     Interrupted,
+    Invalid,
+    KubeError,
     NotFound,
     Unavailable,
     Undecodable,
@@ -521,6 +523,39 @@ def test_after_a_consistency_list_no_list_may_be_older_than_it() -> None:
     _, commands = step(by, state, RequestFailed(Expired("410")), 8.0)
     assert isinstance(commands[-1], FetchPage)
     assert commands[-1].query.resource_version == "201", "the watch has passed it"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [VersionTooLarge("504"), Expired("410"), Invalid("400", about="version"), Invalid("400")],
+)
+def test_a_consistency_list_that_cannot_be_served_loses_no_history(error: KubeError) -> None:
+    by = rules(relist_interval_s=3600.0)
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    state, commands = step(by, state, RequestFailed(error), 6.0)
+    assert isinstance(commands[-1], Sleep)
+    assert commands[-1].until_s < 10.0
+    assert not state.context.history_lost
+    _, commands = step(by, state, SleepEnded(), commands[-1].until_s)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "100"
+
+
+def test_a_consistency_list_made_again_for_its_token_or_its_size_lets_the_watch_continue() -> None:
+    by = rules(relist_interval_s=3600.0)
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    state, _ = step(by, state, PageReceived(Page("200", "t", [])), 6.0)
+    state, commands = step(by, state, RequestFailed(Invalid("400", about="continue")), 6.0)
+    assert isinstance(commands[-1], FetchPage)
+    state, _ = step(by, state, PageReceived(Page("201", None, [])), 7.0)
+    state, commands = step(by, state, ListFinished(accepted=False), 7.0)
+    assert isinstance(commands[-1], FetchPage)
+    state, commands = step(by, state, PageReceived(Page("202", None, [])), 8.0)
+    assert isinstance(commands[-1], FinishList)
+    assert commands[-1].done.continue_from == "100"
+    _, commands = step(by, state, ListFinished(accepted=True), 8.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "100"
 
 
 def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complete() -> None:
