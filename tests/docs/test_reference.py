@@ -148,3 +148,14 @@ def test_lines_of_the_log_are_found_however_they_are_logged() -> None:
 def test_a_line_whose_words_change_is_refused() -> None:
     with pytest.raises(ValueError, match="m:3: the message is not constant words"):
         found({"m": 'def f(name):\n    x = 1\n    log.info(f"hello {name}")\n'})
+
+
+def test_no_field_of_a_log_line_has_the_name_of_one_that_every_line_has() -> None:
+    lines = found(
+        {
+            ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text()
+            for path in (ROOT / "watchrelay").rglob("*.py")
+        }
+    )
+    taken = {"time", "level", "logger", "message"}
+    assert [line for line in lines if taken & set(line.fields)] == []

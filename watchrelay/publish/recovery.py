@@ -134,9 +134,9 @@ class LogRecovery:
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read. Then that marker
-        was written by a previous writer behind the claim marker of its successor; compaction has
-        removed the claim marker, so the newest marker was accepted here, wrongly."""
+        """A repair after the newest marker brought another state than what was read. Then that
+        marker was written by a previous writer behind the claim marker of its successor; compaction
+        has removed the claim marker, so the newest marker was accepted here, wrongly."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
