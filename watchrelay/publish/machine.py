@@ -64,11 +64,11 @@ COMPLETE = AwaitedHeartbeats(frozenset(), 0)
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
-    """No object is published, and there is no marker: one with count 0 would prove an empty state
-    that no list has shown. The first list begins the first snapshot. `log_mismatched`: the log
-    holds what cannot be trusted, as its digests do not agree or the topic was recreated; then the
-    difference of the first list is pushed before `ListCompleted`, and its first change begins the
-    snapshot."""
+    """No object is published, and there is no marker but the claim markers: one with count 0 would
+    prove an empty state that no list has shown. The first list begins the first snapshot.
+    `log_mismatched`: the log holds what cannot be trusted, as its digests do not agree or the topic
+    was recreated; then the difference of the first list is pushed before `ListCompleted`, and its
+    first change begins the snapshot."""
 
     log_mismatched: bool = False
 
@@ -233,6 +233,8 @@ class Effect(Enum):
 
     BEGIN_FIRST_SNAPSHOT = auto()
     BEGIN_WANTED_SNAPSHOT = auto()
+    """One that the start wants (the config changed, or a partition has none) or that was abandoned,
+    not one that was requested or is due."""
     LOWER_FRONTIER = auto()
     """The API server was restored from a backup, or the resource is not served any more: markers
     may go back."""

@@ -82,6 +82,7 @@ class Oversize:
             self._report(item.key, smaller[1], len(value))
         elif not queues.withhold(queue, index):
             return False
+        # the delete of what the log does not hold is no loss, except in these two cases
         elif not deleted or item.reason == "healed" or item.key in queues.unverified_keys:
             self._report(item.key, "withheld", len(value), deleted=deleted)
         return True

@@ -134,9 +134,9 @@ class LogRecovery:
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read. Then that
-        marker was written by a previous writer behind the claim marker of its successor; compaction
-        has removed the claim marker, so the newest marker was accepted here, wrongly."""
+        """A repair after the newest marker brought another state than what was read. So that marker
+        is a late one of a previous writer, behind its successor's claim marker; compaction has
+        removed the claim marker, so the late one looked valid. Its frontier may be wrong (F32)."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
@@ -193,11 +193,10 @@ class LogRecovery:
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
         """Advance to this position. An epoch begins with its claim marker, sequence 1."""
         state = self.state
-        # in a new epoch only a claim marker (1) is expected; else 0, which no record has: a gap
-        follows = state.last + 1 if epoch == state.epoch else int(claim)
+        expected = state.last + 1 if epoch == state.epoch else 1 if claim else None
         if state.admit(epoch, sequence) is not None:
             return False
-        if sequence != follows:
+        if sequence != expected:
             self.sequence_gap = True
         return True
 
@@ -205,6 +204,7 @@ class LogRecovery:
         key = record.key
         self.stale.pop(key, None)
         self.records_since_snapshot += 1
+        # a null that repairs carries the frontier, not the version of a delete
         if record.verb != "deleted" or record.reason != "healed":
             self._note_version(record.version, record.reason)
         if record.value is None:

@@ -53,10 +53,10 @@ class Snapshot:
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
         self._others = -1
-        """Object records besides the members that the last call of `members_limit_bytes` found; -1
-        before the first call."""
+        """As of the last call of `members_limit_bytes`: the number of object records that are not
+        members of this snapshot; -1 before the first call."""
         self._last_change_at_s = -math.inf
-        """When it last found more of them than the call before."""
+        """When that number last changed."""
 
     @property
     def unfinished(self) -> bool:

@@ -197,7 +197,7 @@ class StreamWriter:
     def list_completed(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
         snapshot in the same step."""
-        # `list_due` is still set: it was this list
+        # not `_heartbeats_unless_list_due`: in the status `list_due` is still set, for this list
         heartbeats = self._heartbeats_now()
         floors = frozenset(queue.frontier_floor for queue in self._queues.partitions)
         self._handle(machine.ListCompleted(resource_version, heartbeats, floors))
@@ -704,7 +704,9 @@ class StreamWriter:
             )
             if snapshot.complete:
                 self._queues.unverified_keys = frozenset()
-                self._spawn(self._complete_snapshot(snapshot, marker.frontier), "snapshot")
+                # the lowest: the ends may have several, where a start had several
+                frontier = self._queues.frontier or "0"
+                self._spawn(self._complete_snapshot(snapshot, frontier), "snapshot")
 
     async def _complete_snapshot(self, snapshot: Snapshot, frontier: str) -> None:
         now_ms = self._wall_ms()

@@ -45,7 +45,7 @@ class Admission:
         self.streams = 0
         """How many streams are registered now."""
         self.logged_open = False
-        """A warning was logged, and not yet that the server is available again."""
+        """The warning was logged, and "API server available again" has not followed yet."""
         self.warn_again_at_s = -math.inf
 
     @contextmanager
@@ -160,7 +160,8 @@ class StreamAdmission:
                 "wait_s": None if until_s is None else round(until_s - now_s, 3),
                 "failures": breaker.failures_in_row,
             }
-            # of a new generation only: where it is the same, only the probe's own stream failed
+            # a failure of the server begins a new generation of permits; without one, the probe
+            # failed for a reason of its own stream, which is no outage
             warn = (
                 breaker.generation > permit.generation
                 and not admission.logged_open

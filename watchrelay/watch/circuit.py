@@ -77,8 +77,8 @@ class CircuitBreaker:
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
-        """Streams whose newest request the server failed, and whether it has answered another
-        stream since."""
+        """By stream whose newest request met a failure of the server: whether the server has
+        answered another stream since."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch
@@ -154,7 +154,7 @@ class CircuitBreaker:
         connection could be made.
 
         A request that was admitted before the newest failure is no new information; only a longer
-        Retry-After of it counts. After a probe that failed by a failure of its stream alone, the
+        Retry-After of it counts. After a probe whose failure concerns its own stream only, the
         circuit is open for `OPEN_LEAST_S` only, which is shorter than that stream's own backoff:
         another stream, if one waits, probes next.
 

@@ -71,11 +71,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The resourceVersion from which the next watch starts. It is set only by a state whose events
     were all delivered."""
     held_version: str = ""
-    """A version that the store's state includes already: the newest of the log that was read back,
-    or that of a list of `relistInterval`, after which the watch continues from the older cursor;
-    "" for none. A server that is
-    behind it was restored, and a list that must be at least as new as the cursor must also be at
-    least as new as this."""
+    """A version newer than the cursor that the store's state includes, "" for none: the newest of
+    the log that was read back, or that of a list of `relistInterval`, after which the watch
+    continues from the older cursor. A server whose version is lower was restored; lists that may
+    not be older than the cursor may not be older than this either (`_newest_known`)."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""

@@ -112,7 +112,7 @@ END_BOOKMARK_WITHIN_S = 30.0
 """A streaming list has failed if its initial-events-end bookmark does not come within this time
 after its newest object. Source: docs/watch-facts.md 3.6."""
 RELIST_AGAIN_S = 600.0
-"""A failed list of cause `consistency` is retried after this time, or after `relistInterval` where
+"""A failed list with `watch_continues` is retried after this time, or after `relistInterval` where
 that is shorter."""
 LOST_AGAIN_WITHIN_S = 60.0
 """If the history is lost again within this time after the list that followed the last loss, the
@@ -148,8 +148,6 @@ FORGET_FAILURES_AFTER_S = 30.0
 """A watch that was open for this long ends the row of failures of its stream: it lived as long as
 the longest delay before jitter, so opening it again soon makes no more requests than waiting for
 that delay after each failure would."""
-HEALTHY_AFTER_S = 60.0
-"""A watch that was open for this long was healthy, also without an event; see `Backoff`."""
 NOT_SERVED_CONFIRM_S = 30.0
 """Discovery must report a resource as not served twice, this far apart, before its objects are
 removed. Source: docs/watch-facts.md 8.4."""
@@ -1076,11 +1074,11 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     """What the current resourceVersion, requested beside the watch, shows.
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
-    2.8); so was one whose version can be ordered while the cursor cannot. At the cursor: nothing
-    has happened, so the watch need not be frozen. Newer: the watch may be frozen, and it stays open
-    until its limit, the first time in this stream until `SECOND_BOOKMARK_S`; no answer: until its
-    limit. A check right after the opening says nothing of silence: the one that is due after
-    `SILENCE_CHECK_AFTER_S` is still made.
+    2.8); so was one whose version can be ordered while the cursor cannot.
+    At the cursor: nothing has happened, so the watch need not be frozen.
+    Newer: the watch may be frozen. It stays open until its limit, the first time in this stream
+    until `SECOND_BOOKMARK_S`.
+    No answer: it stays open until its limit.
     """
     context = state.context
     newest = _newest_known(_context_after(state, now_s))
@@ -1092,6 +1090,7 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     if version == state.cursor:
         state = replace(state, context=context, silent_since_s=now_s)
     elif now_s - state.silent_since_s < SILENCE_CHECK_EARLY_S:
+        # the check at the opening: it says nothing of silence, for which one is still due
         state = replace(state, context=context)
     elif version and not context.check_early:
         context = replace(context, check_early=True)
@@ -1111,8 +1110,7 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + WATCH_GRACE_S - 1:
         # The client ended it, long after the server should have: no failure.
         return watch_again(rules, context, now_s)
-    healthy = state.frames_received > 0 or lived_s >= HEALTHY_AFTER_S
-    return _after_error(rules, context, error, None, now_s, healthy=healthy)
+    return _after_error(rules, context, error, None, now_s, healthy=state.frames_received > 0)
 
 
 def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
@@ -1138,7 +1136,7 @@ def _after_error(
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
     """After an error. `goal`: the list to make again; None: the watch continues, after an error of
-    a watch or of a list of cause `consistency`. `healthy` as in `Backoff.after_failure`."""
+    a watch or of a list with `watch_continues`. `healthy` as in `Backoff.after_failure`."""
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
             return _history_lost(rules, context, error, goal, now_s, healthy=healthy)
@@ -1199,9 +1197,10 @@ def _history_lost(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. After a 410: a list that is not older than it. One
-    without a version if it was a list that failed, if the history was lost before within
-    `LOST_AGAIN_WITHIN_S`, or after any other error."""
+    """The requested version cannot be served. The next list is not older than it; it requests the
+    most recent state if a list failed, if the history was lost before within `LOST_AGAIN_WITHIN_S`,
+    or if the error is no 410. It begins at once after the first loss, and after a list with a
+    minimum; else after a backoff, and after a version too large 1 s later at least."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
