@@ -154,9 +154,11 @@ class Replica:
         await asyncio.sleep(0.1)
         return self.api_answers
 
-    def plan(self, *streams: str, revision: int = 1) -> None:
-        plans = dict.fromkeys(streams, "plan")
-        self.sharing.plan(plans, revision=revision, config_hash="c")
+    def plan(
+        self, *streams: str, revision: int = 1, config_hash: str = "c", plan: str = "plan"
+    ) -> None:
+        plans = dict.fromkeys(streams, plan)
+        self.sharing.plan(plans, revision=revision, config_hash=config_hash)
 
     async def write(self, stream: str = "pods") -> int:
         """Claim and write a stream."""

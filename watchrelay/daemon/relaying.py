@@ -170,7 +170,7 @@ class Relaying:
             (self._context.sink.run(), "sink"),
             (self._control(), "control"),
             (self._signal(), "signal"),
-            *(() if sharing is None else ((sharing.run(), "group"),)),
+            *(() if sharing is None else ((self._share(sharing), "group"),)),
             *(() if follower is None else ((follower.run(), "standby"),)),
             (self.supervisor.run(), "supervisor"),
         ):
@@ -274,6 +274,11 @@ class Relaying:
             else:
                 context.statuses.problems.pop(problem, None)
                 return facts
+
+    async def _share(self, sharing: Sharing) -> None:
+        await self._context.control.caught_up()
+        self.supervisor.described()
+        await sharing.run()
 
     async def _signal(self) -> None:
         """The signal topic: made or checked, then followed; again, when it is lost. Without it

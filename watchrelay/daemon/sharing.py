@@ -234,11 +234,11 @@ class Sharing:
         if plans != self._plans:
             self._plans = dict(plans)
             self._retired = self._retirements()
-            self._withheld = {
-                stream: each
-                for stream, each in self._withheld.items()
-                if each.until_s is not None and stream in plans
-            }
+        self._withheld = {
+            stream: each
+            for stream, each in self._withheld.items()
+            if stream in plans and (each.until_s is not None or config_hash == former[1])
+        }
         self._planned.set()
 
     def _offered(self) -> dict[str, str]:
@@ -300,6 +300,9 @@ class Sharing:
         """The claim is acknowledged."""
         tenure = self._tenures[stream]
         tenure.epoch = epoch
+        if (own := self._assignment.own).get(stream):
+            # nobody hands it over any more: it may be claimed again without a copy
+            self._assignment = replace(self._assignment, own={**own, stream: ""})
         if tenure.takeover:
             self._statuses.open(stream).next_acked = partial(self._took_over, tenure)
         self._end_superseded()
@@ -309,7 +312,14 @@ class Sharing:
 
     def ended(self, stream: str) -> None:
         """The writer has ended: of what is queued nothing leaves any more."""
-        self._tenures.pop(stream, None)
+        tenure = self._tenures.pop(stream, None)
+        if (
+            tenure is not None
+            and tenure.epoch is not None
+            and not (tenure.ending or self._leaving)
+            and stream not in self._assignment.own
+        ):
+            self._group.rejoin()  # its successor waits for a writer that hands it over
         self._wake()
 
     def may_finish(self, stream: str) -> bool:

@@ -341,6 +341,7 @@ class StreamRunner:
         if sharing is None:
             return ""
         if not sharing.may_claim(stream):
+            self._epoch = 0  # what others claim meanwhile supersedes nothing of this replica's
             self._context.metrics.forget_gauges(stream)
             self._status.recovered("stream")
             self._status.state = "standby"

@@ -78,6 +78,8 @@ class Supervisor:
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
+        self._described = False
+        """`described` was called."""
         self._stopped = False
         """No stream starts any more: `stop` and `abandon` know only the streams of that moment."""
         self._version_due_s = 0.0
@@ -124,6 +126,12 @@ class Supervisor:
                     status.next_attempt_ms = clock.wall_ms_in(wait_s)
             self._look.clear()
             await first_of(self._look, timeout_s=wait_s)
+
+    def described(self) -> None:
+        """The control topic is read: reconcile with the partitions and key formats that it names,
+        and only then tell the group the plans, which are other ones without them."""
+        self._described = True
+        self._look.set()
 
     async def served(self, resource: Resource) -> bool | None:
         """Whether the server serves `resource` now, by a new request; None: not known."""
@@ -301,7 +309,7 @@ class Supervisor:
             self._show(plan, planned, refused, parts)
         for each in parts.values():
             self._start(each, formats)
-        if (sharing := self._context.sharing) is not None:
+        if (sharing := self._context.sharing) is not None and self._described:
             sharing.plan(
                 {
                     stream: plan_hash(

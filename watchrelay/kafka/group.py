@@ -416,7 +416,8 @@ async def _described(brokers: Brokers, group: str) -> DescribedGroup:
 
 def _code_of(error: Exception) -> int | None:
     """The code of the answer to a search for the coordinator, None for any other error."""
-    code = getattr(error, "errno", None)
+    # the errno of an OSError is none of Kafka's
+    code = getattr(error, "errno", None) if isinstance(error, KafkaError) else None
     return code if code in _AWAY or code in _CURES else None
 
 

@@ -676,7 +676,7 @@ def _list_failed(
     if goal.watch_continues:
         relist_at_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
         context = replace(context, relist_at_s=relist_at_s)
-        if isinstance(error, Expired | VersionTooLarge | Invalid):
+        if isinstance(error, Expired | VersionTooLarge | Invalid | Undecodable):
             # it was the list that could not be served: the watch may well be
             context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
             return wait(context, None, error, now_s + delay_s)

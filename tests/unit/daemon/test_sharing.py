@@ -177,6 +177,32 @@ async def test_from_a_live_writer_a_stream_is_claimed_once_it_is_warm_else_at_on
 
 
 @virtual
+async def test_a_stream_that_was_handed_over_once_is_claimed_again_without_a_copy() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": "other"}, "other")
+        assert await replica.sharing.assigned("pods", KnownCopy()) == "other"
+        await replica.write()
+        replica.sharing.ended("pods")  # its topic was lost: what could be read is gone
+        async with asyncio.timeout(1.0):
+            again = await replica.sharing.assigned("pods", KnownCopy(may_be_claimed=False))
+        assert again == ""
+
+
+@virtual
+async def test_a_stream_that_ends_before_its_successor_has_claimed_it_is_reported_to_the_group() -> (
+    None
+):
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        replica.group.give({}, "other")
+        rejoins = replica.group.rejoins
+        replica.sharing.ended("pods")
+        assert replica.group.rejoins == rejoins + 1
+        assert not replica.group.reported().writing
+
+
+@virtual
 async def test_warm_streams_are_reported_until_their_copies_are_dropped() -> None:
     async with running() as replica:
         replica.sharing.warmed("pods", True)
@@ -221,8 +247,9 @@ async def test_a_retired_stream_is_not_offered_until_the_config_changes() -> Non
         replica.sharing.ended("pods")
         await asyncio.sleep(10_000.0)
         assert set(replica.group.reported().plans) == {"jobs"}
-        replica.plan("jobs")
-        replica.plan("pods", "jobs")
+        replica.plan("pods", "jobs", plan="of another version of the resource")
+        assert set(replica.group.reported().plans) == {"jobs"}, "the config is the same"
+        replica.plan("pods", "jobs", config_hash="d")
         assert set(replica.group.reported().plans) == {"jobs", "pods"}
 
 

@@ -6,7 +6,7 @@ Virtual time, real HTTP; Kafka never comes, so no stream gets past waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,36 @@ def test_a_resource_that_comes_later_is_picked_up(tmp_path: Path) -> None:
             assert list(rig.rows) == ["pods", f"widgets.{GROUP}", f"gadgets.{GROUP}"], (
                 "the row is called by the resource now"
             )
+
+    virtually(body)
+
+
+class Planned:
+    """What a replica tells its group that it can run."""
+
+    def __init__(self) -> None:
+        self.plans: list[frozenset[str]] = []
+
+    def plan(self, plans: Mapping[str, str], *, revision: int, config_hash: str) -> None:
+        self.plans.append(frozenset(plans))
+
+    def ended(self, stream: str) -> None:
+        """Nothing is written here."""
+
+
+def test_the_group_hears_of_no_plan_that_was_made_before_the_control_topic_was_read(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, "pods") as rig:
+            sharing = Planned()
+            rig.context.sharing = sharing  # type: ignore[assignment]  # what a supervisor calls
+            await until("pods are found", lambda: rig.topics)
+            await asyncio.sleep(1_000.0)
+            assert sharing.plans == []
+            rig.supervisor.described()
+            await until("the plan is made", lambda: sharing.plans)
+            assert sharing.plans == [{"pods"}]
 
     virtually(body)
 

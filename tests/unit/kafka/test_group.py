@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -42,6 +43,7 @@ class Replica:
         self.doubts_at_join: list[bool] = []
         self.made: list[Brokers] = []
         self.is_cut = self.is_mute = False
+        self.cut_error: Exception = KafkaConnectionError("connection closed")
         self.make_error: Exception | None = None
         self.member = GroupMember(
             self.connection,
@@ -68,7 +70,7 @@ class Replica:
         if self.is_mute:
             await asyncio.Event().wait()
         if self.is_cut:
-            raise KafkaConnectionError("connection closed")
+            raise self.cut_error
 
     def metadata(self) -> bytes:
         self.reports += 1
@@ -363,6 +365,18 @@ async def test_a_heartbeat_without_an_answer_is_sent_again_by_another_connection
         await until(lambda: len(requests(group, "find")) == finds + 1)
         await passes(1.0)
         assert (len(a.assignments), a.member.doubtful) == (1, False)
+
+
+@virtual
+async def test_an_error_of_this_machine_is_no_answer_of_the_coordinator() -> None:
+    group = FakeGroup()
+    replica = Replica(group)
+    replica.is_cut, replica.cut_error = True, OSError(errno.EMFILE, "Too many open files")
+    async with replica.running():
+        await passes(20.0)
+        assert "topicPrefix" not in replica.problem, "24 is the code of an invalid group name"
+        replica.is_cut = False
+        await until(lambda: replica.member.generation >= 1)
 
 
 @virtual
