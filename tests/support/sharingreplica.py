@@ -134,6 +134,7 @@ class Replica:
             rng=random.Random(1),
             now_s=loop.time,
             boot_s=loop.time,
+            wall_ms=lambda: int(loop.time() * 1000),
         )
         self.group = self.groups[0]
         self.plan("pods", "jobs")
@@ -172,6 +173,16 @@ class Replica:
         instance = f"instance {len(self.topic.records)}"
         value = claim_value(holder, instance, "1", 0, None)
         record = WireRecord(control_key("claim", stream), control_value(value), [])
+        await self.topic.deliver(Batch("control", 0, [record], stream))
+
+    async def counted(self, objects: int, stream: str = "pods") -> None:
+        """The stream's newest snapshot has so many objects."""
+        value = {
+            "snapshot": "1-1", "epoch": self.topic.control.newest_claims(stream)[stream],
+            "rv": "5", "time": "2026-01-01T00:00:00Z", "count": objects,
+            "partitions": [{"partition": 0, "begin": 1, "end": 2, "count": objects, "digest": "0" * 16}],
+        }  # fmt: skip
+        record = WireRecord(control_key("snapshot", stream), control_value(value), [])
         await self.topic.deliver(Batch("control", 0, [record], stream))
 
     async def described(self, stream: str = "pods") -> None:

@@ -60,6 +60,11 @@ _UNREADABLE_CURE: Final = (
     "kafka.topicPrefix or cluster"
 )
 _BALANCE_CHECK_S: Final = 1.0
+_DECIDE_AGAIN_S: Final = 10.0
+"""How often the leader looks whether it would decide otherwise now, by loads or by time."""
+_BALANCE_AGAIN_MAX: Final = 32
+"""Where balancing moves nothing, since all that could move is on its way or waits for an operator,
+it is tried again after twice the time, at most this many times `balance_after_s`."""
 _SILENCE_CHECK_S: Final = 1.0
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 _HEALTHY_S: Final = 60.0
@@ -193,6 +198,13 @@ class Sharing:
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
         self._unreadable = frozenset[str]()
         self._even, self._disturbed_s = True, now_s()
+        self._patience = 1
+        """How many times `balance_after_s` the group must be quiet."""
+        self._known: Mapping[str, MemberMetadata] = {}
+        """What the members reported when this replica last decided as their leader."""
+        self._weights: Mapping[str, float] = {}
+        self._owners: Mapping[str, frozenset[str]] = {}
+        """What was decided of it, without balancing."""
         self._in_doubt = asyncio.Event()
         self._doubt_generation: int | None = None
         """That in which the doubt began; None: the membership was lost."""
@@ -425,22 +437,37 @@ class Sharing:
         present = frozenset((each, m.leaving, m.fit) for each, m in known.items())
         if present != self._members:
             self._members, self._disturbed_s = present, now_s
-        balance = not self._even and now_s - self._disturbed_s >= self._balance_after_s
-        assignments, self._even = assign_streams(
-            known,
-            weights={
-                stream: 1.0 + self._objects(stream) / 1000
-                for metadata in known.values()
-                for stream in metadata.plans
-            },
+            self._patience = 1
+        balance = not self._even and self._is_quiet()
+        self._known, self._weights = known, self._loads(known)
+        assignments, self._even = self._decide(balance=False)
+        self._owners = _owners(assignments)
+        if balance:
+            assignments, self._even = self._decide(balance=True)
+            self._disturbed_s = now_s
+            moved = _owners(assignments) != self._owners
+            self._patience = 1 if moved else min(2 * self._patience, _BALANCE_AGAIN_MAX)
+        group = summarize(known, assignments, leader=self._holder, even=self._even)
+        return {member: encode(replace(each, group=group)) for member, each in assignments.items()}
+
+    def _loads(self, members: Mapping[str, MemberMetadata]) -> dict[str, float]:
+        return {
+            stream: 1.0 + self._objects(stream) / 1000
+            for metadata in members.values()
+            for stream in metadata.plans
+        }
+
+    def _decide(self, *, balance: bool) -> tuple[dict[str, MemberAssignment], bool]:
+        return assign_streams(
+            self._known,
+            weights=self._weights,
             standbys=self._standbys,
             now_ms=self._wall_ms(),
             balance=balance,
         )
-        if balance:
-            self._disturbed_s = now_s
-        group = summarize(known, assignments, leader=self._holder, even=self._even)
-        return {member: encode(replace(each, group=group)) for member, each in assignments.items()}
+
+    def _is_quiet(self) -> bool:
+        return self._now_s() - self._disturbed_s >= self._patience * self._balance_after_s
 
     def _show_unreadable(self, members: Collection[str]) -> None:
         if members and members != self._unreadable:
@@ -589,11 +616,25 @@ class Sharing:
     # ---- balance ---------------------------------------------------------------------------------
 
     async def _balance(self) -> None:
-        """The leader has streams move once the group was uneven and quiet for long enough."""
+        """The leader has streams move once the group was uneven and quiet for long enough. Loads
+        change with each snapshot, and time ends the patience with older configs: what would be
+        decided otherwise for either is decided in a new generation."""
+        decided_s = self._now_s()
         while True:
             await asyncio.sleep(_BALANCE_CHECK_S)
-            quiet_s = self._now_s() - self._disturbed_s
-            if self._group.leads and not self._even and quiet_s >= self._balance_after_s:
+            if not self._group.leads:
+                continue
+            if self._known and self._now_s() - decided_s >= _DECIDE_AGAIN_S:
+                decided_s = self._now_s()
+                changed = (weights := self._loads(self._known)) != self._weights
+                self._weights = weights
+                assignments, even = self._decide(balance=False)
+                if changed:
+                    self._even = even
+                if (owners := _owners(assignments)) != self._owners:
+                    self._owners = owners
+                    self._group.rejoin()
+            if not self._even and self._is_quiet():
                 self._group.rejoin()
 
     # ---- doubt -----------------------------------------------------------------------------------
@@ -672,3 +713,7 @@ class Sharing:
     async def leave(self) -> None:
         """Leave the group: what is still assigned to this replica is assigned to others."""
         await self._group.leave(within_s=LEAVE_TIMEOUT_S)
+
+
+def _owners(assignments: Mapping[str, MemberAssignment]) -> dict[str, frozenset[str]]:
+    return {member: frozenset(each.own) for member, each in assignments.items()}

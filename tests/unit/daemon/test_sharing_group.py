@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import zlib
 
-from tests.support.relays import virtual
+import msgspec
+
+from tests.support.relays import until, virtual
 from tests.support.sharingreplica import (
     BALANCE_AFTER_S,
     Replica,
     running,
 )
 from watchrelay.daemon.assignor import (
+    OLD_PLAN_MS,
     MemberMetadata,
     decode_assignment,
     encode,
@@ -80,6 +83,65 @@ async def test_the_leader_ignores_odd_members_and_balances_after_a_quiet_time() 
         await asyncio.sleep(4.0)
         assert replica.group.rejoins > rejoins
         assert assigned() == [2, 2]
+
+
+def of_two(replica: Replica, busy: MemberMetadata, idle: MemberMetadata) -> list[int]:
+    """The leader decides for these; how many streams each of them is given."""
+    given = replica.group.assign({"m1": encode(busy), "m2": encode(idle)})
+    decoded = [decode_assignment(given[each]) for each in ("m1", "m2")]
+    return [len(each.own) for each in decoded if each is not None]
+
+
+@virtual
+async def test_where_nothing_can_be_moved_it_is_tried_less_and_less_often() -> None:
+    async with running() as replica:
+        plans = {f"s{number}": "p" for number in range(4)}
+        waiting = MemberMetadata("a", plans=plans, assigned=dict.fromkeys(plans, 1))
+        waiting = msgspec.structs.replace(waiting, beginning=tuple(plans))
+        replica.group.leads = True
+        loop, waits = asyncio.get_running_loop(), []
+        for _ in range(5):
+            assert of_two(replica, waiting, MemberMetadata("b", plans=plans)) == [4, 0]
+            began_s, rejoins = loop.time(), replica.group.rejoins
+            await until(lambda before=rejoins: replica.group.rejoins > before, steps=100_000)  # type: ignore[misc]
+            waits.append(round((loop.time() - began_s) / BALANCE_AFTER_S))
+        assert waits == [1, 2, 4, 8, 16]
+
+
+@virtual
+async def test_loads_that_snapshots_show_later_are_evened_out() -> None:
+    async with running() as replica:
+        plans = dict.fromkeys(("pods", "jobs", "nodes"), "p")
+        busy = MemberMetadata("a", plans=plans, writing={"pods": 1, "jobs": 1})
+        idle = MemberMetadata("b", plans=plans, writing={"nodes": 1})
+        for stream in plans:
+            await replica.described(stream)
+            await replica.topic.claim(stream)
+            await replica.counted(0, stream)
+        replica.group.leads = True
+        assert of_two(replica, busy, idle) == [2, 1]
+        await asyncio.sleep(10 * BALANCE_AFTER_S)
+        rejoins = replica.group.rejoins
+        await replica.counted(100_000, "pods")
+        await replica.counted(100_000, "jobs")
+        await until(lambda: replica.group.rejoins > rejoins, steps=100_000)
+        assert of_two(replica, busy, idle) == [1, 2]
+
+
+@virtual
+async def test_an_older_config_keeps_its_streams_for_five_minutes_without_another_join() -> None:
+    async with running() as replica:
+        old = MemberMetadata("a", plans={"pods": "old"}, writing={"pods": 1}, config_order=(0, 0))
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        new = MemberMetadata("b", plans={"pods": "new"}, config_order=(0, now_ms))
+        replica.group.leads = True
+        assert of_two(replica, old, new) == [1, 0]
+        rejoins = replica.group.rejoins
+        await asyncio.sleep(OLD_PLAN_MS / 1000 - 20.0)
+        assert replica.group.rejoins == rejoins
+        await asyncio.sleep(40.0)
+        assert replica.group.rejoins > rejoins
+        assert of_two(replica, old, new) == [0, 1]
 
 
 @virtual

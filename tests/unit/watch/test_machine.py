@@ -527,7 +527,13 @@ def test_after_a_consistency_list_no_list_may_be_older_than_it() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [VersionTooLarge("504"), Expired("410"), Invalid("400", about="version"), Invalid("400")],
+    [
+        VersionTooLarge("504"),
+        Expired("410"),
+        Invalid("400", about="version"),
+        Invalid("400"),
+        Undecodable("over 2 GiB"),
+    ],
 )
 def test_a_consistency_list_that_cannot_be_served_loses_no_history(error: KubeError) -> None:
     by = rules(relist_interval_s=3600.0)
