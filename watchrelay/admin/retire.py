@@ -187,9 +187,13 @@ def refuse_configured(settings: Settings, stream: str) -> None:
     for planned in plan(settings):
         if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
+            meant, other = "is still in the config, by", ""
+            if planned.may_be_short and planned.id != stream:
+                meant = "may be meant by"
+                other = ", or write plural and group there if it means another"
             raise StillConfigured(
-                f"stream {stream} is still in the config, by {entry}: remove it there (a running "
-                "relay reloads the config by itself), then retire it"
+                f"stream {stream} {meant} {entry}: remove it there{other} (a running relay reloads "
+                "the config by itself), then retire it"
             )
 
 
