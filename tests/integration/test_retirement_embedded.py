@@ -159,6 +159,32 @@ def test_a_retirement_that_was_killed_is_finished_by_the_next(
     assert_retired(testbed, keys)
 
 
+@pytest.mark.parametrize("batches", [4, 7, 10, 12])
+def test_last_records_of_the_former_writer_are_deleted_too(testbed: Testbed, batches: int) -> None:
+    async def land(_connection: KafkaConnection, _control: ControlTopic) -> None:
+        for raw in late:
+            assert raw.key is not None
+            headers = {name: value or b"" for name, value in raw.headers}
+            name = {"ce_name": b"late", "ce_subject": raw.key + b"-late"}
+            for key, changed in ((raw.key, {}), (raw.key + b"-late", name)):
+                testbed.write(
+                    topic,
+                    key.decode(),
+                    raw.value,
+                    headers=headers | changed,
+                    partition=raw.partition,
+                )
+
+    file, keys = published(testbed)
+    topic = testbed.topic("configmaps")
+    with testbed.reader(topic) as reader:
+        reader.read()
+        late = [record.raw for record in reader.of("configmaps", "added", "read")]
+    assert {raw.partition for raw in late} == {0, 1, 2}
+    asyncio.run(retire_interrupted(testbed, load_settings(str(file)), at=batches, instead=land))
+    assert_retired(testbed, keys)
+
+
 def test_a_retirement_that_kafka_leaves_alone_gives_up_says_so_and_is_finished_by_the_next(
     testbed: Testbed, broker: EmbeddedBroker
 ) -> None:

@@ -27,7 +27,7 @@ from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
 from watchrelay.contract.records import CloudEvents, Marker, ObjectRecord, decode, encoder_for
 from watchrelay.contract.state import Held, ObjectState
-from watchrelay.contract.wire import Batch, WireRecord
+from watchrelay.contract.wire import Batch, Reason, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.core.text import BROKEN_JSON
@@ -53,6 +53,8 @@ from watchrelay.observe.status import StatusRegistry
 Watching = Callable[[str, float], None]
 
 _BATCH_RECORDS = 500
+_LAST_REQUESTS_S = 1.0
+"""After the claim, for what a relay sends until it has read that."""
 _TAKEOVER_S = 5.0
 """Past a session, until another replica that has the stream in its config has claimed it."""
 _INTERVALS = 1.5
@@ -185,9 +187,13 @@ def refuse_configured(settings: Settings, stream: str) -> None:
     for planned in plan(settings):
         if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
+            meant, other = "is still in the config, by", ""
+            if planned.may_be_short and planned.id != stream:
+                meant = "may be meant by"
+                other = ", or write plural and group there if it means another"
             raise StillConfigured(
-                f"stream {stream} is still in the config, by {entry}: remove it there (a running "
-                "relay reloads the config by itself), then retire it"
+                f"stream {stream} {meant} {entry}: remove it there{other} (a running relay reloads "
+                "the config by itself), then retire it"
             )
 
 
@@ -317,7 +323,8 @@ def kind_of(remaining: Sequence[RemainingObjects]) -> str:
 
 @dataclass(slots=True)
 class _RetirementWriter:
-    """Writes one epoch: a claim, the deletes, an empty snapshot."""
+    """Writes one epoch: a claim, the deletes, an empty snapshot; the last two again while records
+    of the former writer came behind its deletes."""
 
     spec: StreamSpec
     connection: KafkaConnection
@@ -328,10 +335,11 @@ class _RetirementWriter:
     epoch: int = 0
     sequences: Counter[int] = field(default_factory=Counter)
     remaining: list[RemainingObjects] = field(default_factory=list)
+    read: dict[int, int] = field(default_factory=dict)
+    """By partition, the offset up to which it was read."""
 
     async def run(self) -> int:
         spec = self.spec
-        self.remaining = [RemainingObjects() for _ in range(spec.partitions)]
         self.epoch = await self.control.claim(
             spec.id,
             spec.description,
@@ -342,20 +350,31 @@ class _RetirementWriter:
         )
         if self.transactions is not None:
             await self.transactions.begin(self.epoch)
+        await asyncio.sleep(_LAST_REQUESTS_S)
         claims = await self._mark(encoder_for(spec, self.epoch), lambda _: Marker("claim"))
-        spans = [
-            OffsetRange(partition, None, offset) for partition, (_, offset) in enumerate(claims)
-        ]
-        await RangeReader(self.connection, spec.topic, spans, self._take).run()
+        await self._read_up_to(claims)
         resource = replace(spec.plan.selection.resource, kind=kind_of(self.remaining))
         encoder = encoder_for(replace(spec, plan=WatchPlan(Selection(resource))), self.epoch)
-        for partition, remaining in enumerate(self.remaining):
-            records = list(self._deletes(encoder, partition, remaining.objects))
-            for first in range(0, len(records), _BATCH_RECORDS):
-                await self._deliver(partition, records[first : first + _BATCH_RECORDS])
-        snapshot = f"{self.epoch}-1"
+        deleted: set[bytes] = set()
+        reason: Reason = "resume"
+        snapshots = 0
+        while True:
+            for partition, remaining in enumerate(self.remaining):
+                objects = remaining.objects
+                deleted |= objects.keys()
+                records = list(self._deletes(encoder, partition, objects, reason))
+                for first in range(0, len(records), _BATCH_RECORDS):
+                    await self._deliver(partition, records[first : first + _BATCH_RECORDS])
+            snapshots += 1
+            await self._read_up_to(await self._snapshot(encoder, f"{self.epoch}-{snapshots}"))
+            if not any(remaining.objects for remaining in self.remaining):
+                return len(deleted)
+            reason = "healed"
+
+    async def _snapshot(self, encoder: CloudEvents, snapshot: str) -> list[tuple[int, int]]:
+        """Write an empty snapshot; the places of its ends."""
         begins = await self._mark(encoder, lambda _: Marker("begin", "0", snapshot=snapshot))
-        await self._mark(
+        return await self._mark(
             encoder,
             lambda partition: Marker(
                 "end",
@@ -365,7 +384,16 @@ class _RetirementWriter:
                 begin_offset=begins[partition][1],
             ),
         )
-        return sum(len(each.objects) for each in self.remaining)
+
+    async def _read_up_to(self, places: Sequence[tuple[int, int]]) -> None:
+        """Find out what remains of the records from the last such places on."""
+        self.remaining = [RemainingObjects() for _ in places]
+        spans = [
+            OffsetRange(partition, self.read.get(partition), offset)
+            for partition, (_, offset) in enumerate(places)
+        ]
+        await RangeReader(self.connection, self.spec.topic, spans, self._take).run()
+        self.read = {span.partition: span.stop for span in spans}
 
     def _take(self, partition: int, records: Sequence[Any]) -> None:
         self.progressed()
@@ -378,20 +406,26 @@ class _RetirementWriter:
                 self.remaining[partition].apply(decoded)
 
     def _deletes(
-        self, encoder: CloudEvents, partition: int, objects: Mapping[bytes, Held]
+        self,
+        encoder: CloudEvents,
+        partition: int,
+        objects: Mapping[bytes, Held],
+        reason: Reason,
     ) -> Iterator[WireRecord]:
         now_ms = clock.wall_ms()
+        healed = reason == "healed"  # a null in every format
+        plain = healed or self.spec.format == "cloudevents"
         for key, last in objects.items():
-            for tombstone in (False, True) if self.spec.format != "cloudevents" else (False,):
+            for tombstone in (False,) if plain else (False, True):
                 yield encoder.object(
                     partition,
                     self._next(partition),
                     key,
                     None,
                     "deleted",
-                    "resume",
-                    last.uid,
-                    last.version,
+                    reason,
+                    "" if healed else last.uid,
+                    "0" if healed else last.version,
                     0,
                     now_ms,
                     "",

@@ -16,7 +16,7 @@ from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.signal_records import SnapshotRequest
+from watchrelay.kafka.signal_records import requests_for
 from watchrelay.kafka.signal_topic import send_signal
 from watchrelay.kafka.topics import Topics
 
@@ -129,7 +129,7 @@ async def request_snapshots(
     Raises: NotPublished; SnapshotTimeout: names the streams; SinkUnavailable, TopicRefused."""
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
     signal = signal_spec(settings)
-    request: SnapshotRequest | None = None
+    request = ""
     missing: list[str] = []
     try:
         async with asyncio.timeout(timeout_s):
@@ -139,8 +139,9 @@ async def request_snapshots(
             ) as control:
                 missing += published_streams(control, streams)
                 await Topics(connection, create=settings.kafka.create_topics).ensure_topic(signal)
-                wanted = SnapshotRequest(str(uuid.uuid4()), tuple(missing))
-                await send_signal(connection, signal.name, settings.cluster, wanted)
+                wanted = str(uuid.uuid4())
+                for each in requests_for(wanted, missing):
+                    await send_signal(connection, signal.name, settings.cluster, each)
                 request = wanted
                 answers: dict[str, Mapping[str, object]] = {}
 
@@ -149,7 +150,7 @@ async def request_snapshots(
                         indexes = control.indexes(stream)
                         for writer, index in indexes.items():
                             requests = index.get("requests")
-                            if isinstance(requests, list) and wanted.id in requests:
+                            if isinstance(requests, list) and wanted in requests:
                                 answers.setdefault(writer, index)
                         if indexes and answers.keys() >= indexes.keys():
                             missing.remove(stream)
@@ -159,7 +160,7 @@ async def request_snapshots(
 
                 await control.until(all_complete)
     except TimeoutError:
-        if request is None:
+        if not request:
             raise SinkUnavailable(
                 f"kafka at {connection.servers} accepted no request within {timeout_s:g} s "
                 f"({SILENCE})"
@@ -167,6 +168,6 @@ async def request_snapshots(
         raise SnapshotTimeout(
             f"no snapshot of {', '.join(missing)} within {timeout_s:g} s: is a relay running "
             f"that has {'it' if len(missing) == 1 else 'them'} "
-            f"in its config? Request {request.id} stays valid: a relay that starts within "
+            f"in its config? Request {request} stays valid: a relay that starts within "
             "the hour answers"
         ) from None

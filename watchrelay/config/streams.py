@@ -55,6 +55,11 @@ class Planned:
             or (self.name.group is not None and _plural(self.name))
         )
 
+    @property
+    def may_be_short(self) -> bool:
+        """Whether the name is neither a plural nor a kind, and so may be a short name."""
+        return self.builtin is None and self.name.name.islower() and not _plural(self.name)
+
 
 def plan(settings: Settings) -> list[Planned]:
     """Every stream, in the config's order; a wildcard over a group that is not built in is one
@@ -203,7 +208,9 @@ def may_mean(planned: Planned, stream: str) -> bool:
     plural, _, group = base.partition(".")
     if namespace != (planned.namespace or "") or planned.name.group not in (None, group):
         return False
-    return planned.name.wildcard or planned.name.name.lower() in called(plural)
+    if planned.name.wildcard or planned.name.name.lower() in called(plural):
+        return True
+    return planned.may_be_short and group not in GROUPS  # short names of those are known
 
 
 def called(plural: str) -> set[str]:

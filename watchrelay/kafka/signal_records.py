@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,6 +25,14 @@ class SnapshotRequest:
 
     id: str
     streams: tuple[str, ...]
+
+
+def requests_for(request_id: str, streams: Sequence[str]) -> list[SnapshotRequest]:
+    """The requests of one id that together name `streams`."""
+    return [
+        SnapshotRequest(request_id, tuple(streams[first : first + STREAMS_MAX]))
+        for first in range(0, len(streams), STREAMS_MAX)
+    ]
 
 
 class _Data(msgspec.Struct):

@@ -56,6 +56,25 @@ def test_what_the_config_cannot_mean_may_go(settings: Settings, stream: str) -> 
     refuse_configured(settings, stream)
 
 
+@pytest.mark.parametrize("name", ["cert", "cert.cert-manager.io"])
+def test_what_a_short_name_may_mean_is_refused_with_the_cure(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "watchrelay.yaml"
+    file.write_text(
+        "cluster: c\nkafka: {bootstrapServers: [k:9092]}\n"
+        f"resources: [{{resource: {name}, namespaces: [shop]}}]\n"
+    )
+    settings = load_settings(str(file))
+    with pytest.raises(StillConfigured, match=r"may be meant by resources\[0\] .*plural and group"):
+        refuse_configured(settings, "certificates.cert-manager.io@shop")
+    for other in (
+        "certificates.cert-manager.io",
+        "pods@shop",
+        "deployments.apps@shop",
+        "mine@shop",
+    ):
+        refuse_configured(settings, other)
+
+
 def test_a_description_is_enough_to_write_the_stream(settings: Settings) -> None:
     described: dict[str, object] = {
         "topic": "t",

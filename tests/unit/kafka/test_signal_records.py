@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchrelay.core.errors import RecordRefused
-from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
+from watchrelay.kafka.signal_records import (
+    SnapshotRequest,
+    parse_signal,
+    requests_for,
+    signal_value,
+)
 
 
 def test_a_request_is_shaped_as_debeziums_signals() -> None:
@@ -24,6 +29,14 @@ def test_a_request_is_shaped_as_debeziums_signals() -> None:
 def test_a_request_reads_back_as_it_was(request_id: str, streams: list[str]) -> None:
     request = SnapshotRequest(request_id, tuple(streams))
     assert parse_signal(signal_value(request)) == request
+
+
+@pytest.mark.parametrize("count", [1, 1000, 1001, 2500])
+def test_however_many_streams_are_wanted_each_record_is_taken(count: int) -> None:
+    streams = [f"stream-{number}" for number in range(count)]
+    taken = [parse_signal(signal_value(each)) for each in requests_for("x", streams)]
+    assert {each.id for each in taken} == {"x"}
+    assert [stream for each in taken for stream in each.streams] == streams
 
 
 def test_what_a_later_version_adds_is_passed_over_and_a_stream_named_twice_is_one() -> None:
