@@ -19,7 +19,7 @@ from watchrelay.config.settings import Settings, with_defaults
 from watchrelay.config.sources import SET, Given
 from watchrelay.config.tree import Path, read_yaml, show
 from watchrelay.core.errors import ConfigError, ConfigProblem
-from watchrelay.core.files import read_bounded
+from watchrelay.core.files import may_exist, read_bounded
 
 CONFIG_VARIABLE: Final = "WATCHRELAY_CONFIG"
 DEFAULT_PATHS: Final = ("watchrelay.yaml", "/etc/watchrelay/config.yaml")
@@ -208,7 +208,7 @@ def find_file(
         hint = "name the config file, or leave it out for the usual places"
         return None, ConfigProblem("the path is empty", source=source, hint=hint)
     for name in [named] if named else DEFAULT_PATHS:
-        if _exists(FilePath(name)):
+        if may_exist(FilePath(name)):
             return FilePath(name), None
     if not named:
         looked = " and ".join(DEFAULT_PATHS)
@@ -220,11 +220,3 @@ def find_file(
         message = "there is no such file"
     hint = "/dev/stdin is standard input" if named == "-" else f"named by {source}"
     return None, ConfigProblem(message, source=named, hint=hint)
-
-
-def _exists(path: FilePath) -> bool:
-    """False when there is no such file; where that cannot be determined, reading it reports why."""
-    try:
-        return path.exists()
-    except OSError:
-        return True

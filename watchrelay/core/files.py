@@ -36,6 +36,14 @@ def mark_of(path: str | Path) -> Mark:
     return str(real), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
+def may_exist(path: Path) -> bool:
+    """False when there is no such file; where that cannot be determined, reading it reports why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
 def read_bounded(
     path: str | Path, bytes_max: int, *, writer_s: float = WRITER_S, silence_s: float = SILENCE_S
 ) -> bytes:

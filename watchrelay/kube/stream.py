@@ -184,13 +184,16 @@ class FrameStream:
         try:
             decoded = _decode_line(line)
             size = compact_size(decoded.object)
-            if size + _AROUND + len(verb) != len(line):
+            is_compact = size + _AROUND + len(verb) == len(line)
+            if not is_compact:
                 refuse_duplicates(line, outer)
                 refuse_duplicates(bytes(outer["object"]), decoded.object)
             if decoded.type == "BOOKMARK":
                 return _bookmark(decoded.object)
             if self._depth_checked:
                 refuse_too_deep(line, _LINE_DEPTH_MAX)
+            if not is_compact:  # its end is not where `read_line` would look for it
+                return self._objects.read(decoded.type, decoded.object)
             return self._objects.read_line(decoded.type, decoded.object, line, 0, size)
         except (*BROKEN_JSON, Odd) as error:
             return self._damaged(line, error, f" of type {verb}")

@@ -306,6 +306,8 @@ class StreamMetrics(_Children):
 
     def __init__(self, metrics: Metrics, stream: str, resource: Resource | None) -> None:
         self.metrics, self.stream, self.resource = metrics, stream, resource
+        self.has_gauges = True
+        """False once `Metrics.forget_gauges` has dropped those that it drops."""
         self.relay_lag = metrics.lag(stream)
         group, version, plural = (
             (resource.group, resource.version, resource.plural) if resource else ("", "", "")
@@ -405,9 +407,9 @@ class Metrics:
         """The children of a stream; made again when its resource was resolved to another
         version."""
         held = self._streams.get(stream)
-        if held is None or held.resource != resource:
-            if held is not None:
-                self._drop_children(held)
+        if held is None or held.resource != resource or not held.has_gauges:
+            if held is not None and held.resource != resource:
+                self._drop_children(stream)
             held = self._streams[stream] = StreamMetrics(self, stream, resource)
         return held
 
@@ -427,22 +429,22 @@ class Metrics:
 
     def forget(self, stream: str) -> None:
         """Drop every series of a stream that left the config."""
-        held = self._streams.pop(stream, None)
-        if held is not None:
-            self._drop_children(held)
-            self._collected.lags.pop(stream, None)
+        self._streams.pop(stream, None)
+        self._collected.lags.pop(stream, None)
+        self._drop_children(stream)
 
     def forget_gauges(self, stream: str) -> None:
         """Drop the gauges of a stream that another replica writes, but for `stream_owned` and
         `stream_warm`, so that sums and maxima over the replicas are right. `stream` makes them
         again."""
-        self._streams.pop(stream, None)
+        if stream in self._streams:
+            self._streams[stream].has_gauges = False
         for name, family in self._families.items():
             is_kept = name in _KEPT or "stream" not in CATALOGUE[name].labels
             if isinstance(family, Gauge) and not is_kept:
                 family.remove_by_labels({"stream": stream})
 
-    def _drop_children(self, held: StreamMetrics) -> None:
+    def _drop_children(self, stream: str) -> None:
         for name, family in self._families.items():
             if "stream" in CATALOGUE[name].labels:
-                family.remove_by_labels({"stream": held.stream})
+                family.remove_by_labels({"stream": stream})

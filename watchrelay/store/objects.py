@@ -47,7 +47,7 @@ class ReplaceResult:
 
     changes: list[ObjectChange] = field(default_factory=list)
     missed: int = 0
-    kept: int = 0
+    kept: set[bytes] = field(default_factory=set)
 
 
 class Store:
@@ -357,7 +357,7 @@ class Store:
                     continue
                 self._unconfirmed[key] = held[key]
             listed[key] = held[key]
-            replaced.kept += 1
+            replaced.kept.add(key)
         self._entries, self._staged = listed, None
         if not self.listed:
             self.listed = True

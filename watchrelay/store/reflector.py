@@ -67,6 +67,8 @@ class Reflector:
         self._unconfirmed = set[bytes]()
         """Changes found by a list that the watch, which continues from before the list, has not
         shown yet."""
+        self._kept = set[bytes]()
+        """Keys that are missing in that list, and stay because it had undecodable objects."""
         self._list_version: str | None = None
         """The version of that list, until the watch has passed it; else None."""
         self._counted = -1
@@ -168,6 +170,7 @@ class Reflector:
             # still: the watch shows it all the same.
             self._list_version = event.resource_version
             self._unconfirmed.update(change.key for change in replaced.changes)
+            self._kept = replaced.kept
         else:
             self._count_missed()
             if replaced.missed and not (recovered or self._resource_removed):
@@ -175,23 +178,27 @@ class Reflector:
         if replaced.kept:
             log.warning(
                 "list has objects that cannot be decoded: keeping their last states",
-                extra={"stream": self._status.stream, "kept": replaced.kept},
+                extra={"stream": self._status.stream, "kept": len(replaced.kept)},
             )
         self._resource_removed = False
         self._count()
 
     def _newer_than_list(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
-        """The frames newer than the list; older ones are part of it, and were not missed."""
+        """The frames newer than the list, and those of keys that it kept: all others are part of
+        it, and were not missed."""
         news: list[ObjectFrame] = []
+        has_passed = False
         for frame in frames:
-            if compare(frame.resource_version, until) in {-1, 0}:
-                self._unconfirmed.discard(self._store.key_of(frame.namespace, frame.name))
-            else:
-                news.append(frame)
+            if compare(frame.resource_version, until) not in {-1, 0}:
+                has_passed = True
+            elif (key := self._store.key_of(frame.namespace, frame.name)) not in self._kept:
+                self._unconfirmed.discard(key)
+                continue
+            news.append(frame)
         if len(news) < len(frames):
             self._server_seen()
             self._metrics.events_deduplicated_total.inc(len(frames) - len(news))
-        if news:
+        if has_passed:
             self._count_missed()
         return news
 
@@ -200,6 +207,7 @@ class Reflector:
         if self._unconfirmed:
             self._missed(len(self._unconfirmed), logging.WARNING)
             self._unconfirmed = set()
+        self._kept = set()
         self._list_version = None
 
     def _missed(self, changes: int, level: int) -> None:

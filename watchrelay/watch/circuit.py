@@ -67,7 +67,8 @@ class CircuitBreaker:
     stream probes; any answer of a running server closes the circuit, and the waiting streams follow
     spread out. A stream that fails again although another one was answered in between has a failure
     of its own (an aggregated API that is down answers 503 for its resources), which opens the
-    circuit for no other stream. Source: docs/watch-facts.md 6.5.
+    circuit for no other stream until it is answered or the server fails. Source:
+    docs/watch-facts.md 6.5.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -78,7 +79,7 @@ class CircuitBreaker:
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
         """By stream whose newest request met a failure of the server: whether the server has
-        answered another stream since."""
+        answered another stream since the last failure that opened the circuit for all."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch
@@ -163,13 +164,13 @@ class CircuitBreaker:
         """
         asked_s = min(clamp_retry_after(retry_after_s), OPEN_RETRY_AFTER_MAX_S)
         own_failure = reached and self._others_answered.get(stream, False)
-        self._others_answered[stream] = False
         is_probe = self.state == HalfOpen(stream)
         if own_failure:
             if not is_probe:
                 return False
             self.state = Open(now_s + OPEN_LEAST_S)
             return True
+        self._others_answered[stream] = False
         probing = isinstance(self.state, HalfOpen) and self.state.prober is not None
         if permit.generation < self.generation or (probing and not is_probe):
             if isinstance(self.state, Open) and now_s + asked_s > self.state.until_s:

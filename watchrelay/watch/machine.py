@@ -30,10 +30,12 @@ from watchrelay.core.errors import (
     NotAcceptable,
     NotFound,
     NotWatchable,
+    Throttled,
     TransientlyForbidden,
     Unauthorized,
     Unavailable,
     Undecodable,
+    Unreachable,
     VersionTooLarge,
 )
 from watchrelay.model.frames import (
@@ -630,6 +632,11 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
     refused = isinstance(error, Invalid) and error.about == "continue"
     if not_first and refused and goal.cause != "continue":
         return _begin_at_once(rules, context, replace(goal, cause="continue"), error, now_s)
+    in_one_page = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
+    # A server that throttles or cannot be reached shows nothing about the size of the list.
+    tells_nothing = isinstance(error, Throttled | Unreachable)
+    if in_one_page and isinstance(error, Unavailable | Undecodable) and not tells_nothing:
+        goal = replace(goal, most_recent=True)
     return _list_failed(rules, context, goal, error, now_s, healthy=not_first)
 
 

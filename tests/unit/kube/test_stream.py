@@ -21,6 +21,7 @@ from watchrelay.core.errors import (
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.resources import Selection
+from watchrelay.store.transform import Transform
 
 
 def frames_of(*chunks: bytes, selection: Selection = PODS, line_max: int = 32 << 20) -> list[Frame]:
@@ -137,6 +138,19 @@ def test_blanks_between_tokens_change_nothing_but_the_bytes() -> None:
         frame = the_object(text.encode() + b"\n")
         assert list(frame.fields) == list(compact.fields)
         assert (frame.name, frame.uid, frame.resource_version) == ("a", "uid-a", "1")
+
+
+@pytest.mark.parametrize(
+    "rest", ['"größe":12345', ' "spec": {"x":1}', '"note":"é", "spec":1', '"\\u0061":12345']
+)
+def test_an_object_that_begins_as_the_server_writes_it_is_whole_however_it_goes_on(
+    rest: str,
+) -> None:
+    start = '{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"1"},'
+    text = f"{start}{rest}}}".encode()
+    frame = the_object(b'{"type":"ADDED","object":' + text + b"}\n")
+    published = Transform.compile(PODS.resource).apply(frame)
+    assert json.loads(published) == json.loads(text)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The metric catalogue is what `/metrics` shows."""
 
+from dataclasses import replace
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from watchrelay.model.resources import Resource
@@ -113,4 +115,24 @@ def test_of_a_stream_of_another_replica_stay_the_counters_and_that_it_is_not_own
     assert 'watchrelay_stream_owned{cluster="",stream="pods"' in text
     assert 'reason="handed_over",stream="pods"} 1.0' in text
     metrics.stream("pods", None).stream_epoch.set(9)
-    assert "watchrelay_stream_epoch{" in metrics.text().decode()
+    text = metrics.text().decode()
+    assert "watchrelay_stream_epoch{" in text
+    assert 'reason="handed_over",stream="pods"} 1.0' in text
+
+
+def test_a_stream_of_another_replica_that_left_the_config_leaves_no_series() -> None:
+    metrics = Metrics()
+    metrics.stream("pods", PODS).relay_lag.observe_batch([10.0], 11.0)
+    metrics.forget_gauges("pods")
+    metrics.forget("pods")
+    assert b'"pods"' not in metrics.text()
+
+
+def test_a_stream_of_another_replica_is_counted_by_the_version_of_its_resource_now() -> None:
+    metrics = Metrics()
+    metrics.stream("pods", replace(PODS, version="v1beta1"))
+    metrics.forget_gauges("pods")
+    metrics.stream("pods", PODS)
+    text = metrics.text()
+    assert b'version="v1"' in text
+    assert b'version="v1beta1"' not in text

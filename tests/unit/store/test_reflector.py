@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -296,6 +297,26 @@ async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_pub
     await stream.reflector.take(WatchedObjects([frame("c", 16, "DELETED")], 2.0))
     await stream.reflector.take(CursorMoved("21"))
     assert (len(stream.pushed()), stream.count("missed_changes_total")) == (1, 0)
+
+
+@pytest.mark.parametrize("odd", [{"unreadable": 1}, {"damaged": (("n", "a"), ("n", "b"))}])
+async def test_what_the_watch_shows_of_objects_that_a_comparing_list_kept_is_published(
+    stream: Stream, odd: dict[str, Any]
+) -> None:
+    await stream.relist([frame("a", 1), frame("b", 2), frame("c", 3)], "10")
+    await stream.reflector.take(ListBegun())
+    await stream.reflector.take(ListedObjects([frame("c", 15, body=1)], **odd))
+    await stream.reflector.take(ListDone("20", continue_from="10"))
+    replayed = [frame("a", 12, "DELETED"), frame("a", 13, uid="again"), frame("b", 2)]
+    await stream.reflector.take(WatchedObjects(replayed, 1.0))
+    assert stream.count("missed_changes_total") == 0, "the list is not passed yet"
+    await stream.reflector.take(WatchedObjects([frame("c", 15, body=1)], 2.0))
+    await stream.reflector.take(CursorMoved("20"))
+    assert stream.pushed() == [
+        ("push", "relist", 0.0, [("Upserted", b"n/c")], 3),
+        ("push", "watch", 1.0, [("Removed", b"n/a"), ("Upserted", b"n/a")], 3),
+    ]
+    assert stream.count("missed_changes_total") == 0
 
 
 async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: Stream) -> None:

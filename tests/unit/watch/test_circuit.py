@@ -185,6 +185,23 @@ def test_a_stream_that_fails_while_others_are_answered_opens_the_circuit_once() 
     assert breaker.generation == 1
 
 
+def test_a_stream_that_goes_on_failing_by_itself_opens_the_circuit_for_no_quiet_stream() -> None:
+    breaker = open_breaker(retry_after_s=7)
+    breaker.admit(2, 7.0)
+    breaker.answered(2, 7.0)
+    for now_s in (40.0, 100.0, 160.0):
+        permit = breaker.admit(1, now_s)
+        assert isinstance(permit, Permit)
+        assert not breaker.failed(1, permit, now_s)
+    permit = breaker.admit(2, 200.0)
+    assert isinstance(permit, Permit)
+    assert breaker.failed(2, permit, 200.0)
+    permit = breaker.admit(1, 300.0)
+    assert isinstance(permit, Permit)
+    assert breaker.failed(1, permit, 300.0), "the server has failed another stream since"
+    assert breaker.generation == 3
+
+
 def test_a_stream_with_a_failure_of_its_own_is_no_probe_for_others() -> None:
     breaker = open_breaker(retry_after_s=7)
     breaker.admit(2, 7.0)

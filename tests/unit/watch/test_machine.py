@@ -12,8 +12,10 @@ from watchrelay.core.errors import (
     Invalid,
     KubeError,
     NotFound,
+    Throttled,
     Unavailable,
     Undecodable,
+    Unreachable,
     VersionTooLarge,
 )
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page
@@ -585,6 +587,31 @@ def test_a_list_older_than_requested_is_repeated_by_content_without_a_version() 
     assert state.goal == ListGoal("too_old", most_recent=True, by_content=True)
     _, commands = step(by, state, SleepEnded(), state.until_s)
     assert commands == (Deliver(ListBegun(by_content=True)), FetchPage(ListQuery(limit=500)))
+
+
+@pytest.mark.parametrize(
+    ("error", "pages"),
+    [
+        (Unavailable("no whole answer within 75 s"), True),
+        (Undecodable("longer than 2 GiB"), True),
+        (Throttled("429"), False),
+        (Unreachable("refused"), False),
+    ],
+)
+def test_a_list_that_an_older_server_cannot_answer_at_once_is_repeated_in_pages(
+    error: KubeError, pages: bool
+) -> None:
+    by = rules((1, 33))
+    state, commands = step(by, watching(by), RequestFailed(Expired("410")), 1.0)
+    at_once = ListQuery(limit=0, resource_version="100", version_match="NotOlderThan")
+    assert commands[-1] == FetchPage(at_once)
+    state, _ = step(by, state, RequestFailed(error), 76.0)
+    assert isinstance(state, Pausing)
+    state, commands = step(by, state, SleepEnded(), state.until_s)
+    assert commands[-1] == FetchPage(ListQuery(limit=500) if pages else at_once)
+    state, _ = step(by, state, RequestFailed(Unavailable("503")), 90.0)
+    _, commands = step(by, state, SleepEnded(), 100.0)
+    assert commands[-1] == FetchPage(ListQuery(limit=500)), "and stays so"
 
 
 def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:

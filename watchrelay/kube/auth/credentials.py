@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from watchrelay.core import clock
 from watchrelay.core.errors import ConfigError
-from watchrelay.core.files import read_bounded
+from watchrelay.core.files import may_exist, read_bounded
 from watchrelay.kube.auth.exec_plugin import TIMEOUT_S, ExecCredentials
 from watchrelay.kube.auth.kubeconfig import (
     FILE_BYTES_MAX,
@@ -261,17 +261,17 @@ def _choose(
 ) -> tuple[Cluster, User]:
     if kubeconfig:
         return Kubeconfig([_expanded(kubeconfig)]).resolve(context)
-    if not context and environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").exists():
+    if not context and environ.get("KUBERNETES_SERVICE_HOST") and may_exist(account / "token"):
         return _in_cluster(environ, account)
     if listed := environ.get("KUBECONFIG"):
         named = [Path(part) for part in listed.split(os.pathsep) if part]
         # client-go passes over the missing ones, too
-        if files := [file for file in named if file.exists()]:
+        if files := [file for file in named if may_exist(file)]:
             return Kubeconfig(files).resolve(context)
         missing = f"no such file: {', '.join(map(str, named))}"
         raise ConfigError.of(missing, "$KUBECONFIG", "environment")
     home = _expanded(f"{environ.get('HOME') or '~'}/.kube/config")
-    if home.exists():
+    if may_exist(home):
         return Kubeconfig([home]).resolve(context)
     raise ConfigError.of(
         f"cannot load Kubernetes credentials: there is no service account at {account}, "
@@ -295,7 +295,7 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> tuple[Cluster, Use
     cluster = Cluster(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         # Without the file the system's authorities are trusted, as client-go does.
-        authority=CredentialData(file=authority) if authority.exists() else CredentialData(),
+        authority=CredentialData(file=authority) if may_exist(authority) else CredentialData(),
         where=str(account),
     )
     return cluster, User(token_file=account / "token", where=str(account))

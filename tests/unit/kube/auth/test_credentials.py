@@ -165,6 +165,15 @@ def test_nothing_configured_says_what_was_looked_for(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("named", ["HOME", "KUBECONFIG"])
+def test_a_place_that_cannot_be_looked_into_is_named_with_the_reason(
+    tmp_path: Path, named: str
+) -> None:
+    closed = tmp_path / ("x" * 300)  # refused to root, too
+    with pytest.raises(ConfigError, match=r"the kubeconfig cannot be read: File name too long"):
+        load_credentials(None, None, environ={named: str(closed)}, service_account=tmp_path)
+
+
 async def test_T70_of_a_kubeconfig_list_the_first_file_wins_entry_by_entry(tmp_path: Path) -> None:
     first = write_kubeconfig(tmp_path / "a/config", user={"token": "first"}, current="")
     second = write_kubeconfig(
