@@ -88,7 +88,7 @@ class Outbox:
         if proven and not self._folded and len(self._queue) < most:
             self._queue.append(item)
             return
-        if len(self._queue) >= most:
+        if len(self._queue) >= most and not self._folded:
             for waiting in self._queue:
                 if isinstance(waiting, Saved):
                     self._place = waiting
