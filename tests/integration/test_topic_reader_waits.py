@@ -8,6 +8,7 @@ import re
 import socket
 
 import pytest
+from aiokafka.errors import NoError, UnknownTopicOrPartitionError
 
 from tests.support.pod_topics import NAMES, PodTopics, everything, state, take
 from tests.support.relays import until
@@ -69,6 +70,25 @@ async def test_the_other_streams_are_read_while_one_topic_is_missing(pod_topics:
         await tell_nodes(pod_topics, topic)
         await reader.ready()
         assert reader.streams == ["nodes", "pods"]
+    assert not reader.problems
+
+
+async def test_a_topic_that_one_answer_does_not_show_is_read_on(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    problems = list[str]()
+    async with pod_topics.reader(waiting=problems.append) as reader:
+        await take(reader, len(pod_topics.held()))
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+            pod_topics.kafka.set_topic_error(pod_topics.topic, UnknownTopicOrPartitionError.errno)
+            change = tasks.create_task(anext(reader))
+            await describe_nodes(pod_topics)  # so that it looks at once, and again each second
+            await until(lambda: any(f"{pod_topics.topic} of" in each for each in problems))
+            assert not reader.proven
+            pod_topics.kafka.set_topic_error(pod_topics.topic, NoError.errno)
+            pod_topics.writer.put("shop/a", 3)
+            pod_topics.writer.beat()
+            await pod_topics.append()
+            assert (await change).key == "shop/a"
     assert not reader.problems
 
 

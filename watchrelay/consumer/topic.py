@@ -438,7 +438,8 @@ class TopicReader:
             starts[place] = max(begin, replicas.start)
             replicas.end = end if end > starts[place] else 0
         for place, replicas in self._replicas.items():
-            if place not in absent and (replicas.absent or place.topic in finder.recreated):
+            doubtful = replicas.absent and place.topic not in finder.unchanged
+            if place not in absent and (doubtful or place.topic in finder.recreated):
                 self._restart(replicas)
                 starts[place] = 0
             replicas.absent = place in absent
