@@ -6,16 +6,21 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Callable
 
 import pytest
+from aiokafka.errors import NoError, UnknownTopicOrPartitionError
 
-from tests.support.pod_topics import NAMES, PodTopics, everything, state, take
+from tests.support.faultproxy import FaultProxy
+from tests.support.pod_topics import NAMES, LogAppender, PodTopics, everything, state, take
 from tests.support.relays import until
 from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
 from watchrelay.consumer.audit_run import open_auditor
 from watchrelay.consumer.reader import TailReader
+from watchrelay.consumer.topic import LOOK_ANYWAY_S, SILENT_AFTER_S
+from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
 
 
@@ -70,6 +75,85 @@ async def test_the_other_streams_are_read_while_one_topic_is_missing(pod_topics:
         await reader.ready()
         assert reader.streams == ["nodes", "pods"]
     assert not reader.problems
+
+
+async def test_a_topic_that_one_answer_does_not_show_is_read_on(pod_topics: PodTopics) -> None:
+    await pod_topics.begin()
+    problems = list[str]()
+    async with pod_topics.reader(waiting=problems.append) as reader:
+        await take(reader, len(pod_topics.held()))
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+            pod_topics.kafka.set_topic_error(pod_topics.topic, UnknownTopicOrPartitionError.errno)
+            change = tasks.create_task(anext(reader))
+            await describe_nodes(pod_topics)  # so that it looks at once, and again each second
+            await until(lambda: any(f"{pod_topics.topic} of" in each for each in problems))
+            assert not reader.proven
+            pod_topics.kafka.set_topic_error(pod_topics.topic, NoError.errno)
+            pod_topics.writer.put("shop/a", 3)
+            pod_topics.writer.beat()
+            await pod_topics.append()
+            assert (await change).key == "shop/a"
+    assert not reader.problems
+
+
+async def test_brokers_that_were_replaced_behind_the_bootstrap_address_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, ahead_s = asyncio.get_running_loop(), [0.0]
+    cures = list[Callable[[], None]]()
+    now_s = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now_s() + ahead_s[0])
+
+    def waiting(problem: str) -> None:
+        if cures and "no broker answers" in problem:
+            cures.pop()()
+            ahead_s[0] += SILENT_AFTER_S
+
+    def port(kafka: EmbeddedKafka) -> int:
+        return int(kafka.bootstrap.rpartition(":")[2])
+
+    with (
+        EmbeddedKafka.start() as former,
+        EmbeddedKafka.start() as other,
+        FaultProxy(port(former)) as bootstrap,
+    ):
+
+        def interrupt(cure: Callable[[], None]) -> None:
+            cures.append(cure)
+            former.broker_down()
+            ahead_s[0] += LOOK_ANYWAY_S
+
+        async with (
+            LogAppender(former.bootstrap) as first,
+            LogAppender(other.bootstrap) as second,
+            asyncio.timeout(2 * (LOOK_ANYWAY_S + SILENT_AFTER_S) + 20.0),
+        ):
+            here, there = PodTopics(former, first), PodTopics(other, second)
+            await here.begin()
+            there.topic, there.control = here.topic, here.control
+            other.create_topic(here.topic, 2)
+            other.create_topic(here.control, 1)
+            await there.begin()
+            async with (
+                TopicReader(
+                    f"127.0.0.1:{bootstrap.port}", control_topic=here.control, waiting=waiting
+                ) as reader,
+                asyncio.TaskGroup() as tasks,
+            ):
+                await take(reader, len(here.held()))
+                change = tasks.create_task(anext(reader))
+                interrupt(former.broker_up)
+                await until(lambda: not cures)
+                here.writer.put("shop/a", 3)
+                here.writer.beat()
+                await here.append()
+                assert (await change).key == "shop/a"
+                assert not reader.problems, "read on where it was"
+                change = tasks.create_task(anext(reader))
+                interrupt(lambda: bootstrap.lead_to(port(other)))
+                await change
+                await reader.ready()
+                assert state(reader) == there.held()
 
 
 async def test_with_an_end_a_missing_topic_is_reported_in_place_of_the_proof(

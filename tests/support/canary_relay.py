@@ -144,7 +144,7 @@ class CanaryRelay:
                 + yaml_printer()(seen)
                 + as_name(seen),
             )
-            audits[partition].take(offset, offset - 1, decoded, record.headers)
+            audits[partition].take(offset, -1, decoded, record.headers)
             audits[partition].add(
                 AuditProblem("hash", offset, str(record.key), "added to see how it is shown")
             )

@@ -108,6 +108,8 @@ class Audit:
         """By key offset and hash (None: a delete) of an ignored record behind which none was
         taken."""
         self._more = 0
+        self._admitted = -1
+        """The offset of the newest record that was not ignored."""
         self._holes = False
         self._failing = False
         self._restored = False
@@ -115,28 +117,28 @@ class Audit:
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    def take(
-        self, offset: int, previous_offset: int, record: Decoded, headers: Iterable[Header]
-    ) -> None:
-        """Check the record at `offset`; `before` is the offset of the record before it, -1
-        for none."""
+    def take(self, offset: int, hole: int, record: Decoded, headers: Iterable[Header]) -> None:
+        """Check the record at `offset`; `hole` is the newest offset up to it, of any stream,
+        directly before which there is no record, -1 for none."""
         self.records += 1
         state = self.state
         epoch, last = state.epoch, state.last
         ignored = state.admit(record.epoch, record.sequence)
         if ignored is None and (state.epoch != epoch or state.last != last + 1):
-            self._jumped(offset, previous_offset, (epoch, last))
+            self._jumped(offset, hole, (epoch, last))
+        if ignored is None:
+            self._admitted = offset
         if isinstance(record, ObjectRecord):
             self._object(offset, record, ignored)
         elif ignored is None:
             self._marker(offset, record, headers)
 
-    def _jumped(self, offset: int, previous_offset: int, was: tuple[int, int]) -> None:
+    def _jumped(self, offset: int, hole: int, was: tuple[int, int]) -> None:
         """A new epoch, compacted history, or records that never reached the log."""
         state = self.state
         if state.epoch != was[0] and state.last == 1:
             return
-        if was == (0, 0) or previous_offset != offset - 1:
+        if was == (0, 0) or hole > self._admitted:
             self._holes = True
             return
         expected = was[1] + 1 if state.epoch == was[0] else 1

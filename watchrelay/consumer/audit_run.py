@@ -36,6 +36,8 @@ class _Log:
     end: int
     by_stream: dict[str, Audit]
     previous_offset: int = -1
+    hole: int = -1
+    """The newest offset directly before which there is no record."""
     foreign: ReadProblems = field(default_factory=ReadProblems)
 
 
@@ -118,9 +120,12 @@ class Auditor:
 
     def _take(self, place: TopicPartition, messages: Sequence[Any]) -> None:
         log = self._logs[place]
-        previous_offset, by_stream = log.previous_offset, log.by_stream
+        by_stream = log.by_stream
         for message in messages:
             offset, headers = message.offset, message.headers
+            if log.previous_offset != offset - 1:
+                log.hole = offset
+            log.previous_offset = offset
             try:
                 record = decode(message.key, message.value, headers)
             except RecordRefused as error:
@@ -130,9 +135,7 @@ class Auditor:
             else:
                 audit = by_stream.get(record.stream)
                 if audit is not None and offset >= audit.start:
-                    audit.take(offset, previous_offset, record, headers)
-            previous_offset = offset
-        log.previous_offset = previous_offset
+                    audit.take(offset, log.hole, record, headers)
 
     def _share_out(self) -> None:
         """A problem of a partition is reported for its first stream; a key of two streams,

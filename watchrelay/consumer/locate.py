@@ -45,6 +45,8 @@ class Finder:
         """What the last look found, of the topics that are read."""
         self.recreated: set[str] = set()
         """Topics that were recreated, until the reader takes them out."""
+        self.unchanged: set[str] = set()
+        """Topics whose id is known, and was the same at the last look."""
         self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
         """What the last look missed, in words: by stream; without the control topic, by topic."""
@@ -92,12 +94,14 @@ class Finder:
     async def _look_at_ids(self) -> set[str]:
         """A recreated topic that is longer already than the former was gives itself away by
         its id alone."""
+        self.unchanged = set()
         try:
             found = await ids_of_topics(self.consumer, sorted(self.there))
         except (KafkaError, OSError):
             return set()  # found by the next look
         ids = {topic: each for topic, each in found.items() if each}
         changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
+        self.unchanged = {topic for topic, each in ids.items() if self._ids.get(topic) == each}
         self._ids |= ids
         return changed
 

@@ -15,7 +15,7 @@ from watchrelay.consumer.changes import Change, ChangeVerb, PartitionState, Save
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
 from watchrelay.contract.control import Origin
 from watchrelay.contract.records import Decoded, MarkerRecord
-from watchrelay.contract.state import Changed, Held
+from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position
 
 FOLD_CHANGES = 20_000
@@ -88,7 +88,7 @@ class Outbox:
         if proven and not self._folded and len(self._queue) < most:
             self._queue.append(item)
             return
-        if len(self._queue) >= most:
+        if len(self._queue) >= most and not self._folded:
             for waiting in self._queue:
                 if isinstance(waiting, Saved):
                     self._place = waiting
@@ -154,13 +154,17 @@ def _same(before: Held | None, after: Held | None) -> bool:
 class PartitionReplica:
     """One stream in one partition. `partitions`: according to its markers, 0 before any."""
 
-    __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream", "topic")
+    __slots__ = (
+        "marked", "outbox", "partition", "partitions", "replica", "seen", "start", "stream", "topic"
+    )  # fmt: skip
 
     def __init__(self, stream: str, topic: str, partition: int, origin: Origin) -> None:
         self.stream, self.topic, self.partition = stream, topic, partition
         self.replica = Replica(origin.snapshot)
         self.start = origin.offset or 0
         self.partitions = 0
+        self.marked = -1
+        """The offset of its newest marker."""
         self.seen = ""
         """When the writer last received something from the API server, from its newest marker."""
         self.outbox = Outbox()
@@ -256,7 +260,7 @@ class PartitionReplicas:
         proven."""
         self.next = 0
         for partition_replica in self.by_stream.values():
-            partition_replica.start = 0
+            partition_replica.start, partition_replica.marked = 0, -1
             partition_replica.replica.restart()
 
     def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
@@ -272,7 +276,12 @@ class PartitionReplicas:
         outcome = partition_replica.replica.apply(record)
         if type(outcome) is ReadAgain:
             partition_replica.start = 0
-        if type(record) is MarkerRecord:
+        if (
+            type(record) is MarkerRecord
+            and type(outcome) is not Ignored
+            and offset > partition_replica.marked
+        ):
+            partition_replica.marked = offset
             partition_replica.partitions = record.partitions
             partition_replica.seen = record.seen or partition_replica.seen
         return partition_replica, outcome

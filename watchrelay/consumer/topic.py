@@ -40,6 +40,9 @@ from watchrelay.kafka.reader import assign, fetch, offset_ranges
 
 LOOK_ANYWAY_S = 15.0
 """Only asking shows a deleted topic or a broker away. Longer than a heartbeat interval."""
+SILENT_AFTER_S = 20.0
+"""After so long without an answer the consumer is replaced: aiokafka never asks the bootstrap
+servers again (https://github.com/aio-libs/aiokafka/issues/459)."""
 _LOOK_TIMEOUT_S = 10.0
 _AT_ONCE = 2_000
 
@@ -119,6 +122,8 @@ class TopicReader:
         """The control partition, while it is read."""
         self._replicas: dict[TopicPartition, PartitionReplicas] = {}
         self._look_at_s = self._unproven_s = 0.0
+        self._away_since_s: float | None = None
+        """Since when no broker answers."""
         self._scope: asyncio.Timeout | None = None
         """Around what is awaited of Kafka: `close()` ends it."""
         self._pending = Pending()
@@ -323,7 +328,9 @@ class TopicReader:
                 return False
             try:
                 async with asyncio.timeout(None) as self._scope:
-                    problem = await self._advance()
+                    since_s = self._away_since_s
+                    silent = since_s is not None and _now_s() >= since_s + SILENT_AFTER_S
+                    problem = await (self._renew() if silent else self._advance())
             except (KafkaConnectionError, KafkaTimeoutError, TimeoutError) as error:
                 problem = self._away(error)
             except (KafkaError, OSError) as error:
@@ -346,7 +353,36 @@ class TopicReader:
         if self._until_end:
             raise SinkUnavailable(why) from error
         self._look_at_s = _now_s() + LOOK_AGAIN_S
+        self._away_since_s = self._away_since_s or _now_s()
         return f"{why}; reading goes on when it can be"
+
+    async def _renew(self) -> str:
+        """Go on with a consumer that asks the bootstrap servers, if they answer; ""."""
+        self._away_since_s = None
+        consumer = make_consumer(self._arguments)
+        try:
+            await start_consumer(consumer, self._arguments)
+        except SinkUnavailable:
+            return ""  # the former one goes on asking
+        former = consumer
+        if self._consumer is not None:  # else it was closed meanwhile
+            starts = {
+                place: self._position(place) or replicas.next
+                for place, replicas in self._replicas.items()
+                if not replicas.absent
+            }
+            if self._control:
+                starts[self._control] = self._finder.control_at
+            former, self._consumer = self._consumer, consumer
+            self._finder.consumer = consumer
+            assign(consumer, starts)
+            self._look_at_s = 0.0
+        try:
+            await stop_consumer(former, within_s=STOP_TIMEOUT_S)
+        except asyncio.CancelledError:
+            await stop_consumer(former, within_s=STOP_TIMEOUT_S)
+            raise
+        return ""
 
     async def _advance(self) -> str:
         """Take what arrives, and look again when it is time; "", or what is missing."""
@@ -381,6 +417,7 @@ class TopicReader:
                 await self._extend()
                 await self._lower_ends()
             problem = "; ".join(self._finder.missing.values())
+        self._away_since_s = None
         # also where a partition that was not read to its end does not exist any more
         lost = not self._replicas or any(
             each.absent and each.end for each in self._replicas.values()
@@ -438,7 +475,8 @@ class TopicReader:
             starts[place] = max(begin, replicas.start)
             replicas.end = end if end > starts[place] else 0
         for place, replicas in self._replicas.items():
-            if place not in absent and (replicas.absent or place.topic in finder.recreated):
+            doubtful = replicas.absent and place.topic not in finder.unchanged
+            if place not in absent and (doubtful or place.topic in finder.recreated):
                 self._restart(replicas)
                 starts[place] = 0
             replicas.absent = place in absent

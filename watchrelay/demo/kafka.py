@@ -111,6 +111,10 @@ class EmbeddedKafka:
         """Move a partition to another broker; `NO_LEADER` leaves it without one."""
         self._ask("rd_kafka_mock_partition_set_leader", topic.encode(), partition, broker)
 
+    def set_topic_error(self, topic: str, code: int) -> None:
+        """Answer requests about a topic with this error code; 0 ends that."""
+        self._library.rd_kafka_mock_topic_set_error(self._alive(), topic.encode(), code)
+
     def broker_down(self, broker: int = 1) -> None:
         """Cut all connections of a broker and refuse new ones."""
         self._ask("rd_kafka_mock_broker_set_down", broker)
@@ -185,6 +189,7 @@ def _load() -> ctypes.CDLL:
             number,
             [pointer, text, ctypes.c_int32, ctypes.c_int32],
         ),
+        ("rd_kafka_mock_topic_set_error", None, [pointer, text, ctypes.c_int]),
         ("rd_kafka_mock_broker_set_down", number, [pointer, ctypes.c_int32]),
         ("rd_kafka_mock_broker_set_up", number, [pointer, ctypes.c_int32]),
         ("rd_kafka_mock_broker_set_rtt", number, [pointer, ctypes.c_int32, number]),

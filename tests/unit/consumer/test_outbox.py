@@ -202,6 +202,25 @@ def test_many_partitions_share_the_bound() -> None:
     assert len(replicas) <= len(given) <= FOLD_CHANGES
 
 
+def test_a_bound_that_shrinks_while_something_is_folded_loses_no_change() -> None:
+    partition = Partition([(b"a", 1)])
+    partition.put(b"a", 2)
+    partition.put(b"b", 1)
+    partition.proven = False
+    partition.put(b"a", None)
+    change = Changed(b"b", held(1), held(2))
+    partition.held[b"b"] = held(2)
+    # more partitions wait: fewer changes may wait in each
+    partition.outbox.add(change, cause(9), proven=False, most=1)
+    partition.proven = True
+    assert partition.given() == [
+        (b"a", 1, 2, "watch"),
+        (b"b", None, 1, "watch"),
+        (b"a", 2, None, "watch"),
+        (b"b", 1, 2, "watch"),
+    ]
+
+
 def test_an_older_place_does_not_take_back_a_newer_one() -> None:
     partition = Partition([])
     partition.proven = False
