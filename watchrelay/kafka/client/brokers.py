@@ -28,6 +28,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
 from watchrelay.kafka.client.link import Link, no_surprises
 from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
+from watchrelay.kafka.client.tokens import TOKEN_TIMEOUT_S
 from watchrelay.kafka.client.transaction_coordinator import (
     TransactionCoordinator,
     find_transaction_coordinator,
@@ -225,8 +226,11 @@ class Brokers:
         self._check_open()
         arguments = self._arguments | {"request_timeout_ms": int(timeout_s * 1000)}
         connection = AIOKafkaConnection(host, port, **arguments)
+        connect_s = _REQUEST_TIMEOUT_S
+        if "sasl_oauth_token_provider" in arguments:
+            connect_s += TOKEN_TIMEOUT_S
         with no_surprises():
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(connect_s):
                 _, writer = await connection.connect()
         asked = _Asked(connection, writer.transport)
         try:
