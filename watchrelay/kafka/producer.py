@@ -151,6 +151,7 @@ class Producer:
             prove=self._prove,
             taken=self._use_brokers,
             rng=self._rng,
+            subject=transactional_id and f"/{transactional_id}",
         )
         self._identity: Identity | None = None
         """That of partitions which begin now; None: another is needed first. It has written no

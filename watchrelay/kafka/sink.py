@@ -298,7 +298,8 @@ class KafkaSink:
         if producer is None:
             return
         producer.cut()
-        self._troubles.forget(producer.transactional_id)
+        for subject in producer.subjects:
+            self._troubles.forget(subject)
         self._running.pop((topic, stream)).cancel()
         self._drop(lambda deliveries: deliveries.producer is producer)
 
@@ -672,8 +673,8 @@ class KafkaSink:
                     self._topic(partition.topic).metrics.produce_failed(
                         NO_ACKNOWLEDGEMENT, retriable=True
                     )
-            silence, brokers = self._silence(now_s - since_s), self._troubles.messages.get("")
-            if brokers:
+            silence = self._silence(now_s - since_s)
+            if brokers := self._troubles.brokers:
                 silence = f"{silence}: {brokers}"
             if (status := self._statuses.streams.get(stream)) is not None:
                 operator = refused is not None and NO_RIGHT in refused

@@ -148,6 +148,11 @@ class TransactionalProducer(Producer):
         self._is_over = False
         """The open transaction cannot be committed."""
 
+    @property
+    def subjects(self) -> Sequence[str]:
+        """What is reported is about these."""
+        return self._access.subject, self.transactional_id, *self._former_ids
+
     async def run(self) -> None:
         """As of Producer."""
         async with asyncio.TaskGroup() as tasks:
