@@ -367,6 +367,29 @@ async def test_a_missing_right_is_named_with_its_cure() -> None:
         assert not stage.statuses.problems
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(15, "replication.factor"), (51, "transaction"), (47, "epoch"), (AWAY, "no broker answers")],
+)
+def test_why_an_id_cannot_be_taken_is_shown_until_it_is(
+    answer: int | Exception, reason: str
+) -> None:
+    @virtual
+    async def run() -> None:
+        async with staged(begun=False) as stage:
+            stage.script["take"] += [answer] * 1000
+            begun = asyncio.get_running_loop().create_task(stage.begin())
+            await asyncio.sleep(15.0)
+            problem = stage.statuses.problems["kafka"]
+            assert problem.startswith(f"transactional id {ID} cannot be used: ")
+            assert reason in problem
+            stage.script["take"].clear()
+            await begun
+            assert not stage.statuses.problems
+
+    run()
+
+
 @virtual
 async def test_a_missing_right_of_a_stream_that_is_closed_is_no_trouble() -> None:
     async with staged() as stage:

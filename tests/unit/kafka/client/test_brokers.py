@@ -14,22 +14,26 @@ from aiokafka.protocol.admin import (
     SaslAuthenticateResponse_v0,
     SaslHandShakeResponse_v1,
 )
+from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
 from tests.support import virtualtime
 from tests.support.sinkparts import until
+from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.tokens import TokenProvider
+from watchrelay.kafka.transactions import check_transactional_ids
 
-METADATA, HANDSHAKE, VERSIONS, AUTHENTICATE = 3, 17, 18, 36
+METADATA, COORDINATOR, HANDSHAKE, VERSIONS, AUTHENTICATE = 3, 10, 17, 18, 36
 Described = list[tuple[int, str | None, int]]
 
 
 class FakeBroker:
-    """Answers requests for versions and metadata, and takes any token. `asked` counts metadata; while `is_silent` they
-    get no answer; `connections` are those that are open."""
+    """Answers requests for versions and metadata, and takes any token; there are no coordinators.
+    `asked` counts requests for metadata; while `is_silent` they get no answer; `connections` are
+    those that are open."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -55,10 +59,12 @@ class FakeBroker:
                 await self.is_open.wait()
                 if key == VERSIONS:
                     versions = [
-                        *((METADATA, 0, 5), (HANDSHAKE, 1, 1)),
+                        *((METADATA, 0, 5), (COORDINATOR, 1, 1), (HANDSHAKE, 1, 1)),
                         *((VERSIONS, 0, 0), (AUTHENTICATE, 0, 0)),
                     ]
                     answer += ApiVersionResponse_v0(0, versions).encode()
+                elif key == COORDINATOR:
+                    answer += FindCoordinatorResponse_v1(0, 15, None, -1, "", -1).encode()
                 elif key == HANDSHAKE:
                     answer += SaslHandShakeResponse_v1(0, ["OAUTHBEARER"]).encode()
                 elif key == AUTHENTICATE:
@@ -215,6 +221,16 @@ def test_a_token_may_take_longer_than_the_answer_of_a_broker() -> None:
         async with cluster(connect=SlowTokens) as (brokers, (fake,)):
             await brokers.refresh({"a"})
             assert (fake.asked, brokers.leader("a", 0)) == (1, 1)
+
+    virtualtime.run(run())
+
+
+def test_a_check_names_the_transactional_id_that_has_no_coordinator() -> None:
+    async def run() -> None:
+        async with cluster() as (_, (fake,)):
+            connection = KafkaConnection(bootstrap_servers=(f"127.0.0.1:{fake.port}",))
+            with pytest.raises(SinkUnavailable, match=r"id k8s.c.pods .* no coordinator"):
+                await check_transactional_ids(connection, ["k8s.c.pods"])
 
     virtualtime.run(run())
 
