@@ -191,6 +191,10 @@ class Brokers:
                     return await asking.answer(request)
                 except (KafkaError, OSError) as error:
                     self._failed, failure = (asking.connection.host, asking.connection.port), error
+                except asyncio.CancelledError:  # most likely it did not answer in time
+                    self._failed = asking.connection.host, asking.connection.port
+                    self._hang_up()
+                    raise
             self._hang_up()
             for host, port in self._candidates():
                 try:
@@ -199,6 +203,10 @@ class Brokers:
                 except (KafkaError, OSError) as error:
                     self._failed, failure = (host, port), error
                     self._hang_up()
+                except asyncio.CancelledError:
+                    self._failed = host, port
+                    self._hang_up()
+                    raise
             raise failure
 
     def _hang_up(self) -> None:

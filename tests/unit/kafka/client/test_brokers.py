@@ -168,6 +168,34 @@ async def test_a_broker_that_does_not_answer_is_asked_last_from_then_on() -> Non
             assert frozen.asked == 0
 
 
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_broker_that_did_not_answer_before_a_question_was_cancelled_is_asked_last(
+    connected: bool,
+) -> None:
+    async def run() -> None:
+        async with cluster(2) as (brokers, fakes):
+            nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
+            for fake in fakes:
+                fake.metadata = lambda: described(nodes, {"a": 1})
+            if connected:
+                await brokers.refresh({"a"})
+            for fake in fakes:
+                fake.is_open.clear()
+            asking = asyncio.get_running_loop().create_task(brokers.refresh({"a"}), name="asking")
+            await asyncio.sleep(1.0)
+            (frozen,) = (fake for fake in fakes if fake.connections)
+            asking.cancel()
+            await asyncio.wait([asking])
+            for fake in fakes:
+                if fake is not frozen:
+                    fake.is_open.set()
+            async with asyncio.timeout(2.0):
+                await brokers.refresh({"a"})
+            frozen.is_open.set()
+
+    virtualtime.run(run())
+
+
 async def test_a_cluster_that_was_let_go_asks_nobody_and_keeps_no_connection() -> None:
     async with cluster() as (brokers, (fake,)):
         await brokers.refresh({"a"})
