@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
@@ -61,6 +62,8 @@ class Cluster(Brokers):
         if node in self._stage.slow_and_closed:
             await asyncio.sleep(1.0)
             raise ConnectionRefusedError(f"broker {node} is away")
+        if node in self._stage.untrusted:
+            raise ssl.SSLError("certificate has expired")
         if node in self._stage.vanished:
             raise KafkaConnectionError("it is not named any more")
         transport = FakeTransport(link)
@@ -94,6 +97,8 @@ class Stage:
         """Brokers that the others do not name as leaders."""
         self.vanished: set[int] = set()
         """Brokers that are named, and cannot be connected to."""
+        self.untrusted: set[int] = set()
+        """Brokers whose certificate is refused."""
         self.found: int | None = None
         self.password, self.answer_s, self.is_away = "", 0.0, False
         """The one that is accepted, and how long a question takes."""

@@ -29,8 +29,8 @@ class AccessListener(Protocol):
     """What is reported of the way to the brokers."""
 
     def report(self, about: str, message: str) -> None:
-        """What is wrong with the brokers (`about` is ""), or with new secrets (SECRETS); an empty
-        message: nothing any more."""
+        """What is wrong with the brokers (`about` is the subject of the access), or with new
+        secrets (SECRETS); an empty message: nothing any more."""
         ...
 
     def rebuilt(self, reason: str) -> None:
@@ -46,6 +46,7 @@ class ClusterAccess:
         prove: Asks new brokers what must be answered before they are used; it may raise KafkaError
             and OSError.
         taken: Called when other brokers are in use, with whether they are by other secrets.
+        subject: Under which what is wrong with the brokers is reported.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class ClusterAccess:
         prove: Callable[[Brokers], Awaitable[None]],
         taken: Callable[[bool], None],
         rng: random.Random,
+        subject: str = "",
     ) -> None:
+        self.subject = subject
         self.brokers: Brokers | None = None
         self.secrets = Secrets(connection.secret_files)
         self._connection, self._listener = connection, listener
@@ -164,4 +167,4 @@ class ClusterAccess:
         self._taken(rotated)
 
     def _show(self) -> None:
-        self._listener.report("", next(iter(self._unreachable.values()), ""))
+        self._listener.report(self.subject, next(iter(self._unreachable.values()), ""))

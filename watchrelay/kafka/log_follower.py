@@ -175,6 +175,8 @@ class LogFollower:
             if not fetched:
                 break
             looks += sum(map(len, fetched.values())) < RECORDS_AT_ONCE
+            if self._urgent():  # who takes over does not wait for the rest of all logs
+                self._tell_lag(consumer)
             await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
         for place, position in self._position.items():
             at = position_if_known(consumer, place)

@@ -52,6 +52,7 @@ CUT: Final = 1 << 16
 
 _ASK_RETRY = Backoff(base_s=0.05, cap_s=2.0, jitter=0.5)
 _FIND_MIN_S, _FIND_MAX_S = 0.02, 1.0
+_LEAVE_EVERY_S = 5.0
 _SILENCE_EVERY_S = 1.0
 _SILENCE_GRACE_S = 1.0
 _JITTER = 0.2
@@ -151,6 +152,7 @@ class Producer:
             prove=self._prove,
             taken=self._use_brokers,
             rng=self._rng,
+            subject=transactional_id and f"/{transactional_id}",
         )
         self._identity: Identity | None = None
         """That of partitions which begin now; None: another is needed first. It has written no
@@ -167,6 +169,10 @@ class Producer:
         self._retired: set[Link] = set()
         """Links of former secrets: they are answered, and get no further batch."""
         self._opening: set[int] = set()
+        self._rotations = 0
+        """How often other secrets came into use."""
+        self._left_s = -_LEAVE_EVERY_S
+        """When the brokers were left for the secrets that one of them refused (loop time)."""
         self._tasks: asyncio.TaskGroup | None = None
         self._is_flushing = self._is_cut = False
         self.held: Callable[[], bool] = lambda: False
@@ -433,6 +439,7 @@ class Producer:
         """Batches leave by new links, and those of former secrets end when they are answered."""
         self._metadata.update({place.topic for place in self._partitions})
         if by_other_secrets:
+            self._rotations += 1
             self._retired |= set(self._links.values())
             self._links.clear()
             for partition in self._partitions.values():
@@ -476,7 +483,7 @@ class Producer:
             is_up = node in self._links or node in self._opening
             if (brokers := self._access.brokers) is not None and node >= 0 and not is_up:
                 self._opening.add(node)
-                self._spawn(self._open(brokers, node), f"producer-link {node}")
+                self._spawn(self._open(brokers, node, self._rotations), f"producer-link {node}")
 
     async def _find_leaders(self) -> None:
         """Return when every partition that waits for its leader has a link to it."""
@@ -529,7 +536,7 @@ class Producer:
                 partition.place, error, retriable=STEPS.get(code) is not Step.DENIED
             )
 
-    async def _open(self, brokers: Brokers, node: int) -> None:
+    async def _open(self, brokers: Brokers, node: int, rotations: int) -> None:
         link = Link(
             client_id=self._client_id,
             transactional_id=self.transactional_id,
@@ -545,14 +552,17 @@ class Producer:
             self._opening.discard(node)
             if self._leaderless:  # else the leader moved meanwhile, and nobody would take it back
                 self._access.complain(node, error)
-            if isinstance(error, ssl.SSLError) or not isinstance(
-                error, OSError | KafkaConnectionError
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._left_s >= _LEAVE_EVERY_S and (
+                isinstance(error, ssl.SSLError)
+                or not isinstance(error, OSError | KafkaConnectionError)
             ):
+                self._left_s = now_s
                 self._access.leave(brokers, error)  # perhaps its secrets are not those of today
                 self._wanted.set()
         else:
             self._opening.discard(node)
-            if brokers is not self._access.brokers or self._is_cut:
+            if rotations != self._rotations or self._is_cut:
                 link.abort()
                 return
             self._links[node] = link

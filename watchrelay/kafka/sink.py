@@ -209,9 +209,7 @@ class KafkaSink:
         elif (pending := deliveries.pending) is not None and deliveries.producer.take_back(
             deliveries.partition, pending
         ):  # what others packed with it leaves without it
-            wanted = [each for each in deliveries.unpack() if each.done is not _nobody]
-            deliveries.waiting.extendleft(reversed(wanted))
-            self._list(deliveries)
+            self._put_back(deliveries, deliveries.unpack())
         self._close(delivery)
 
     async def deliver(self, batch: Batch) -> Receipt:
@@ -300,7 +298,8 @@ class KafkaSink:
         if producer is None:
             return
         producer.cut()
-        self._troubles.forget(producer.transactional_id)
+        for subject in producer.subjects:
+            self._troubles.forget(subject)
         self._running.pop((topic, stream)).cancel()
         self._drop(lambda deliveries: deliveries.producer is producer)
 
@@ -420,7 +419,12 @@ class KafkaSink:
     def _pack_again(self, deliveries: _Deliveries) -> None:
         """Send again what is certainly not in the log; a batch of the same age may be too old, or
         too far in the future, for the topic."""
-        deliveries.waiting.extendleft(reversed(deliveries.unpack()))
+        self._put_back(deliveries, deliveries.unpack())
+
+    def _put_back(self, deliveries: _Deliveries, packed: Sequence[Delivery]) -> None:
+        """Pack them again, without those that were withdrawn: a newer owner may have claimed."""
+        wanted = [each for each in packed if each.done is not _nobody]
+        deliveries.waiting.extendleft(reversed(wanted))
         self._list(deliveries)
 
     def _acked(self, deliveries: _Deliveries, first: int) -> str:
@@ -485,8 +489,7 @@ class KafkaSink:
         packed = deliveries.unpack()
         which = next(each for each in packed if index < each.at + len(each.batch.records))
         packed.remove(which)
-        deliveries.waiting.extendleft(reversed(packed))
-        self._list(deliveries)
+        self._put_back(deliveries, packed)
         batch, place = which.batch, index - which.at
         self._finish(which, self._too_large(batch, place, which.offsets, refused))
 
@@ -670,8 +673,8 @@ class KafkaSink:
                     self._topic(partition.topic).metrics.produce_failed(
                         NO_ACKNOWLEDGEMENT, retriable=True
                     )
-            silence, brokers = self._silence(now_s - since_s), self._troubles.messages.get("")
-            if brokers:
+            silence = self._silence(now_s - since_s)
+            if brokers := self._troubles.brokers:
                 silence = f"{silence}: {brokers}"
             if (status := self._statuses.streams.get(stream)) is not None:
                 operator = refused is not None and NO_RIGHT in refused

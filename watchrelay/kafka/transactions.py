@@ -17,11 +17,11 @@ from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol
 
 from watchrelay.core import clock
-from watchrelay.core.errors import SinkForbidden
-from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.core.errors import SinkForbidden, SinkUnavailable
+from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.client.transaction_coordinator import TransactionCoordinator
 from watchrelay.kafka.produce_state import (
@@ -82,6 +82,10 @@ COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR; 
 UNKNOWN_TOPIC_OR_PARTITION, 29, 31 and 53 of rights, 50 INVALID_TRANSACTION_TIMEOUT, 55
 OPERATION_NOT_ATTEMPTED, for another partition of the request."""
 _AWAY: Final = frozenset((14, 15, 16))
+_NO_COORDINATOR: Final = (
+    "the brokers name no coordinator for it: is transaction.state.log.replication.factor more "
+    "than there are brokers?"
+)
 _OVER: Final = frozenset((48, 51, 120))
 """Answers to a batch by which its transaction is over, beside those by which its identity is."""
 
@@ -147,6 +151,11 @@ class TransactionalProducer(Producer):
         self._progress = asyncio.Event()
         self._is_over = False
         """The open transaction cannot be committed."""
+
+    @property
+    def subjects(self) -> Sequence[str]:
+        """What is reported is about these."""
+        return self._access.subject, self.transactional_id, *self._former_ids
 
     async def run(self) -> None:
         """As of Producer."""
@@ -317,12 +326,14 @@ class TransactionalProducer(Producer):
         """Ask until the answer is DONE or TAKE, or the transaction is over; that answer, and how
         often there was none. Args: `again`: an answer after which the same is asked again."""
         silences, pauses = 0, dict.fromkeys(_PAUSES, 0.0)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         while True:
             try:
                 code = await question(await self._coordinator(transactional_id))
-                answer = ANSWERS.get(code, Answer.TAKE)
-            except (KafkaError, OSError) as error:
-                silences += 1
+                answer, error = ANSWERS.get(code, Answer.TAKE), error_of(code)
+            except (KafkaError, OSError) as raised:
+                silences, error = silences + 1, raised
                 code = getattr(error, "errno", -1) if isinstance(error, KafkaError) else -1
                 refused = ANSWERS.get(code) is Answer.REFUSED
                 answer = Answer.REFUSED if refused else Answer.ELSEWHERE
@@ -330,8 +341,11 @@ class TransactionalProducer(Producer):
                 break
             if answer is not Answer.SOON:
                 self._hang_up()
-                if answer is Answer.REFUSED and code not in (3, 29, 55):
+            if answer is Answer.REFUSED:
+                if code not in (3, 29, 55):
                     self._listener.report(transactional_id, self._refusal(code, transactional_id))
+            elif loop.time() - began_s > self._settings.stalled_after_s:
+                self._listener.report(transactional_id, _unusable(transactional_id, error))
             first_s, times, most_s = _PAUSES[answer]
             pauses[answer] = min(most_s, pauses[answer] * times or first_s)
             await asyncio.sleep(pauses[answer])
@@ -415,7 +429,7 @@ async def check_transactional_ids(connection: KafkaConnection, ids: Sequence[str
 
     Raises: SinkForbidden with the cure; SinkUnavailable when nobody answers.
     """
-    brokers = Brokers(connection)
+    brokers, code = Brokers(connection), 0
     try:
         async with asyncio.timeout(_CHECK_S):
             for transactional_id in ids:
@@ -427,6 +441,8 @@ async def check_transactional_ids(connection: KafkaConnection, ids: Sequence[str
                 if ANSWERS.get(code) is Answer.REFUSED:
                     raise SinkForbidden(_forbidden(transactional_id))
     except (KafkaError, OSError) as error:
+        if isinstance(error, TimeoutError) and code in _AWAY:
+            raise SinkUnavailable(_unusable(transactional_id, error_of(code))) from error
         raise unreachable(connection, error) from error
     finally:
         brokers.close()
@@ -452,6 +468,12 @@ def _forbidden(transactional_id: str) -> str:
         f"transactional id {transactional_id} may not be used by this user: grant WRITE and "
         "DESCRIBE on it or its prefix"
     )
+
+
+def _unusable(transactional_id: str, error: Exception) -> str:
+    """Why it could not be used for some time."""
+    reason = _NO_COORDINATOR if isinstance(error, for_code(15)) else plain_words(error)
+    return f"transactional id {transactional_id} cannot be used: {reason}"
 
 
 def _nobody(_offset: int, _code: int) -> None:

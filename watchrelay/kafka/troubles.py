@@ -14,12 +14,12 @@ SILENCE: Final = "silence"
 """The subject of batches that are not acknowledged."""
 
 _PROBLEM = "kafka"
-_BROKERS = ("", SILENCE)
 
 
 class KafkaTroubles:
-    """One message per subject: `topic/partition`, what the producer names, or `SILENCE`. All of
-    them are one problem of the status registry."""
+    """One message per subject: `topic/partition`, what the producer names, or `SILENCE`; the way to
+    the brokers is "", or `/` and the transactional id. All of them are one problem of the status
+    registry."""
 
     def __init__(self, statuses: StatusRegistry) -> None:
         self.messages: dict[str, str] = {}
@@ -29,6 +29,14 @@ class KafkaTroubles:
     def problem(self) -> str:
         """What is shown; "" when nothing is known to be wrong."""
         return self._problems.get(_PROBLEM, "")
+
+    @property
+    def brokers(self) -> str:
+        """Why brokers cannot be reached; "" when they can."""
+        for subject, message in self.messages.items():
+            if subject != SILENCE and not _name(subject):
+                return message
+        return ""
 
     def began(self, subject: str, message: str) -> None:
         """Show the message; log it if it is news."""
@@ -50,8 +58,7 @@ class KafkaTroubles:
         if subject != SECRETS:
             if not self.messages:
                 _log.info("kafka accepts records again")
-            elif "/" in subject and not self._is_known(subject):
-                topic = subject.partition("/")[0]
+            elif "/" in subject and (topic := _name(subject)) and not self._is_known(subject):
                 _log.info("topic accepts records again", extra={"topic": topic})
         self._show()
 
@@ -63,18 +70,20 @@ class KafkaTroubles:
     def _is_known(self, subject: str) -> bool:
         """The topic, or the way to the brokers, is in trouble already: partitions of one topic are
         one line in the log, and so are brokers that are away and the silence that follows."""
-        if subject in _BROKERS:
-            return any(other in _BROKERS for other in self.messages)
-        name = subject.partition("/")[0]
-        return any(other.partition("/")[0] == name for other in self.messages)
+        return any(_name(other) == _name(subject) for other in self.messages)
 
     def _show(self) -> None:
-        shown = dict(self.messages)
+        shown = {each: text for each, text in self.messages.items() if _name(each)}
+        if ways := [each for each in (self.messages.get(SILENCE), self.brokers) if each]:
+            shown = {SILENCE if SILENCE in self.messages else "": ": ".join(ways)} | shown
         if shown:
-            if SILENCE in shown and "" in shown:
-                shown[SILENCE] += f": {shown.pop('')}"
             # an answer of Kafka explains more than its silence
             first, *others = sorted(shown.values(), key=lambda each: each == shown.get(SILENCE))
             self._problems[_PROBLEM] = first + (f" (and {len(others)} more)" if others else "")
         else:
             self._problems.pop(_PROBLEM, None)
+
+
+def _name(subject: str) -> str:
+    """The topic of a partition; "" for the way to the brokers, and silence."""
+    return "" if subject == SILENCE else subject.partition("/")[0]

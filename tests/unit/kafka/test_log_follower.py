@@ -63,7 +63,7 @@ class Followed:
         self.urgent, self.odd = False, odd
         self.offsets: list[int] = []
         self.why = ""
-        self.lag = -1
+        self.lags: list[int] = []
 
     def take(self, partition: int, records: Sequence[Any]) -> None:
         self.offsets += [each.offset for each in records]
@@ -71,7 +71,7 @@ class Followed:
             raise ValueError("odd")
 
     def behind(self, records: int) -> None:
-        self.lag = records
+        self.lags.append(records)
 
     def lost(self, why: str) -> None:
         self.why = why
@@ -167,4 +167,16 @@ async def test_holes_are_skipped_and_the_remaining_records_counted() -> None:
     consumer.positions[T0], consumer.end = 9, 12
     await follower._look(consumer)
     assert pods.next == {0: 9}
-    assert pods.lag == 3
+    assert pods.lags == [3]
+
+
+async def test_a_log_that_is_urgent_learns_after_each_fetch_how_far_it_was_read() -> None:
+    pods, jobs = Followed("pods"), Followed("jobs", topic="u")
+    follower, consumer = following(pods, jobs)
+    pods.urgent, consumer.end = True, 1000
+    consumer.answers = [
+        {T0: [record(at, "pods") for at in range(500)]},
+        {T0: [record(at, "pods") for at in range(500, 1000)]},
+    ]
+    await follower._look(consumer)
+    assert pods.lags == [500, 0, 0]

@@ -311,6 +311,20 @@ async def test_a_broker_that_is_away_holds_up_no_partition_of_another() -> None:
 
 
 @virtual
+async def test_a_broker_whose_certificate_is_refused_keeps_no_other_from_being_connected() -> None:
+    async with staged() as (stage, tasks):
+        stage.untrusted, stage.answer_s = {1}, 0.1
+        stage.deliver(tasks, 1)
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(2.0)
+        stage.answer(offset=1)
+        assert await delivery == Receipt([1])
+        await asyncio.sleep(28.0)
+        assert stage.reached < 10, "it is tried with longer pauses"
+        assert "certificate has expired" in stage.sink.trouble
+
+
+@virtual
 async def test_a_broker_that_nobody_needs_any_more_is_no_trouble() -> None:
     async with staged() as (stage, tasks):
         first = stage.deliver(tasks, 0)

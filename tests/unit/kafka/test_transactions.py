@@ -97,6 +97,8 @@ class Cluster(Brokers):
         return 1, 0
 
     async def open(self, node: int, link: Link) -> None:
+        if self._stage.is_closed:
+            raise ConnectionRefusedError
         link.adopt(Leader(self._stage, link))
 
     async def transaction_coordinator(self, transactional_id: str) -> Coordinator:  # type: ignore[override]
@@ -141,7 +143,7 @@ class Stage:
         self.seen: list[str] = []
         self.script: dict[str, deque[int | Exception]] = defaultdict(deque)
         self.epoch = self.end = self.looks = 0
-        self.is_ours = True
+        self.is_ours, self.is_closed = True, False
         self.metrics, self.statuses = Metrics(), StatusRegistry()
         self.sink = KafkaSink(
             KafkaConnection(bootstrap_servers=("nowhere:1",)),
@@ -365,11 +367,46 @@ async def test_a_missing_right_is_named_with_its_cure() -> None:
         assert not stage.statuses.problems
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(15, "replication.factor"), (51, "transaction"), (47, "epoch"), (AWAY, "no broker answers")],
+)
+def test_why_an_id_cannot_be_taken_is_shown_until_it_is(
+    answer: int | Exception, reason: str
+) -> None:
+    @virtual
+    async def run() -> None:
+        async with staged(begun=False) as stage:
+            stage.script["take"] += [answer] * 1000
+            begun = asyncio.get_running_loop().create_task(stage.begin())
+            await asyncio.sleep(15.0)
+            problem = stage.statuses.problems["kafka"]
+            assert problem.startswith(f"transactional id {ID} cannot be used: ")
+            assert reason in problem
+            stage.script["take"].clear()
+            await begun
+            assert not stage.statuses.problems
+
+    run()
+
+
 @virtual
 async def test_a_missing_right_of_a_stream_that_is_closed_is_no_trouble() -> None:
     async with staged() as stage:
         stage.sink.open("t", "pods", lambda _why: None, made=False)
         stage.script["add"] += [53] * 99
+        stage.deliver(0)
+        await until(lambda: "kafka" in stage.statuses.problems)
+        stage.sink.close("t", "pods")
+        await asyncio.sleep(10.0)
+        assert not stage.statuses.problems
+
+
+@virtual
+async def test_brokers_that_a_closed_stream_did_not_reach_are_no_trouble() -> None:
+    async with staged() as stage:
+        stage.sink.open("t", "pods", lambda _why: None, made=False)
+        stage.is_closed = True
         stage.deliver(0)
         await until(lambda: "kafka" in stage.statuses.problems)
         stage.sink.close("t", "pods")

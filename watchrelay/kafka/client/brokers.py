@@ -28,6 +28,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
 from watchrelay.kafka.client.link import Link, no_surprises
 from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
+from watchrelay.kafka.client.tokens import TOKEN_TIMEOUT_S
 from watchrelay.kafka.client.transaction_coordinator import (
     TransactionCoordinator,
     find_transaction_coordinator,
@@ -190,6 +191,10 @@ class Brokers:
                     return await asking.answer(request)
                 except (KafkaError, OSError) as error:
                     self._failed, failure = (asking.connection.host, asking.connection.port), error
+                except asyncio.CancelledError:  # most likely it did not answer in time
+                    self._failed = asking.connection.host, asking.connection.port
+                    self._hang_up()
+                    raise
             self._hang_up()
             for host, port in self._candidates():
                 try:
@@ -198,6 +203,10 @@ class Brokers:
                 except (KafkaError, OSError) as error:
                     self._failed, failure = (host, port), error
                     self._hang_up()
+                except asyncio.CancelledError:
+                    self._failed = host, port
+                    self._hang_up()
+                    raise
             raise failure
 
     def _hang_up(self) -> None:
@@ -225,8 +234,11 @@ class Brokers:
         self._check_open()
         arguments = self._arguments | {"request_timeout_ms": int(timeout_s * 1000)}
         connection = AIOKafkaConnection(host, port, **arguments)
+        connect_s = _REQUEST_TIMEOUT_S
+        if "sasl_oauth_token_provider" in arguments:
+            connect_s += TOKEN_TIMEOUT_S
         with no_surprises():
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(connect_s):
                 _, writer = await connection.connect()
         asked = _Asked(connection, writer.transport)
         try:

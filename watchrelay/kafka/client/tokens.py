@@ -10,7 +10,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import AuthenticationFailedError
@@ -21,7 +21,8 @@ from watchrelay.core.files import read_bounded
 from watchrelay.core.programs import run_program
 from watchrelay.kafka.client.client_log import hide
 
-_COMMAND_TIMEOUT_S = 60.0
+TOKEN_TIMEOUT_S: Final = 60.0
+"""For a new token: a connection waits so long for it, beside the answers of the broker."""
 _OUTPUT_BYTES_MAX = 64 * 1024
 """Tokens have a few kilobytes: brokers and proxies take no longer ones."""
 _WRITER_S = 1.0
@@ -84,7 +85,7 @@ class CommandTokens:
     """The token that a program prints; it is run again when the token ends (its `exp`, when it is a
     JWT)."""
 
-    def __init__(self, command: Sequence[str], *, timeout_s: float = _COMMAND_TIMEOUT_S) -> None:
+    def __init__(self, command: Sequence[str], *, timeout_s: float = TOKEN_TIMEOUT_S) -> None:
         self._command = tuple(command)
         self._timeout_s = timeout_s
 

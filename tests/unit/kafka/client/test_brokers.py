@@ -9,21 +9,31 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, LeaderNotAvailableError
-from aiokafka.protocol.admin import ApiVersionResponse_v0
+from aiokafka.protocol.admin import (
+    ApiVersionResponse_v0,
+    SaslAuthenticateResponse_v0,
+    SaslHandShakeResponse_v1,
+)
+from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
+from tests.support import virtualtime
 from tests.support.sinkparts import until
+from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.link import Link
+from watchrelay.kafka.client.tokens import TokenProvider
+from watchrelay.kafka.transactions import check_transactional_ids
 
-METADATA, VERSIONS = 3, 18
+METADATA, COORDINATOR, HANDSHAKE, VERSIONS, AUTHENTICATE = 3, 10, 17, 18, 36
 Described = list[tuple[int, str | None, int]]
 
 
 class FakeBroker:
-    """Answers requests for versions and metadata. `asked` counts the latter; while `is_silent` they
-    get no answer; `connections` are those that are open."""
+    """Answers requests for versions and metadata, and takes any token; there are no coordinators.
+    `asked` counts requests for metadata; while `is_silent` they get no answer; `connections` are
+    those that are open."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -48,9 +58,17 @@ class FakeBroker:
                 answer = struct.pack(">i", correlation)
                 await self.is_open.wait()
                 if key == VERSIONS:
-                    answer += ApiVersionResponse_v0(
-                        0, [(METADATA, 0, 5), (VERSIONS, 0, 0)]
-                    ).encode()
+                    versions = [
+                        *((METADATA, 0, 5), (COORDINATOR, 1, 1), (HANDSHAKE, 1, 1)),
+                        *((VERSIONS, 0, 0), (AUTHENTICATE, 0, 0)),
+                    ]
+                    answer += ApiVersionResponse_v0(0, versions).encode()
+                elif key == COORDINATOR:
+                    answer += FindCoordinatorResponse_v1(0, 15, None, -1, "", -1).encode()
+                elif key == HANDSHAKE:
+                    answer += SaslHandShakeResponse_v1(0, ["OAUTHBEARER"]).encode()
+                elif key == AUTHENTICATE:
+                    answer += SaslAuthenticateResponse_v0(0, None, b"").encode()
                 else:
                     self.asked += 1
                     if self.is_silent:
@@ -73,13 +91,15 @@ def described(brokers: Described | None, leaders: dict[str, int]) -> Any:
 
 
 @asynccontextmanager
-async def cluster(count: int = 1) -> AsyncIterator[tuple[Brokers, list[FakeBroker]]]:
+async def cluster(
+    count: int = 1, connect: type[KafkaConnection] = KafkaConnection
+) -> AsyncIterator[tuple[Brokers, list[FakeBroker]]]:
     fakes = [FakeBroker() for _ in range(count)]
     servers = [await asyncio.start_server(fake.serve, "127.0.0.1", 0) for fake in fakes]
     for fake, server in zip(fakes, servers, strict=True):
         fake.port = server.sockets[0].getsockname()[1]
     bootstrap = tuple(f"127.0.0.1:{fake.port}" for fake in fakes)
-    brokers = Brokers(KafkaConnection(bootstrap_servers=bootstrap))
+    brokers = Brokers(connect(bootstrap_servers=bootstrap))
     try:
         yield brokers, fakes
     finally:
@@ -148,6 +168,34 @@ async def test_a_broker_that_does_not_answer_is_asked_last_from_then_on() -> Non
             assert frozen.asked == 0
 
 
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_broker_that_did_not_answer_before_a_question_was_cancelled_is_asked_last(
+    connected: bool,
+) -> None:
+    async def run() -> None:
+        async with cluster(2) as (brokers, fakes):
+            nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
+            for fake in fakes:
+                fake.metadata = lambda: described(nodes, {"a": 1})
+            if connected:
+                await brokers.refresh({"a"})
+            for fake in fakes:
+                fake.is_open.clear()
+            asking = asyncio.get_running_loop().create_task(brokers.refresh({"a"}), name="asking")
+            await asyncio.sleep(1.0)
+            (frozen,) = (fake for fake in fakes if fake.connections)
+            asking.cancel()
+            await asyncio.wait([asking])
+            for fake in fakes:
+                if fake is not frozen:
+                    fake.is_open.set()
+            async with asyncio.timeout(2.0):
+                await brokers.refresh({"a"})
+            frozen.is_open.set()
+
+    virtualtime.run(run())
+
+
 async def test_a_cluster_that_was_let_go_asks_nobody_and_keeps_no_connection() -> None:
     async with cluster() as (brokers, (fake,)):
         await brokers.refresh({"a"})
@@ -179,6 +227,40 @@ async def test_a_broker_that_is_not_named_any_more_cannot_be_opened() -> None:
         await brokers.refresh({"a"})
         with pytest.raises(KafkaConnectionError):
             await brokers.open(7, link)
+
+
+class SlowTokens(KafkaConnection):
+    """Each token takes almost the minute that it may take."""
+
+    async def fetch(self) -> tuple[str, int]:
+        await asyncio.sleep(59.0)
+        return "token", 0
+
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": TokenProvider(self),
+        }
+
+
+def test_a_token_may_take_longer_than_the_answer_of_a_broker() -> None:
+    async def run() -> None:
+        async with cluster(connect=SlowTokens) as (brokers, (fake,)):
+            await brokers.refresh({"a"})
+            assert (fake.asked, brokers.leader("a", 0)) == (1, 1)
+
+    virtualtime.run(run())
+
+
+def test_a_check_names_the_transactional_id_that_has_no_coordinator() -> None:
+    async def run() -> None:
+        async with cluster() as (_, (fake,)):
+            connection = KafkaConnection(bootstrap_servers=(f"127.0.0.1:{fake.port}",))
+            with pytest.raises(SinkUnavailable, match=r"id k8s.c.pods .* no coordinator"):
+                await check_transactional_ids(connection, ["k8s.c.pods"])
+
+    virtualtime.run(run())
 
 
 async def test_one_that_is_let_go_while_it_connects_keeps_no_connection() -> None:

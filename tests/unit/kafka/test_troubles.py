@@ -1,0 +1,29 @@
+"""What is wrong with Kafka: what operators are shown of several troubles, and what is logged."""
+
+import logging
+
+import pytest
+
+from watchrelay.kafka.troubles import SILENCE, KafkaTroubles
+from watchrelay.observe.status import StatusRegistry
+
+AWAY = "kafka at kafka-0:9092 is not usable: connection refused"
+
+
+def test_brokers_that_several_producers_do_not_reach_are_one_trouble_until_each_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "watchrelay")
+    troubles = KafkaTroubles(StatusRegistry())
+    for subject in ("", "/k8s.c.pods", "/k8s.c.jobs"):
+        troubles.began(subject, AWAY)
+    assert troubles.problem == AWAY
+    troubles.began(SILENCE, "no acknowledgement")
+    assert troubles.problem == f"no acknowledgement: {AWAY}"
+    troubles.ended(SILENCE)
+    troubles.ended("")
+    troubles.forget("/k8s.c.jobs")
+    assert troubles.problem == AWAY
+    troubles.ended("/k8s.c.pods")
+    assert not troubles.problem
+    assert caplog.messages == ["kafka does not accept records", "kafka accepts records again"]
