@@ -167,8 +167,10 @@ def plan_hash(spec: StreamSpec, *, suppress_unchanged: bool) -> str:
 
 
 def config_hash(settings: Settings) -> str:
-    """Twelve digits that change with the settings; passwords do not go into them."""
-    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
+    """Twelve digits that change with the settings. Neither passwords go into them nor the name of
+    a replica, the one thing in which replicas of one config differ."""
+    shared = settings.model_dump_json(exclude={"sharding": {"instance"}})
+    return hashlib.sha256(shared.encode()).hexdigest()[:12]
 
 
 def provisional_ids(entry: ResourceEntry) -> list[str]:

@@ -129,7 +129,7 @@ class GroupMember:
         """When this static member was last unknown while it was in no doubt."""
         self._doubt_counted_s: float | None = None
         """Up to when the present doubt is counted."""
-        self._members_gauge = metrics.gauge("group_members")
+        self._members, self._members_gauge = 0, metrics.gauge("group_members")
         self._generation_gauge = metrics.gauge("group_generation")
         self._doubts = metrics.counter("group_doubts")
         self._doubt_seconds = metrics.counter("group_doubt_seconds")
@@ -265,7 +265,8 @@ class GroupMember:
             # a static member that is known is answered from memory: the leader has not seen its
             # metadata
             self._rejoin.set()
-        self._members_gauge.set(len(joined.members))  # only the leader is shown them
+        self._members = len(joined.members)  # only the leader is shown them
+        self._members_gauge.set(self._members)
         self._generation_gauge.set(joined.generation)
         self.generation = joined.generation
         _log.info("joined the group", extra=self._extra(leads=self.leads))
@@ -293,6 +294,7 @@ class GroupMember:
         self._refused_pause_s = _REFUSED_PAUSE_S
         if self._problems.pop(PROBLEM, None) is not None:
             _log.info("group is usable again", extra=self._extra())
+            self._members_gauge.set(self._members)
         return min(_HEARTBEAT_S_MAX, self._session_s / _HEARTBEATS_A_SESSION)
 
     def _lose(self, code: int) -> float:
@@ -310,7 +312,8 @@ class GroupMember:
                 self._instance = ""
             self._unknown_s = now_s
         _log.warning("lost the membership in the group", extra=self._extra(error=_name(code)))
-        self._is_member, self._is_lost = False, True
+        self._is_member, self._is_lost, self._members = False, True, 0
+        self._members_gauge.set(0)
         if code != _ILLEGAL_GENERATION:
             self.member_id = ""
         self._lost()
@@ -334,6 +337,7 @@ class GroupMember:
         return _AWAY_PAUSE_S
 
     def _report(self, message: str) -> None:
+        self._members_gauge.set(0)  # whoever leads by now counts them, or nobody does
         if self._problems.put(PROBLEM, message):
             _log.warning("cannot use the group", extra=self._extra(error=message))
 

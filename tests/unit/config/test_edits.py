@@ -162,6 +162,8 @@ def test_the_hash_of_a_config_changes_with_its_values_but_not_with_a_password(
     assert len({config_hash(each) for each in (settings, *others)}) == 3
     password = load(str(file), ["kafka.security.password=other"], environ={}).settings
     assert config_hash(password) == config_hash(settings)
+    replica = load(str(file), ["sharding.instance=watchrelay-1"], environ={}).settings
+    assert config_hash(replica) == config_hash(settings), "replicas have one config"
 
 
 def test_settings_are_frozen(read: Callable[..., Loaded]) -> None:

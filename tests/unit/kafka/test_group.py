@@ -155,6 +155,20 @@ async def test_members_join_are_assigned_and_send_a_heartbeat_each_second() -> N
 
 
 @virtual
+async def test_a_leader_that_is_cut_off_counts_no_members() -> None:
+    group = FakeGroup()
+    async with joined(group, "a") as a, joined(group, "b") as b:
+        await until(lambda: a.count("group_members") == 2)
+        a.is_cut = True
+        await until(lambda: a.problem != "", deadline_s=60.0)
+        assert (a.count("group_members"), b.count("group_members")) == (0, 1)
+        a.is_cut = False
+        await until(
+            lambda: a.count("group_members") + b.count("group_members") == 2, deadline_s=60.0
+        )
+
+
+@virtual
 async def test_heartbeats_are_as_frequent_as_a_short_session_needs() -> None:
     group = FakeGroup(least_session_s=1.0)
     replica = Replica(group, session_s=3.0)
