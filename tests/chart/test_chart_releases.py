@@ -426,6 +426,24 @@ def test_two_releases_do_not_claim_each_others_objects(
     assert made[0] & made[1] == set()
 
 
+@pytest.mark.parametrize("what", ["none", "nameOverride"])
+def test_the_network_policy_selects_the_relay_and_the_pod_of_helm_test(
+    what: str, tmp_path: Path
+) -> None:
+    objects = rendered(
+        values_file(tmp_path, CONFIG, networkPolicy={"enabled": True}, **OVERRIDES[what])
+    )
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    selector = policy["spec"]["podSelector"]
+    (term,) = selector["matchExpressions"]
+    assert term["operator"] == "In"
+    (deployment,) = of_kind(objects, "Deployment")
+    for pod in (deployment["spec"]["template"], *of_kind(objects, "Pod")):
+        labels = pod["metadata"]["labels"]
+        assert selector["matchLabels"].items() <= labels.items()
+        assert labels[term["key"]] in term["values"]
+
+
 @pytest.mark.parametrize("helm", HELMS)
 def test_namespaces_switches_and_accounts_render(helm: str, tmp_path: Path) -> None:
     config = {
