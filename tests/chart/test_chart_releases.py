@@ -20,10 +20,10 @@ CONFIG = {
 }
 MONITORED: dict[str, Any] = {
     "podMonitor": {"enabled": True},
-    "serviceMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True},
 }
+BY_SERVICE = {**MONITORED, "podMonitor": {"enabled": False}, "serviceMonitor": {"enabled": True}}
 RELEASES = (
     "watchrelay",
     "my.rel.v2",
@@ -85,9 +85,11 @@ def leaves(value: Any, path: tuple[object, ...] = ()) -> list[tuple[tuple[object
 
 
 @pytest.mark.parametrize("odd", ["123", "0x10", "true", "null"])
-@pytest.mark.parametrize("authority", ["existingSecret", "existingConfigMap"])
+@pytest.mark.parametrize(
+    ("authority", "monitored"), [("existingSecret", MONITORED), ("existingConfigMap", BY_SERVICE)]
+)
 def test_a_name_that_reads_as_a_number_or_a_constant_of_yaml_stays_text(
-    odd: str, authority: str, tmp_path: Path
+    odd: str, authority: str, monitored: dict[str, Any], tmp_path: Path
 ) -> None:
     def typed(name: str) -> list[tuple[tuple[object, ...], type]]:
         config = {
@@ -98,7 +100,7 @@ def test_a_name_that_reads_as_a_number_or_a_constant_of_yaml_stays_text(
             "auth": {"existingSecret": name, "keys": {"username": name, "password": name}},
             "ca": {authority: name},
         }
-        more = {**MONITORED, "networkPolicy": {"enabled": True}, "serviceAccount": {"name": name}}
+        more = {**monitored, "networkPolicy": {"enabled": True}, "serviceAccount": {"name": name}}
         objects = rendered(
             values_file(tmp_path, config, kafka=kafka, **more), release=name, namespace=name
         )
@@ -123,7 +125,7 @@ def test_the_api_takes_every_name(release: str, what: str, tmp_path: Path) -> No
         kafka={"auth": {"inline": {"username": "u"}}, "ca": {"inline": "x"}},
     )
     objects = rendered(values, release=release)
-    assert len(objects) >= 14
+    assert len(objects) >= 13
     assert [each["metadata"]["name"] for each in objects if not takes(each)] == []
 
 
@@ -184,8 +186,8 @@ def asked_by_dashboards(objects: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("what", OVERRIDES)
 def test_alerts_and_dashboards_ask_for_the_job_that_is_scraped(what: str, tmp_path: Path) -> None:
-    objects = rendered(values_file(tmp_path, CONFIG, **MONITORED, **OVERRIDES[what]))
-    for kind in ("PodMonitor", "ServiceMonitor"):
+    for kind, monitored in (("PodMonitor", MONITORED), ("ServiceMonitor", BY_SERVICE)):
+        objects = rendered(values_file(tmp_path, CONFIG, **monitored, **OVERRIDES[what]))
         labels = scraped(objects, kind)
         for expression in [*asked_by_rules(objects), *asked_by_dashboards(objects)]:
             assert set(re.findall(r'job="(.*?)"', expression)) == {labels["job"]}, expression
@@ -275,7 +277,7 @@ def test_two_releases_in_a_namespace_are_judged_each_by_its_own_alerts(tmp_path:
 
 def test_two_processes_of_one_release_that_own_a_stream_are_seen(tmp_path: Path) -> None:
     objects = rendered(
-        values_file(tmp_path, CONFIG, nameOverride="relay", **MONITORED), release="my.rel"
+        values_file(tmp_path, CONFIG, nameOverride="relay", **BY_SERVICE), release="my.rel"
     )
     stream = {**scraped(objects, "ServiceMonitor"), "cluster": "c", "stream": "pods"}
     given = [series("watchrelay_stream_owned", stream, "1x60", pod=pod) for pod in ("a", "b")]
@@ -424,6 +426,24 @@ def test_two_releases_do_not_claim_each_others_objects(
         )
         assert len(made[-1]) == len(objects)
     assert made[0] & made[1] == set()
+
+
+@pytest.mark.parametrize("what", ["none", "nameOverride"])
+def test_the_network_policy_selects_the_relay_and_the_pod_of_helm_test(
+    what: str, tmp_path: Path
+) -> None:
+    objects = rendered(
+        values_file(tmp_path, CONFIG, networkPolicy={"enabled": True}, **OVERRIDES[what])
+    )
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    selector = policy["spec"]["podSelector"]
+    (term,) = selector["matchExpressions"]
+    assert term["operator"] == "In"
+    (deployment,) = of_kind(objects, "Deployment")
+    for pod in (deployment["spec"]["template"], *of_kind(objects, "Pod")):
+        labels = pod["metadata"]["labels"]
+        assert selector["matchLabels"].items() <= labels.items()
+        assert labels[term["key"]] in term["values"]
 
 
 @pytest.mark.parametrize("helm", HELMS)

@@ -78,6 +78,36 @@ def test_prometheus_takes_the_scrape_configs(tmp_path: Path) -> None:
         assert done.returncode == 0, block.place + done.stdout + done.stderr
 
 
+def test_the_scrape_config_finds_each_replica_and_has_the_labels_that_alerts_need(
+    tmp_path: Path,
+) -> None:
+    (block,) = [block for block in all_blocks() if block.verb == "prometheus"]
+    (job,) = yaml.safe_load(block.text)["scrape_configs"]
+    (discovery,) = job["kubernetes_sd_configs"]
+    (selector,) = discovery["selectors"]
+    label, value = selector["label"].split("=")
+    config = {
+        "cluster": "c",
+        "kafka": {"bootstrapServers": ["kafka:9092"]},
+        "resources": [{"resource": "pods"}],
+    }
+    objects = charttools.rendered(charttools.values_file(tmp_path, config, replicas=3))
+    (pod,) = [each["spec"]["template"] for each in objects if each["kind"] == "Deployment"]
+    assert pod["metadata"]["labels"][label] == value
+    by_target = {rule.get("target_label"): rule for rule in job["relabel_configs"]}
+    (port,) = pod["spec"]["containers"][0]["ports"]
+    assert by_target.pop(None) == {
+        "source_labels": ["__meta_kubernetes_pod_container_port_name"],
+        "regex": port["name"],
+        "action": "keep",
+    }
+    assert job["job_name"] == "watchrelay"
+    assert {label: rule["source_labels"] for label, rule in by_target.items()} == {
+        "namespace": ["__meta_kubernetes_namespace"],
+        "pod": ["__meta_kubernetes_pod_name"],
+    }
+
+
 def test_prometheus_takes_every_expression(tmp_path: Path) -> None:
     expressions = [block for block in all_blocks() if block.language == "promql"]
     rules = [

@@ -29,13 +29,11 @@ pytestmark = pytest.mark.real
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _MONITORING = {
     "podmonitors": "PodMonitor",
-    "servicemonitors": "ServiceMonitor",
     "prometheusrules": "PrometheusRule",
 }
 _EVERYTHING = {
     "networkPolicy": {"enabled": True},
     "podMonitor": {"enabled": True},
-    "serviceMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True},
 }

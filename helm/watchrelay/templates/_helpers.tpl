@@ -159,15 +159,16 @@ app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{/* The warning about the memory limit if queues that fill while Kafka is away do not fit into it; else nothing. */}}
 {{- define "watchrelay.memoryShort" -}}
 {{- $config := .Values.config -}}
-{{- $streams := 0 -}}
+{{- $writers := 0 -}}
 {{- range $config.resources -}}
 {{- $entry := merge (deepCopy .) (default dict $config.defaults) -}}
-{{- $streams = add $streams (ternary (max 1 (len (default list $entry.namespaces))) 1 (ne $entry.scope "cluster")) -}}
+{{- $streams := ternary (max 1 (len (default list $entry.namespaces))) 1 (ne $entry.scope "cluster") -}}
+{{- $writers = add $writers (mul $streams (default 1 $entry.split)) -}}
 {{- end -}}
 {{- $limit := dig "limits" "memory" "" .Values.resources -}}
-{{- $queues := mul $streams (include "watchrelay.mebibytes" (default "64MiB" $config.queueBytes) | int) -}}
+{{- $queues := mul $writers (include "watchrelay.mebibytes" (default "64MiB" $config.queueBytes) | int) -}}
 {{- if and $limit (gt (add 64 $queues | int) (include "watchrelay.mebibytes" $limit | int)) -}}
-{{- printf "while Kafka is away %d streams may hold up to %d MiB for it (config.queueBytes), and the memory limit is %v: raise resources.limits.memory and requests, or lower config.queueBytes." $streams $queues $limit -}}
+{{- printf "while Kafka is away %d queues may hold up to %d MiB for it (config.queueBytes), and the memory limit is %v: raise resources.limits.memory and requests, or lower config.queueBytes." $writers $queues $limit -}}
 {{- end -}}
 {{- end -}}
 
