@@ -337,7 +337,7 @@ class GroupMember:
         return _AWAY_PAUSE_S
 
     def _report(self, message: str) -> None:
-        self._members_gauge.set(0)  # whoever leads by now counts them, or nobody does
+        self._members_gauge.set(0)  # another leader counts them by now, or none does
         if self._problems.put(PROBLEM, message):
             _log.warning("cannot use the group", extra=self._extra(error=message))
 
