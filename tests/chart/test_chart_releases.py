@@ -386,7 +386,7 @@ def test_every_runbook_link_is_an_address(base: str, address: str, tmp_path: Pat
         for group in made["spec"]["groups"]
         for rule in group["rules"]
     ]
-    assert len(links) == 20
+    assert len(links) == 21
     assert [link for link in links if not re.fullmatch(address, link)] == []
 
 
