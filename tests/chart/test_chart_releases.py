@@ -299,6 +299,18 @@ def test_alerts_follow_a_scrape_that_is_not_of_this_chart(tmp_path: Path) -> Non
     )
 
 
+def test_the_alerts_of_the_group_follow_the_number_of_replicas(tmp_path: Path) -> None:
+    """A roll-out assigns the streams four times for each pod."""
+    objects = rendered(values_file(tmp_path, CONFIG, replicas=6, **MONITORED))
+    labels = {**scraped(objects, "PodMonitor"), "cluster": "c"}
+    fired = {"severity": "warning", "namespace": "ns", "cluster": "c"}
+    name = "watchrelay_group_rebalances_total"
+    given = [series(name, labels, "0x10 0+2x12 24x60", reason="joined")]
+    judged(tmp_path, [objects], given, "15m", {"WatchRelayGroupFlapping": []})
+    given = [series(name, labels, "0+2x60", reason="joined")]
+    judged(tmp_path, [objects], given, "20m", {"WatchRelayGroupFlapping": [fired]})
+
+
 RATIOS = ("listErrorRatio", "watchErrorRatio", "queueRatio")
 NUMBERS = (
     "missedChanges",
