@@ -309,6 +309,9 @@ def test_the_alerts_of_the_group_follow_the_number_of_replicas(tmp_path: Path) -
     judged(tmp_path, [objects], given, "15m", {"WatchRelayGroupFlapping": []})
     given = [series(name, labels, "0+2x60", reason="joined")]
     judged(tmp_path, [objects], given, "20m", {"WatchRelayGroupFlapping": [fired]})
+    for members, missing in (("6x60", []), ("5x60", [fired]), ("0x60", [fired])):
+        given = [series("watchrelay_group_members", labels, members)]
+        judged(tmp_path, [objects], given, "20m", {"WatchRelayReplicaMissing": missing})
 
 
 RATIOS = ("listErrorRatio", "watchErrorRatio", "queueRatio")
