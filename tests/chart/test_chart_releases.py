@@ -301,6 +301,21 @@ def test_alerts_follow_a_scrape_that_is_not_of_this_chart(tmp_path: Path) -> Non
     )
 
 
+def test_the_alerts_of_the_group_follow_the_number_of_replicas(tmp_path: Path) -> None:
+    """A roll-out assigns the streams four times for each pod."""
+    objects = rendered(values_file(tmp_path, CONFIG, replicas=6, **MONITORED))
+    labels = {**scraped(objects, "PodMonitor"), "cluster": "c"}
+    fired = {"severity": "warning", "namespace": "ns", "cluster": "c"}
+    name = "watchrelay_group_rebalances_total"
+    given = [series(name, labels, "0x10 0+2x12 24x60", reason="joined")]
+    judged(tmp_path, [objects], given, "15m", {"WatchRelayGroupFlapping": []})
+    given = [series(name, labels, "0+2x60", reason="joined")]
+    judged(tmp_path, [objects], given, "20m", {"WatchRelayGroupFlapping": [fired]})
+    for members, missing in (("6x60", []), ("5x60", [fired]), ("0x60", [fired])):
+        given = [series("watchrelay_group_members", labels, members)]
+        judged(tmp_path, [objects], given, "20m", {"WatchRelayReplicaMissing": missing})
+
+
 RATIOS = ("listErrorRatio", "watchErrorRatio", "queueRatio")
 NUMBERS = (
     "missedChanges",
@@ -388,7 +403,7 @@ def test_every_runbook_link_is_an_address(base: str, address: str, tmp_path: Pat
         for group in made["spec"]["groups"]
         for rule in group["rules"]
     ]
-    assert len(links) == 20
+    assert len(links) == 21
     assert [link for link in links if not re.fullmatch(address, link)] == []
 
 

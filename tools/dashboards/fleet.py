@@ -68,13 +68,13 @@ FLEET: Final[Rows] = (
             ),
             Panel(
                 "Not watching",
-                "Which streams are in another state than watching.",
+                "Which streams are in another state than watching; standbys are left out.",
                 "short",
                 (
                     (
                         (
                             "sum by (cluster, stream, state) "
-                            f'(watchrelay_stream_state{{{STREAMS},state!="watching"}}) > 0'
+                            f'(watchrelay_stream_state{{{STREAMS},state!~"watching|standby"}}) > 0'
                         ),
                         "{{cluster}}/{{stream}}: {{state}}",
                     ),

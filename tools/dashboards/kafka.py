@@ -148,8 +148,9 @@ KAFKA: Final[Rows] = (
             ),
             Panel(
                 "Producers rebuilt",
-                "In an hour: any error of a batch throws its producer away, and so does a minute "
-                "without an acknowledgement.",
+                "In an hour, by reason. watchdog: a broker did not answer for 16 s, or none of those "
+                "known could be used; credentials: connections were opened with new secrets; "
+                "identity: a partition got a new producer id.",
                 "short",
                 (
                     (
