@@ -1096,8 +1096,9 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
         context = replace(context, current_as_of_s=now_s)
     if version == state.cursor:
         state = replace(state, context=context, silent_since_s=now_s)
-    elif now_s - state.silent_since_s < SILENCE_CHECK_EARLY_S:
-        # the check at the opening: it says nothing of silence, for which one is still due
+    elif now_s - state.silent_since_s < SILENCE_CHECK_EARLY_S / 2:
+        # the check at the opening, long before any other one: it says nothing of silence, for which
+        # one is still due
         state = replace(state, context=context)
     elif version and not context.check_early:
         context = replace(context, check_early=True)

@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from watchrelay.core.backoff import Backoff
@@ -231,6 +232,21 @@ def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> N
     assert 70.0 <= commands[-1].until_s <= 73.0
     state, commands = step(by, state, FramesReceived([Bookmark("107")], 60.0), 60.0)
     assert commands[-1] == ReadWatch(float("inf"))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_check_that_is_answered_at_once_is_made_once_whatever_the_clock_shows(late: bool) -> None:
+    by = rules()
+    for opened_s in (0.1, 1003.3, 1e5 / 3, 86_400.7):
+        state = watching(by, expects_bookmarks=True, check_early=late)
+        state = msgspec.structs.replace(state, opened_at_s=opened_s, silent_since_s=opened_s)
+        now_s = state.read_until_s  # less than 50 s later, where the sum was rounded
+        for answer in ("", "107"):
+            checked, commands = step(by, state, DeadlineReached(), now_s)
+            assert isinstance(commands[-1], CheckSilence)
+            checked, _ = step(by, checked, SilenceChecked(answer), now_s)
+            assert isinstance(checked, Watching)
+            assert checked.read_until_s > now_s + 1.0
 
 
 @pytest.mark.parametrize("late", [False, True])
