@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from tests.support.memorycontrol import DESCRIBED, MemoryControl
+from tests.support.relays import until
 from watchrelay.contract.control import claim_value, control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.core.errors import SinkUnavailable
@@ -41,6 +42,11 @@ class ScriptedGroup:
 
     def rejoin(self) -> None:
         self.rejoins += 1
+
+    async def rejoined(self) -> None:
+        """Returns once the replica asks to join again."""
+        known = self.rejoins
+        await until(lambda: self.rejoins > known, steps=100_000)
 
     async def run(self) -> None:
         await asyncio.Event().wait()

@@ -228,8 +228,7 @@ async def test_a_stream_lost_to_a_relay_outside_the_group_is_offered_again_later
             replica.sharing.ended("pods")
             lost_s = loop.time()
             assert "pods" not in replica.group.reported().plans
-            rejoins = replica.group.rejoins
-            await until(lambda before=rejoins: replica.group.rejoins > before, steps=10_000)  # type: ignore[misc]
+            await replica.group.rejoined()
             waits.append(loop.time() - lost_s)
             assert "pods" in replica.group.reported().plans
     assert 0.8 <= waits[0] <= 1.2

@@ -6,7 +6,7 @@ Virtual time, real HTTP; Kafka never comes, so no stream gets past waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from aiohttp import web
 
 from tests.support import virtualtime
 from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.support.sharingreplica import Replica
 from tests.unit.daemon.conftest import GROUP, define, settings_of, until
 from watchrelay.core import clock
 from watchrelay.daemon.context import DaemonContext
@@ -122,32 +123,19 @@ def test_a_resource_that_comes_later_is_picked_up(tmp_path: Path) -> None:
     virtually(body)
 
 
-class Planned:
-    """What a replica tells its group that it can run."""
-
-    def __init__(self) -> None:
-        self.plans: list[frozenset[str]] = []
-
-    def plan(self, plans: Mapping[str, str], *, revision: int, config_hash: str) -> None:
-        self.plans.append(frozenset(plans))
-
-    def ended(self, stream: str) -> None:
-        """Nothing is written here."""
-
-
 def test_the_group_hears_of_no_plan_that_was_made_before_the_control_topic_was_read(
     tmp_path: Path,
 ) -> None:
     async def body() -> None:
         async with supervised(tmp_path, "pods") as rig:
-            sharing = Planned()
-            rig.context.sharing = sharing  # type: ignore[assignment]  # what a supervisor calls
+            replica = Replica()
+            rig.context.sharing = replica.sharing
             await until("pods are found", lambda: rig.topics)
             await asyncio.sleep(1_000.0)
-            assert sharing.plans == []
+            assert set(replica.group.reported().plans) == {"jobs", "pods"}, "as it was made"
             rig.supervisor.described()
-            await until("the plan is made", lambda: sharing.plans)
-            assert sharing.plans == [{"pods"}]
+            await until("the plan is made", lambda: len(replica.group.reported().plans) == 1)
+            assert set(replica.group.reported().plans) == {"pods"}
 
     virtually(body)
 

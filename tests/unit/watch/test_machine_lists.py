@@ -1,0 +1,206 @@
+"""Lists that are made again, and those of `relistInterval`."""
+
+import pytest
+
+from tests.support.watchmachine import frame, rules, watching
+from watchrelay.core.errors import (
+    Expired,
+    Interrupted,
+    Invalid,
+    KubeError,
+    Throttled,
+    Unavailable,
+    Undecodable,
+    Unreachable,
+    VersionTooLarge,
+)
+from watchrelay.model.frames import ListQuery, Page
+from watchrelay.model.watch_output import (
+    ListBegun,
+    ListedObjects,
+)
+from watchrelay.watch.context import WatchRules
+from watchrelay.watch.machine import (
+    DeadlineReached,
+    Deliver,
+    FetchPage,
+    FinishList,
+    FramesReceived,
+    ListFinished,
+    ListGoal,
+    OpenWatch,
+    PageReceived,
+    Pausing,
+    ReportSkipped,
+    RequestFailed,
+    Sleep,
+    SleepEnded,
+    State,
+    Watching,
+    WatchOpened,
+    start,
+    step,
+)
+
+
+def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None:
+    by = rules()
+    state, _ = start(by, now_s=0.0)
+    state, _ = step(by, state, PageReceived(Page("5", None, [])), 0.0)
+    state, commands = step(by, state, ListFinished(accepted=False), 0.0)
+    assert isinstance(commands[-1], FetchPage)
+    state, commands = step(by, state, RequestFailed(Interrupted("broken")), 1.0)
+    state, commands = step(by, state, SleepEnded(), 5.0)
+    state, commands = step(by, state, PageReceived(Page("5", None, [])), 6.0)
+    assert isinstance(commands[-1], FinishList)
+    assert commands[-1].done.accept_any_size
+
+
+@pytest.mark.parametrize("version", ["", "0", "7" * 5_000_000])
+def test_a_list_without_a_version_to_watch_from_is_tried_again_later(version: str) -> None:
+    by = rules()
+    state, _ = start(by, now_s=0.0)
+    state, commands = step(by, state, PageReceived(Page(version, None, [])), 0.0)
+    assert isinstance(commands[-1], Sleep)
+
+
+def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_from_its_cursor() -> (
+    None
+):
+    """Made again, it would count as missed what changed while the watch was closed."""
+    by = rules(relist_interval_s=3600.0)
+    state, commands = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    assert isinstance(commands[-1], FetchPage)
+    bad = Undecodable("?", about=("shop", "bad"))
+    state, commands = step(
+        by, state, PageReceived(Page("200", None, [], (bad, Undecodable("?")))), 6.0
+    )
+    assert isinstance(commands[0], ReportSkipped)
+    assert commands[1] == Deliver(ListedObjects([], unreadable=1, damaged=(("shop", "bad"),)))
+    assert isinstance(commands[-1], FinishList)
+    assert commands[-1].done.continue_from == "100"
+    state, commands = step(by, state, ListFinished(accepted=True), 6.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "100"
+
+
+def after_a_consistency_list(by: WatchRules, version: str) -> State:
+    """It was complete at `version`; the watch is open again, from 100."""
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    state, _ = step(by, state, PageReceived(Page(version, None, [])), 6.0)
+    state, _ = step(by, state, ListFinished(accepted=True), 6.0)
+    state, _ = step(by, state, WatchOpened(), 6.0)
+    assert isinstance(state, Watching)
+    assert state.cursor == "100"
+    return state
+
+
+def test_after_a_consistency_list_no_list_may_be_older_than_it() -> None:
+    by = rules(relist_interval_s=3600.0)
+    state = after_a_consistency_list(by, "200")
+    lost, commands = step(by, state, RequestFailed(Expired("410")), 7.0)
+    assert isinstance(commands[-1], FetchPage)
+    assert commands[-1].query.resource_version == "200"
+    lost, commands = step(by, lost, PageReceived(Page("150", None, [])), 8.0)
+    assert isinstance(lost, Pausing)
+    assert lost.goal == ListGoal("too_old", most_recent=True, by_content=True)
+    state, _ = step(by, state, FramesReceived([frame("a", "201")], 7.0), 7.0)
+    _, commands = step(by, state, RequestFailed(Expired("410")), 8.0)
+    assert isinstance(commands[-1], FetchPage)
+    assert commands[-1].query.resource_version == "201", "the watch has passed it"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        VersionTooLarge("504"),
+        Expired("410"),
+        Invalid("400", about="version"),
+        Invalid("400"),
+        Undecodable("over 2 GiB"),
+    ],
+)
+def test_a_consistency_list_that_cannot_be_served_loses_no_history(error: KubeError) -> None:
+    by = rules(relist_interval_s=3600.0)
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    state, commands = step(by, state, RequestFailed(error), 6.0)
+    assert isinstance(commands[-1], Sleep)
+    assert commands[-1].until_s < 10.0
+    assert not state.context.history_lost
+    _, commands = step(by, state, SleepEnded(), commands[-1].until_s)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "100"
+
+
+def test_a_consistency_list_made_again_for_its_token_or_its_size_lets_the_watch_continue() -> None:
+    by = rules(relist_interval_s=3600.0)
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    state, _ = step(by, state, PageReceived(Page("200", "t", [])), 6.0)
+    state, commands = step(by, state, RequestFailed(Invalid("400", about="continue")), 6.0)
+    assert isinstance(commands[-1], FetchPage)
+    state, _ = step(by, state, PageReceived(Page("201", None, [])), 7.0)
+    state, commands = step(by, state, ListFinished(accepted=False), 7.0)
+    assert isinstance(commands[-1], FetchPage)
+    state, commands = step(by, state, PageReceived(Page("202", None, [])), 8.0)
+    assert isinstance(commands[-1], FinishList)
+    assert commands[-1].done.continue_from == "100"
+    _, commands = step(by, state, ListFinished(accepted=True), 8.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "100"
+
+
+def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complete() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), RequestFailed(VersionTooLarge("504")), 1.0)
+    state, commands = step(by, state, SleepEnded(), 2.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, _ = step(by, state, RequestFailed(Expired("410")), 3.0)
+    state, commands = step(by, state, SleepEnded(), 10.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, _ = step(by, state, PageReceived(Page("50", None, [])), 11.0)
+    state, commands = step(by, state, ListFinished(accepted=False), 11.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+
+
+def test_a_list_older_than_requested_is_repeated_by_content_without_a_version() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), RequestFailed(Expired("410")), 1.0)
+    state, commands = step(by, state, PageReceived(Page("90", None, [])), 2.0)
+    assert isinstance(state, Pausing)
+    assert state.goal == ListGoal("too_old", most_recent=True, by_content=True)
+    _, commands = step(by, state, SleepEnded(), state.until_s)
+    assert commands == (Deliver(ListBegun(by_content=True)), FetchPage(ListQuery(limit=500)))
+
+
+@pytest.mark.parametrize(
+    ("error", "pages"),
+    [
+        (Unavailable("no whole answer within 75 s"), True),
+        (Undecodable("longer than 2 GiB"), True),
+        (Throttled("429"), False),
+        (Unreachable("refused"), False),
+    ],
+)
+def test_a_list_that_an_older_server_cannot_answer_at_once_is_repeated_in_pages(
+    error: KubeError, pages: bool
+) -> None:
+    by = rules((1, 33))
+    state, commands = step(by, watching(by), RequestFailed(Expired("410")), 1.0)
+    at_once = ListQuery(limit=0, resource_version="100", version_match="NotOlderThan")
+    assert commands[-1] == FetchPage(at_once)
+    state, _ = step(by, state, RequestFailed(error), 76.0)
+    assert isinstance(state, Pausing)
+    state, commands = step(by, state, SleepEnded(), state.until_s)
+    assert commands[-1] == FetchPage(ListQuery(limit=500) if pages else at_once)
+    state, _ = step(by, state, RequestFailed(Unavailable("503")), 90.0)
+    _, commands = step(by, state, SleepEnded(), 100.0)
+    assert commands[-1] == FetchPage(ListQuery(limit=500)), "and stays so"
+
+
+def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
+    by = rules(relist_interval_s=3600.0)
+    state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
+    state, commands = step(by, state, PageReceived(Page("90", None, [])), 6.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, commands = step(by, state, PageReceived(Page("91", None, [])), 7.0)
+    assert isinstance(commands[-1], FinishList)

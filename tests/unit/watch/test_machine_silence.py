@@ -1,0 +1,208 @@
+"""Watches that are silent: when they are checked, and when they count as frozen."""
+
+import msgspec
+import pytest
+
+from tests.support.watchmachine import frame, rules, watching
+from watchrelay.core.errors import (
+    Interrupted,
+)
+from watchrelay.model.frames import Bookmark, Frame
+from watchrelay.watch.context import WatchRules
+from watchrelay.watch.machine import (
+    CheckSilence,
+    DeadlineReached,
+    FetchPage,
+    FinishList,
+    FramesReceived,
+    ListFinished,
+    OpenWatch,
+    ReadWatch,
+    RequestFailed,
+    SilenceChecked,
+    State,
+    WatchEnded,
+    Watching,
+    WatchOpened,
+    start,
+    step,
+)
+
+
+def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() -> None:
+    by = rules()
+    state, commands = step(by, watching(by, cursor="7"), WatchEnded(), 600.0)
+    assert isinstance(commands[-1], OpenWatch)
+    opened, commands = step(by, state, WatchOpened(), 600.0)
+    assert isinstance(commands[-1], CheckSilence)
+    assert commands[-1].until_s == 610.0, "no event is read until it is answered"
+    state, commands = step(by, opened, SilenceChecked("8"), 600.1)
+    assert isinstance(commands[-1], ReadWatch)
+    state, _ = step(by, state, WatchEnded(), 900.0)
+    _, commands = step(by, state, WatchOpened(), 900.0)
+    assert isinstance(commands[-1], ReadWatch), "the check was made a moment ago"
+    _, commands = step(by, opened, SilenceChecked("6"), 600.1)
+    assert isinstance(commands[-1], FetchPage), "the server was restored"
+
+
+@pytest.mark.parametrize("answer", ["", "8"])
+def test_after_a_check_at_the_opening_a_silent_watch_is_checked_as_any_other(answer: str) -> None:
+    by = rules()
+    opened = watching(by, cursor="7", expects_bookmarks=True)
+    state, commands = step(by, opened, SilenceChecked(answer), 5.0)
+    assert commands == (ReadWatch(65.0),)
+    state, commands = step(by, state, DeadlineReached(), 65.0)
+    assert isinstance(commands[-1], CheckSilence)
+    state, commands = step(by, state, SilenceChecked("8"), 65.0)
+    assert commands == (ReadWatch(130.0),), "until its second bookmark is late"
+
+
+def test_the_first_bookmark_shortens_the_idle_deadline_at_once() -> None:
+    by = rules()
+    state, commands = step(by, watching(by), FramesReceived([Bookmark("105")], 60.0), 60.0)
+    read = commands[-1]
+    assert isinstance(read, ReadWatch)
+    assert 130.0 <= read.until_s <= 133.0
+    state, commands = step(by, state, DeadlineReached(), read.until_s)
+    assert isinstance(commands[-1], OpenWatch)
+    assert 70.0 <= commands[-1].query.idle_timeout_s <= 73.0
+    state, commands = step(by, state, WatchOpened(), 140.0)
+    state, commands = step(by, state, FramesReceived([Bookmark("110")], 200.0), 200.0)
+    assert commands[-1] == ReadWatch(float("inf")), "the source enforces this deadline"
+
+
+def silent_from_its_start(by: WatchRules, *, late: bool = False) -> tuple[State, ReadWatch]:
+    """A watch that was opened at 100, at second 0, after others had brought bookmarks; and its
+    first read."""
+    state = watching(by, expects_bookmarks=True, check_early=late)
+    return state, ReadWatch(state.read_until_s)
+
+
+def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing_changes() -> None:
+    by = rules()
+    state, read = silent_from_its_start(by)
+    assert read.until_s == 65.0, "past the moment of the first bookmark"
+    for now_s in (65.0, 130.0, 195.0):
+        state, commands = step(by, state, DeadlineReached(), now_s)
+        assert isinstance(commands[-1], CheckSilence)
+        assert now_s < commands[-1].until_s <= now_s + 8.0, (
+            "a server that does not answer delays nothing"
+        )
+        state, commands = step(by, state, SilenceChecked("100"), now_s)
+        assert commands == (ReadWatch(now_s + 65.0),)
+
+
+def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> None:
+    by = rules()
+    state, _ = silent_from_its_start(by)
+    state, _ = step(by, state, DeadlineReached(), 65.0)
+    state, commands = step(by, state, SilenceChecked("107"), 65.0)
+    assert commands == (ReadWatch(130.0),)
+    _, commands = step(by, state, DeadlineReached(), 130.0)
+    assert isinstance(commands[-1], OpenWatch), "it is frozen"
+    state, read = silent_from_its_start(by, late=True)
+    assert read.until_s == 50.0
+    state, _ = step(by, state, DeadlineReached(), 50.0)
+    state, commands = step(by, state, SilenceChecked("107"), 50.0)
+    assert isinstance(commands[-1], ReadWatch)
+    assert 70.0 <= commands[-1].until_s <= 73.0
+    state, commands = step(by, state, FramesReceived([Bookmark("107")], 60.0), 60.0)
+    assert commands[-1] == ReadWatch(float("inf"))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_check_that_is_answered_at_once_is_made_once_whatever_the_clock_shows(late: bool) -> None:
+    by = rules()
+    for opened_s in (0.1, 105.2, 127.2, 469.3, 1019.6):
+        state = watching(by, expects_bookmarks=True, check_early=late)
+        state = msgspec.structs.replace(state, opened_at_s=opened_s, silent_since_s=opened_s)
+        now_s = state.read_until_s  # less than 50 s later, where the sum was rounded
+        for answer in ("", "107"):
+            checked, commands = step(by, state, DeadlineReached(), now_s)
+            assert isinstance(commands[-1], CheckSilence)
+            checked, _ = step(by, checked, SilenceChecked(answer), now_s)
+            assert isinstance(checked, Watching)
+            assert checked.read_until_s > now_s + 1.0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_silent_watch_of_a_server_that_does_not_answer_is_closed_within_75_seconds(
+    late: bool,
+) -> None:
+    by = rules()
+    state, read = silent_from_its_start(by, late=late)
+    state, _ = step(by, state, DeadlineReached(), read.until_s)
+    state, commands = step(by, state, SilenceChecked(""), read.until_s)
+    assert isinstance(commands[-1], ReadWatch)
+    assert commands[-1].until_s <= 75.0
+    _, commands = step(by, state, DeadlineReached(), commands[-1].until_s)
+    assert isinstance(commands[-1], OpenWatch)
+
+
+def test_a_server_behind_a_silent_watch_was_restored_and_is_relisted() -> None:
+    by = rules()
+    state, read = silent_from_its_start(by)
+    state, _ = step(by, state, DeadlineReached(), read.until_s)
+    _, commands = step(by, state, SilenceChecked("99"), read.until_s)
+    assert isinstance(commands[-1], FetchPage)
+
+
+def test_a_silent_watch_of_a_version_that_cannot_be_ordered_is_relisted_once_the_server_has_one() -> (
+    None
+):
+    by = rules()
+    opened = watching(by, "9" * 40, expects_bookmarks=True)
+    state, _ = step(by, opened, DeadlineReached(), opened.read_until_s)
+    _, commands = step(by, state, SilenceChecked("200"), 65.0)
+    assert isinstance(commands[-1], FetchPage)
+    _, commands = step(by, state, SilenceChecked("8" * 40), 65.0)
+    assert isinstance(commands[-1], ReadWatch), "neither can be ordered: bookmarks may be late"
+
+
+def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() -> None:
+    by = rules()
+    silence_limit_s, state = 70.0, watching(by, expects_bookmarks=True)
+    now_s = 0.0
+    for _ in range(12):
+        now_s += 100.0
+        after, commands = step(by, state, RequestFailed(silent()), now_s)
+        assert isinstance(commands[-1], OpenWatch)
+        after, _ = step(by, after, WatchOpened(), now_s)
+        assert isinstance(after, Watching)
+        state = after
+        assert silence_limit_s <= state.context.silence_limit_s <= 614
+        silence_limit_s = state.context.silence_limit_s
+    assert silence_limit_s > 300
+
+
+def silent() -> Interrupted:
+    error = Interrupted("nothing came")
+    error.reason = "inactive"
+    return error
+
+
+def test_bookmarks_a_minute_apart_shorten_a_doubled_idle_deadline_again() -> None:
+    by = rules()
+    for pause_s, limit_s in ((300.0, 280.0), (60.0, 70.0)):
+        state: State = watching(by, expects_bookmarks=True, silence_limit_s=280.0)
+        for now_s in (10.0, 10.0 + pause_s):
+            state, _ = step(by, state, FramesReceived([frame("a", "101")], now_s - 5), now_s - 5)
+            state, _ = step(by, state, FramesReceived([Bookmark("105")], now_s), now_s)
+        assert state.context.silence_limit_s == limit_s
+
+
+@pytest.mark.parametrize("rest", [[], [Bookmark("101")]])
+def test_the_silence_of_a_streaming_list_counts_from_when_the_store_has_taken_it(
+    rest: list[Frame],
+) -> None:
+    by = rules((1, 36))
+    state, _ = start(by, now_s=0.0)
+    state, _ = step(by, state, WatchOpened(), 0.0)
+    end = [frame("a", "90", "ADDED"), Bookmark("100", initial_end=True), *rest]
+    state, commands = step(by, state, FramesReceived(end, 1.0), 1.0)
+    assert isinstance(commands[-1], FinishList)
+    state, commands = step(by, state, ListFinished(accepted=True), 200.0)
+    assert isinstance(commands[-1], ReadWatch)
+    assert commands[-1].until_s >= 250.0
+    assert isinstance(state, Watching)
+    assert state.silent_since_s == 200.0
