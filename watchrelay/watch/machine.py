@@ -258,6 +258,9 @@ class OpeningWatch(msgspec.Struct, frozen=True):
     query: WatchQuery
 
 
+SilenceCheck = Literal["", "due", "opening", "checked"]
+
+
 class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
@@ -269,8 +272,8 @@ class Watching(msgspec.Struct, frozen=True):
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
 
-    `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "checked":
-    it was made.
+    `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "opening":
+    one is being made since the watch was opened, which is no such one; "checked": it was made.
     """
 
     context: StreamContext
@@ -282,7 +285,7 @@ class Watching(msgspec.Struct, frozen=True):
     objects: int = 0
     frames_received: int = 0
     bookmark_at_s: float = -math.inf
-    silence_check: Literal["", "due", "checked"] = ""
+    silence_check: SilenceCheck = ""
 
     @property
     def read_until_s(self) -> float:
@@ -927,12 +930,16 @@ def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
     context, query = state.context, state.query
     watch = Watching(
         context.after_success(of_watch=True), context.cursor, query, query.idle_timeout_s,
-        opened_at_s=now_s, silent_since_s=now_s,
-        silence_check="due" if rules.plan.bookmarks and context.expects_bookmarks else "",
+        opened_at_s=now_s, silent_since_s=now_s, silence_check=_first_silence_check(rules, context),
     )  # fmt: skip
     if now_s - context.current_as_of_s >= CHECK_AT_OPEN_AFTER_S:
+        watch = replace(watch, silence_check="opening")
         return _check_silence(watch, now_s + CHECK_AT_OPEN_WITHIN_S)
     return watch, (ReadWatch(watch.read_until_s),)
+
+
+def _first_silence_check(rules: WatchRules, context: StreamContext) -> SilenceCheck:
+    return "due" if rules.plan.bookmarks and context.expects_bookmarks else ""
 
 
 _ONLY_OBJECTS: frozenset[type] = frozenset({ObjectFrame})
@@ -1087,7 +1094,9 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     until `SECOND_BOOKMARK_S`.
     No answer: it stays open until its limit.
     """
-    context = state.context
+    context, at_opening = state.context, state.silence_check == "opening"
+    if at_opening:  # it says nothing of silence, for which one is still due
+        state = replace(state, silence_check=_first_silence_check(rules, context))
     newest = _newest_known(_context_after(state, now_s))
     if compare(version, newest) == -1 or (comparable(version) and not comparable(newest)):
         restored = ListGoal("restored", most_recent=True, by_content=True)
@@ -1096,9 +1105,7 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
         context = replace(context, current_as_of_s=now_s)
     if version == state.cursor:
         state = replace(state, context=context, silent_since_s=now_s)
-    elif now_s - state.silent_since_s < SILENCE_CHECK_EARLY_S / 2:
-        # the check at the opening, long before any other one: it says nothing of silence, for which
-        # one is still due
+    elif at_opening:
         state = replace(state, context=context)
     elif version and not context.check_early:
         context = replace(context, check_early=True)

@@ -49,6 +49,7 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
 def test_after_a_check_at_the_opening_a_silent_watch_is_checked_as_any_other(answer: str) -> None:
     by = rules()
     opened = watching(by, cursor="7", expects_bookmarks=True)
+    opened = msgspec.structs.replace(opened, silence_check="opening")
     state, commands = step(by, opened, SilenceChecked(answer), 5.0)
     assert commands == (ReadWatch(65.0),)
     state, commands = step(by, state, DeadlineReached(), 65.0)
