@@ -272,12 +272,14 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first
 
 
-def fenced_by(group: BaseExceptionGroup[BaseException], message: str) -> Fenced:
+def fenced_by(group: BaseExceptionGroup[BaseException], message: str = "") -> Fenced:
     """What to raise for a group that holds a `Fenced`: its `ForeignRecords` if it holds one, else a
-    `Fenced` with `message`."""
-    foreign = group.subgroup(ForeignRecords)
-    found = first_cause(foreign) if foreign is not None else None
-    return found if isinstance(found, ForeignRecords) else Fenced(message)
+    `Fenced` with `message`, or with that of the first one in the group."""
+    for kind in (ForeignRecords, Fenced):
+        if (found := group.subgroup(kind)) is not None:
+            first = first_cause(found)
+            break
+    return first if isinstance(first, ForeignRecords) else Fenced(message or str(first))
 
 
 PERSON: Final = (

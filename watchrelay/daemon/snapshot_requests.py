@@ -72,11 +72,9 @@ class SnapshotRequests:
                 for each, writer in self._writers.items()
                 if stream_and_part(each)[0] == stream
             }
-            if (
-                not writers
-                and self._control.described(stream) is None
-                and stream not in self._configured
-            ):
+            # "%" is in no id of a stream, only in those of parts
+            described = "%" not in stream and self._control.described(stream) is not None
+            if not writers and not described and stream not in self._configured:
                 unknown.append(stream)
                 continue
             self._keep(stream, request.id, written_ms)

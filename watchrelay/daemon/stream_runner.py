@@ -525,7 +525,7 @@ class StreamRunner:
         except BaseExceptionGroup as group_error:
             if group_error.subgroup(Fenced) is None:
                 raise
-            raise fenced_by(group_error, "") from group_error
+            raise fenced_by(group_error) from group_error
         finally:
             self._foreign = self._foreign and not self._status.complete
             self._watcher = None

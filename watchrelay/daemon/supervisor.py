@@ -82,6 +82,8 @@ class Supervisor:
         """`described` was called."""
         self._stopped = False
         """No stream starts any more: `stop` and `abandon` know only the streams of that moment."""
+        self._catalog_changed = False
+        """Since the streams were last told to recheck."""
         self._version_due_s = 0.0
         self._unexpected = UnexpectedErrors()
 
@@ -93,9 +95,9 @@ class Supervisor:
             # where the streams stay away, one of them probes for all
             await self._context.admission.wait_until_closed(within_s=DISCOVERY_INTERVAL_S[1])
             try:
-                changed = await self._discovery.refresh()
+                await self._refresh()
                 await self._ask_version()
-                self._reconcile(changed=changed)
+                self._reconcile()
             except KubeError as error:
                 after = (
                     backoff.after_unreachable
@@ -136,12 +138,16 @@ class Supervisor:
     async def served(self, resource: Resource) -> bool | None:
         """Whether the server serves `resource` now, by a new request; None: not known."""
         try:
-            await self._discovery.refresh()
+            await self._refresh()
         except KubeError:
             return None
         catalog = self._discovery.catalog
         self._look.set()
         return None if catalog is None else catalog.serves(resource)
+
+    async def _refresh(self) -> None:
+        if await self._discovery.refresh():
+            self._catalog_changed = True
 
     async def stop(self, *, deadline_s: float) -> bool:
         """Stop every stream, wait for the drains until `deadline_s` (monotonic). True: all
@@ -230,7 +236,7 @@ class Supervisor:
             self._wait_for_all()
             return
         try:
-            self._reconcile(changed=False)
+            self._reconcile()
         except Exception as error:
             # logged: an edit never ends a relay that works, and `run` tries again at once
             message, new = self._unexpected.explain(error)
@@ -279,7 +285,7 @@ class Supervisor:
             log.error("entry cannot be planned", extra=extra, exc_info=new)
             return EntryPlan(entry, problem=message, cause=causes.INTERNAL)
 
-    def _reconcile(self, *, changed: bool) -> None:
+    def _reconcile(self) -> None:
         if self._stopped:
             return
         settings = self._context.settings
@@ -298,12 +304,18 @@ class Supervisor:
             for each in planned.values()
             for part in parts_of(each, formats.kept(each.spec).partitions)
         }
+        unresolved = {
+            plan.entry.resource
+            for plan in plans
+            if plan.problem and plan.cause in {None, causes.INTERNAL}
+        }
         for stream, running in list(self._running.items()):
             if stream in parts:
                 continue
+            entry = running.planned.entry
             if running.spec.stream in planned:
                 self._replace_part(stream, running)
-            elif running.planned.entry not in settings.resources:
+            elif entry not in settings.resources and entry.resource not in unresolved:
                 self._remove(stream, running)
         for plan in plans:
             self._show(plan, planned, refused, parts)
@@ -321,7 +333,8 @@ class Supervisor:
                 config_hash=config_hash(settings),
             )
         self._readiness.started = True
-        if changed:
+        if self._catalog_changed:
+            self._catalog_changed = False
             for running in self._running.values():
                 running.recheck()
 

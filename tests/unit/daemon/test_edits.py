@@ -17,9 +17,13 @@ import yaml
 from aiohttp import web
 
 from tests.support.mount import Mount
-from tests.unit.daemon.conftest import GROUP, Relay, World, running, until
+from tests.unit.daemon.conftest import GROUP, Relay, World, define, running, until
 from watchrelay.config import load
+from watchrelay.core import clock
+from watchrelay.daemon.context import DaemonContext
+from watchrelay.daemon.daemon import Daemon
 from watchrelay.daemon.reload import ConfigSource
+from watchrelay.kube.client import KubeClient
 
 PLURALS = ("pods", "configmaps", "nodes")
 
@@ -31,6 +35,16 @@ def stage(world: World) -> World:
         world.make_topic(f"core.{plural}")
     world.cluster.open_shop()
     return world
+
+
+class OpenDaemon(Daemon):
+    """Shows the context of its streams."""
+
+    context: DaemonContext
+
+    def _make_context(self, client: KubeClient) -> DaemonContext:
+        self.context = super()._make_context(client)
+        return self.context
 
 
 async def live(relay: Relay, *streams: str) -> None:
@@ -142,6 +156,55 @@ async def test_a_namespace_taken_out_of_an_entry_ends_its_stream_alone(stage: Wo
         relay.daemon.adopt(stage.settings({"resource": "pods", "namespaces": ["shop"]}))
         await live(relay, "pods@shop")
         assert relay.row("pods@shop").epoch == epoch
+
+
+async def test_an_edit_while_discovery_of_the_group_is_stale_ends_no_stream_that_still_has_an_entry(
+    stage: World,
+) -> None:
+    name = f"widgets.{GROUP}"
+    define(stage.cluster, "widgets")
+    stage.make_topic(f"{GROUP}.widgets")
+    former = stage.settings("pods", {"resource": name, "namespaces": ["a", "b"]})
+    async with running(former, make=OpenDaemon) as it:
+        assert isinstance(it.daemon, OpenDaemon)
+        await live(it, "pods", f"{name}@a", f"{name}@b")
+        epoch, context = it.row(f"{name}@a").epoch, it.daemon.context
+        stage.cluster.registry.catalog.stale.add((GROUP, "v1"))
+        it.daemon.adopt(former)
+        await until("discovery is stale", lambda: [each.id for each in context.planned] == ["pods"])
+        edited = {"resource": name, "namespaces": ["a"], "snapshotInterval": "2h"}
+        it.daemon.adopt(stage.settings("nodes", edited))
+        await live(it, "nodes", f"{name}@a", f"{name}@b")
+        stage.cluster.registry.catalog.stale.clear()
+        it.daemon.adopt(stage.settings("nodes", edited))
+        await live(it, "nodes", f"{name}@a")
+        assert it.row(f"{name}@a").epoch > epoch, "the edit counts once discovery answers"
+
+
+async def test_what_one_stream_notices_of_the_served_resources_wakes_those_that_wait_for_it(
+    stage: World,
+) -> None:
+    granted = asyncio.Event()
+
+    async def forbid(request: web.Request) -> web.StreamResponse | None:
+        if request.path.endswith("/configmaps") and not granted.is_set():
+            return web.json_response({"kind": "Status", "code": 403}, status=403)
+        return None
+
+    stage.behaviour.intercept = forbid
+    async with running(stage.settings("pods", "configmaps"), make=OpenDaemon) as relay:
+        await until("pods is live", lambda: relay.row("pods").complete)
+        row = relay.row("configmaps")
+        await until("it waits long", lambda: (row.next_attempt_ms or 0) > clock.wall_ms() + 5_000)
+        next_attempt_ms = row.next_attempt_ms or 0
+        define(stage.cluster, "widgets")
+        granted.set()
+        assert isinstance(relay.daemon, OpenDaemon)
+        context = relay.daemon.context
+        pods = context.planned[0].plan.selection.resource
+        assert await context.served(pods), "asked by a stream whose request was answered 404"
+        await live(relay, "pods", "configmaps")
+        assert clock.wall_ms() < next_attempt_ms
 
 
 async def test_a_stream_taken_out_and_put_back_before_it_has_drained_is_one_stream(

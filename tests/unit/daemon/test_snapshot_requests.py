@@ -17,6 +17,7 @@ from watchrelay.daemon.snapshot_requests import (
     answered,
 )
 from watchrelay.kafka.signal_records import SnapshotRequest
+from watchrelay.model.parts import stream_and_part
 from watchrelay.observe.loglimit import SUBJECTS_MAX
 
 NOW_MS = 1_767_323_045_006
@@ -30,7 +31,7 @@ class Control:
         return self.indexes.get(stream)
 
     def described(self, stream: str) -> dict[str, object] | None:
-        return {} if stream in {"pods", "nodes"} else None
+        return {} if stream_and_part(stream)[0] in {"pods", "nodes"} else None
 
 
 def index(*ids: str, ended_ms: int = NOW_MS) -> dict[str, object]:
@@ -55,6 +56,19 @@ def test_a_request_goes_to_each_stream_that_it_names_and_to_no_other() -> None:
         ask(requests, "one", "pods", "nodes")
         ask(requests, "two", "nodes")
     assert (pods, nodes) == (["one"], ["one", "two"])
+
+
+@pytest.mark.parametrize("odd", ["pods%", "pods%0/4", "%", "%0/2"])
+def test_what_no_stream_can_be_called_is_unknown_and_the_other_streams_are_asked(
+    odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = SnapshotRequests(Control())
+    received: list[str] = []
+    with requests.serving("nodes", received.append):
+        ask(requests, "one", odd, "nodes")
+    assert received == ["one"]
+    (warning,) = caplog.records
+    assert (warning.message, warning.__dict__["stream"]) == ("signal names an unknown stream", odd)
 
 
 def test_a_request_waits_for_its_writer() -> None:

@@ -159,3 +159,4 @@ def test_a_topic_of_two_clusters_is_reported_as_such_and_not_as_a_newer_writer()
         str(fenced_by(ExceptionGroup("", [Fenced("a newer claim")]), "a newer writer"))
         == "a newer writer"
     )
+    assert str(fenced_by(ExceptionGroup("", [Fenced("a newer claim")]))) == "a newer claim"
