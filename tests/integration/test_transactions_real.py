@@ -232,6 +232,9 @@ async def test_an_open_transaction_of_a_former_writer_under_any_id_is_aborted(wa
                 assert former.flush(10.0) == 0
 
         await asyncio.to_thread(leave_open)
+        end_offset = stream.running.sink.end_offset
+        assert await end_offset(stream.topic, 0) == 2
+        assert await end_offset(stream.topic, 0, committed=True) == 0
         began_s = time.monotonic()
         await stream.begin(f"former-{stream.id}")
         async with stream.writing():

@@ -123,9 +123,10 @@ class Cluster(Brokers):
         await self._asked()
         return dict.fromkeys(topics, b"id")
 
-    async def end_offset(self, topic: str, partition: int) -> int:
+    async def end_offset(self, topic: str, partition: int, *, committed: bool = False) -> int:
         await self._asked()
-        return self._broker.log(TopicPartition(topic, partition)).end
+        log = self._broker.log(TopicPartition(topic, partition))
+        return log.stable if committed else log.end
 
     async def locate(
         self, topic: str, partition: int, start: int, producer: tuple[int, int], sequence: int

@@ -43,7 +43,7 @@ class Follower(Protocol):
 class EndOffsets(Protocol):
     """The part of the sink that a standby asks. Implemented by kafka/sink.py."""
 
-    async def end_offset(self, topic: str, partition: int) -> int: ...
+    async def end_offset(self, topic: str, partition: int, *, committed: bool) -> int: ...
 
 
 class Standby:
@@ -142,7 +142,7 @@ class Standby:
                 await asyncio.sleep(wait_s)
 
     async def _catch_up(self) -> bool:
-        """Read the log to the end that it has now; True. Raises: SinkUnavailable, and what the
+        """Read what is committed of the log now; True. Raises: SinkUnavailable, and what the
         log's records raise."""
         spec = self._pinned()
         self._starting_point = self._control.starting_point(spec.id, spec.partitions)
@@ -150,7 +150,10 @@ class Standby:
         starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
         fold, self._reader = LogFold(spec, self._make_store(spec)), self._make_reader(spec)
         self._fold = fold
-        ends = {each: await self._sink.end_offset(spec.topic, each) for each in starts}
+        # what a former writer has left open is aborted by the claim, which must not wait for it
+        ends = {
+            each: await self._sink.end_offset(spec.topic, each, committed=True) for each in starts
+        }
         ends = dict(self._stops or ends)
         self._ends = ends
         if any(at is not None and at > ends[each] for each, at in starts.items()):

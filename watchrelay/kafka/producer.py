@@ -249,11 +249,11 @@ class Producer:
         brokers = self._access.brokers
         return None if brokers is None else await brokers.topic_ids(topics)
 
-    async def end_offset(self, place: TopicPartition) -> int:
-        """The end of a partition, as its leader knows it now. Raises: KafkaError, OSError."""
+    async def end_offset(self, place: TopicPartition, *, committed: bool = False) -> int:
+        """As of Brokers, as its leader knows it now. Raises: KafkaError, OSError."""
         brokers = await self._access.reach()
         await self._refresh(brokers, {place.topic})
-        return await brokers.end_offset(*place)
+        return await brokers.end_offset(*place, committed=committed)
 
     def resume(self) -> None:
         """Send what was held."""

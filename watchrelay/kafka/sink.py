@@ -336,10 +336,12 @@ class KafkaSink:
         for producer in self._producers:
             producer.reset()
 
-    async def end_offset(self, topic: str, partition: int) -> int:
-        """The end of a partition, as its leader knows it now. Raises: SinkUnavailable."""
+    async def end_offset(self, topic: str, partition: int, *, committed: bool = False) -> int:
+        """The end of a partition, or of what is `committed`, as its leader knows it now. Raises:
+        SinkUnavailable."""
         try:
-            return await self._producer.end_offset(TopicPartition(topic, partition))
+            place = TopicPartition(topic, partition)
+            return await self._producer.end_offset(place, committed=committed)
         except (KafkaError, OSError) as error:
             raise unreachable(self._connection, error) from error
 

@@ -26,7 +26,10 @@ SPEC = stream()
 
 
 class Reader:
-    """Reads nothing, as long as the test says; `failures` come first."""
+    """Reads nothing, as long as the test says; `failures` come first. `stable`: nobody reads
+    beyond this offset, as a transaction is open there."""
+
+    stable = 10
 
     def __init__(self) -> None:
         self.spans_read: list[Sequence[OffsetRange]] = []
@@ -38,6 +41,7 @@ class Reader:
     ) -> set[int]:
         self.spans_read.append(spans)
         await asyncio.sleep(self.takes_s)
+        await until(lambda: all(each.stop <= self.stable for each in spans))
         if self.failures:
             raise self.failures.pop(0)
         return set()
@@ -68,7 +72,9 @@ class Follower:
 
 
 class Scene:
-    """A standby with everything around it; its topic ends at offset 10."""
+    """A standby with everything around it; its topic ends at offset 10, or at `end`."""
+
+    end = 10
 
     def __init__(self) -> None:
         self.topic, self.reader, self.follower = MemoryControl(), Reader(), Follower()
@@ -86,9 +92,9 @@ class Scene:
             rng=random.Random(1),
         )
 
-    async def end_offset(self, topic: str, partition: int) -> int:
+    async def end_offset(self, topic: str, partition: int, *, committed: bool = False) -> int:
         await asyncio.sleep(0)
-        return 10
+        return min(self.end, self.reader.stable) if committed else self.end
 
     async def described(self, topic: str = SPEC.topic) -> None:
         value = {**DESCRIBED, "topic": topic, "epochBase": 1}
@@ -134,6 +140,15 @@ async def test_it_reads_to_the_end_once_it_is_wanted_and_is_followed_from_there(
         assert made.follower.logs == [made.standby]
         assert made.standby.next == {0: 10}
         assert made.warm == [True]
+
+
+@virtual
+async def test_it_may_be_claimed_before_an_open_transaction_ends() -> None:
+    async with scene() as made:
+        made.end = 12  # the claim aborts what a former writer has left open, and waits for the copy
+        await made.warmed()
+        assert made.standby.may_be_claimed
+        assert made.standby.next == {0: 10}
 
 
 @virtual

@@ -145,11 +145,12 @@ class Brokers:
         host, port = self._nodes[node]
         await link.open(host, port, self._arguments)
 
-    async def end_offset(self, topic: str, partition: int) -> int:
-        """The end of a partition, as its leader knows it."""
+    async def end_offset(self, topic: str, partition: int, *, committed: bool = False) -> int:
+        """The end of a partition, as its leader knows it; `committed`: that of what readers of
+        committed records can read."""
         leader = await self._leader(topic, partition)
         try:
-            return await leader.offset(topic, partition, _END)
+            return await leader.offset(topic, partition, _END, committed=committed)
         finally:
             leader.close()
 
@@ -264,9 +265,11 @@ class _Asked(NamedTuple):
         with no_surprises():
             return await self.connection.send(request)
 
-    async def offset(self, topic: str, partition: int, which: int) -> int:
+    async def offset(
+        self, topic: str, partition: int, which: int, *, committed: bool = False
+    ) -> int:
         """The first offset, or the end, of a partition that this broker leads."""
-        answer = await self.answer(OffsetRequest(-1, 0, [(topic, [(partition, which)])]))
+        answer = await self.answer(OffsetRequest(-1, committed, [(topic, [(partition, which)])]))
         with no_surprises():
             ((_, ((_, code, _, offset, *_),)),) = answer.topics
             found = int(offset)
