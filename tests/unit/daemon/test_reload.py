@@ -267,6 +267,30 @@ def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) 
     virtually(body)
 
 
+def test_a_refused_edit_is_taken_once_what_it_was_refused_for_has_passed(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after `chmod`, or an error of the disk: the file is the same."""
+
+    async def body() -> None:
+        async with reloading(file) as rig:
+            rig.relay.odd = True
+            await rig.edited("nodes")
+            rig.relay.odd, rig.relay.objects = False, [(0, "cannot be", "keep it")]
+            await asyncio.sleep(10 * WITHIN_S)
+            assert "cannot be" in rig.statuses.problems["reload"]
+            rig.reloader.request()
+            await asyncio.sleep(0.1)
+            rig.relay.objects = []
+            await asyncio.sleep(3 * WITHIN_S)
+            assert rig.relay.adopted == [["nodes"]]
+            assert rig.statuses.problems == {}
+
+    virtually(body)
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) == 3, "each cause once, and once more when it was asked for"
+
+
 def test_an_edit_that_cannot_be_checked_is_refused(file: Path) -> None:
     async def body() -> None:
         async with reloading(file) as rig:
