@@ -33,13 +33,15 @@ Objection = tuple[int, str, str]
 
 
 class ConfigSource:
-    """The command line's `-c` and `--set`, the environment, and the file that they lead to."""
+    """The command line's `-c` and `--set`, the environment, and the file that they lead to. Make
+    it before the config is loaded: what is written from then on is an edit."""
 
     def __init__(
         self, config: str | None, sets: Sequence[str], *, environ: Mapping[str, str] | None = None
     ) -> None:
         self._config, self._sets, self._environ = config, tuple(sets), environ
         self._file, _ = find_file(config, os.environ if environ is None else environ)
+        self.first_mark = self.mark()
 
     def mark(self) -> Mark:
         """A value that changes with the file; constant where there is no file."""
@@ -73,8 +75,7 @@ class Reloader:
     ) -> None:
         self._source, self._relay, self._metrics, self._statuses = source, relay, metrics, statuses
         self._asked = asyncio.Event()
-        self._read = source.mark()
-        self._seen = self._read
+        self._read = self._seen = source.first_mark
         self._logged = ""
 
     def request(self) -> None:
