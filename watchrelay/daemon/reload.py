@@ -104,8 +104,11 @@ class Reloader:
 
     async def _reload(self) -> None:
         relay = self._relay
+        connected = relay.connected
         try:
-            edit = await self._source.read(relay.settings, connected=relay.connected)
+            edit = await self._source.read(relay.settings, connected=connected)
+            if connected != relay.connected:  # meanwhile: more keys require a restart
+                edit = await self._source.read(relay.settings, connected=relay.connected)
             objections = relay.objections(edit.settings)
         except ConfigError as error:
             self._refused(error.problems)

@@ -16,6 +16,7 @@ import yaml
 from tests.support import virtualtime
 from tests.support.mount import Mount
 from watchrelay.config import Settings, load
+from watchrelay.config.edits import Edit
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -66,7 +67,7 @@ class Remembers:
 class Rig:
     """A reloader at work on `file`, and what shows of it."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, source: type[ConfigSource]) -> None:
         self.file = file
         loaded = load(str(file), environ={})
         self.relay, self.metrics, self.statuses = (
@@ -76,7 +77,7 @@ class Rig:
         )
         describe(loaded.settings, self.metrics)
         self.reloader = Reloader(
-            ConfigSource(str(file), (), environ={}),
+            source(str(file), (), environ={}),
             self.relay,
             metrics=self.metrics,
             statuses=self.statuses,
@@ -106,8 +107,8 @@ class Rig:
 
 
 @asynccontextmanager
-async def reloading(file: Path) -> AsyncIterator[Rig]:
-    rig = Rig(file)
+async def reloading(file: Path, source: type[ConfigSource] = ConfigSource) -> AsyncIterator[Rig]:
+    rig = Rig(file, source)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(rig.reloader.run(), name="config")
         yield rig
@@ -254,6 +255,26 @@ def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(
     assert [record.message for record in caplog.records].count(
         "configuration change requires a restart"
     ) == 1
+
+
+def test_an_edit_that_is_read_while_the_connections_are_made_changes_nothing_of_them(
+    file: Path,
+) -> None:
+    async def body() -> None:
+        class Slow(ConfigSource):
+            async def read(self, held: Settings, *, connected: bool) -> Edit:
+                edit = await super().read(held, connected=connected)
+                rig.relay.connected = True
+                return edit
+
+        async with reloading(file, Slow) as rig:
+            rig.relay.connected = False
+            await rig.edited("nodes", queueBytes="1MiB")
+            assert rig.relay.adopted == [["nodes"]]
+            assert rig.relay.settings.queue_bytes == 64 << 20
+            assert "queueBytes" in rig.statuses.problems["restart"]
+
+    virtually(body)
 
 
 def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) -> None:
