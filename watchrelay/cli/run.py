@@ -39,9 +39,10 @@ def run(*, config: str | None, sets: Sequence[str]) -> int:
             from watchrelay.daemon.daemon import Daemon
             from watchrelay.daemon.reload import ConfigSource
             from watchrelay.observe import logs
+        source = ConfigSource(config, sets)
         settings = load_settings(config, sets)
         logs.configure(settings.observe.log_format, settings.observe.log_level)
-        daemon = Daemon(settings, source=ConfigSource(config, sets))
+        daemon = Daemon(settings, source=source)
         return asyncio.run(daemon.run())
 
 

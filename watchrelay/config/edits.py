@@ -13,14 +13,15 @@ from watchrelay.config.tree import Path, show
 from watchrelay.config.values import Section
 from watchrelay.core.errors import ConfigError, ConfigProblem
 
-LISTEN: Final[Path] = ("observe", "listen")
+_COLD_EARLY: Final[tuple[Path, ...]] = (("cluster",), ("observe", "listen"))
+"""The keys that are in use before there are connections."""
 COLD: Final[tuple[Path, ...]] = (
     ("cluster",),
     ("kubernetes",),
     ("kafka",),
     ("overload",),
     ("queueBytes",),
-    LISTEN,
+    ("observe", "listen"),
     ("sharding",),
 )
 """The keys that the process is built from; all others are hot."""
@@ -44,9 +45,10 @@ def read_edit(
     connected: bool,
     environ: Mapping[str, str] | None = None,
 ) -> Edit:
-    """`take` for the config as it is now; before connections are built, only `observe.listen`
-    is kept."""
-    return take(current, load(config, sets, environ=environ), cold=COLD if connected else (LISTEN,))
+    """`take` for the config as it is now; before connections are built, only `cluster` and
+    `observe.listen` are kept."""
+    cold = COLD if connected else _COLD_EARLY
+    return take(current, load(config, sets, environ=environ), cold=cold)
 
 
 def take(current: Settings, loaded: Loaded, *, cold: tuple[Path, ...] = COLD) -> Edit:

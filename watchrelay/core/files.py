@@ -30,10 +30,12 @@ def mark_of(path: str | Path) -> Mark:
     """
     try:
         real = Path(os.path.realpath(path))
-        stat = real.stat()
+        found = real.stat()
     except OSError:
         return ()
-    return str(real), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    # The first reading of a pipe would change its time: the writer waits for the reader.
+    written_ns = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else 0
+    return str(real), found.st_dev, found.st_ino, found.st_size, written_ns
 
 
 def may_exist(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """A change is read once two checks see the same file: an editor may still be writing."""
+JUDGE_AGAIN_AFTER = 30
+"""So many checks apart is a refused edit judged again: what it was refused for may have passed."""
 PROBLEMS_SHOWN_MAX = 3
 """Problems shown in full; `watchrelay validate` shows all."""
 
@@ -30,13 +33,15 @@ Objection = tuple[int, str, str]
 
 
 class ConfigSource:
-    """The command line's `-c` and `--set`, the environment, and the file that they lead to."""
+    """The command line's `-c` and `--set`, the environment, and the file that they lead to. Make
+    it before the config is loaded: what is written from then on is an edit."""
 
     def __init__(
         self, config: str | None, sets: Sequence[str], *, environ: Mapping[str, str] | None = None
     ) -> None:
         self._config, self._sets, self._environ = config, tuple(sets), environ
         self._file, _ = find_file(config, os.environ if environ is None else environ)
+        self.first_mark = self.mark()
 
     def mark(self) -> Mark:
         """A value that changes with the file; constant where there is no file."""
@@ -70,15 +75,15 @@ class Reloader:
     ) -> None:
         self._source, self._relay, self._metrics, self._statuses = source, relay, metrics, statuses
         self._asked = asyncio.Event()
-        self._read = source.mark()
-        self._seen = self._read
+        self._read = self._seen = source.first_mark
+        self._logged = ""
 
     def request(self) -> None:
         self._asked.set()
 
     async def run(self) -> None:
         """Check the file until cancelled."""
-        while True:
+        for check in itertools.count(1):
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._asked.wait()
@@ -87,14 +92,23 @@ class Reloader:
             mark, asked = self._source.mark(), self._asked.is_set()
             self._asked.clear()
             if asked or (mark != self._read and mark == self._seen):
-                self._read = mark
+                self._read, self._logged = mark, ""
+                await self._reload()
+            elif (
+                check % JUDGE_AGAIN_AFTER == 0
+                and mark == self._read
+                and "reload" in self._statuses.problems
+            ):
                 await self._reload()
             self._seen = mark
 
     async def _reload(self) -> None:
         relay = self._relay
+        connected = relay.connected
         try:
-            edit = await self._source.read(relay.settings, connected=relay.connected)
+            edit = await self._source.read(relay.settings, connected=connected)
+            if connected != relay.connected:  # meanwhile: more keys require a restart
+                edit = await self._source.read(relay.settings, connected=relay.connected)
             objections = relay.objections(edit.settings)
         except ConfigError as error:
             self._refused(error.problems)
@@ -117,8 +131,10 @@ class Reloader:
         more = len(problems) - PROBLEMS_SHOWN_MAX
         message = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX]))
         message += f"; and {more} more" if more > 0 else ""
-        extra = {"error": message, "problems": len(problems)}
-        log.error("edited config refused, keeping the previous one", extra=extra)
+        if message != self._logged:
+            extra = {"error": message, "problems": len(problems)}
+            log.error("edited config refused, keeping the previous one", extra=extra)
+        self._logged = message
         self._statuses.problems["reload"] = (
             f"edited config refused, keeping the previous one: {message}"
         )

@@ -1,4 +1,4 @@
-"""A signal while `run` still reads its config: exit code 0 and one line."""
+"""While `run` still reads its config: a signal is exit code 0 and one line, an edit is not lost."""
 
 import os
 import signal
@@ -51,3 +51,21 @@ def test_a_signal_before_the_config_is_read_is_exit_0(
             )
         finally:
             os.close(end)
+
+
+def test_an_edit_while_the_config_is_read_is_noticed(tmp_path: Path) -> None:
+    config, edited, log = tmp_path / "config", tmp_path / "edited", tmp_path / "log"
+    os.mkfifo(config)
+    edited.write_text("resorces: []\n")
+    argv = [sys.executable, "-m", "watchrelay", "run", "-c", str(config)]
+    with log.open("w") as out, subprocess.Popen(argv, cwd=_ROOT, stdout=out, stderr=out) as process:
+        with config.open("w") as pipe:  # opened once the relay has opened it
+            edited.rename(config)
+            pipe.write(
+                "{cluster: c, kubernetes: {kubeconfig: /absent}, kafka: {bootstrapServers: [k:1]},"
+                " resources: [{resource: pods}], observe: {listen: '127.0.0.1:0'}}"
+            )
+        try:
+            wait_until("it is noticed", lambda: "edited config refused" in log.read_text())
+        finally:
+            process.kill()

@@ -578,6 +578,12 @@ def test_what_follows_from_a_mistake_alone_is_not_reported_beside_it(tmp_path: P
     assert '"A" is not a namespace' in found[0]
 
 
+@pytest.mark.parametrize("selector", ["a in (" + " , " * 99 + "!", "a = , " * 99 + "!"])
+def test_a_mistake_behind_many_commas_is_no_reason_to_hang(tmp_path: Path, selector: str) -> None:
+    found = problems(tmp_path, f"{GOOD}- resource: pods\n  labelSelector: {selector}\n")
+    assert "is not a label selector" in found[0]
+
+
 @pytest.mark.parametrize("value", ["x" * 300_000, "9" * 300_000])
 @pytest.mark.parametrize(
     "key",

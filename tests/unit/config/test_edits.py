@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from watchrelay.config import Loaded, load
-from watchrelay.config.edits import LISTEN, read_edit, take
+from watchrelay.config.edits import read_edit, take
 from watchrelay.core.errors import ConfigError
 from watchrelay.daemon.plan import config_hash
 
@@ -85,17 +85,23 @@ def test_what_only_a_restart_can_change_is_named_and_keeps_its_value(
     assert taken.settings.model_copy(update={"resources": held.resources}) == held
 
 
-def test_before_anything_is_connected_only_the_address_is_kept(read: Callable[..., Loaded]) -> None:
+def test_before_anything_is_connected_only_the_address_and_the_cluster_are_kept(
+    read: Callable[..., Loaded],
+) -> None:
+    held = read().settings
     edited = read(
-        kubernetes={"kubeconfig": "/k"}, observe={"listen": "127.0.0.1:1", "logLevel": "debug"}
+        cluster="other",
+        kubernetes={"kubeconfig": "/k"},
+        observe={"listen": "127.0.0.1:1", "logLevel": "debug"},
     )
-    taken = take(read().settings, edited, cold=(LISTEN,))
-    assert taken.kept == ("observe.listen",)
+    taken = read_edit(str(edited.file), [], held, connected=False, environ={})
+    assert taken.kept == ("cluster", "observe.listen")
     assert taken.settings.kubernetes.kubeconfig == "/k"
-    assert (taken.settings.observe.listen, taken.settings.observe.log_level) == (
-        "0.0.0.0:8080",
-        "debug",
-    )
+    assert (
+        taken.settings.cluster,
+        taken.settings.observe.listen,
+        taken.settings.observe.log_level,
+    ) == ("test", "0.0.0.0:8080", "debug")
 
 
 def test_what_cannot_stand_with_a_kept_value_is_refused_with_its_line(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchrelay.core.files import read_bounded
+from watchrelay.core.files import mark_of, read_bounded
 
 _SOON_S = 0.05
 
@@ -71,3 +71,14 @@ def test_a_pipe_without_a_name_is_read_to_its_end_and_an_empty_one_is_not_waited
         os.close(writing)
         assert read_bounded(f"/dev/fd/{reading}", 100, writer_s=60.0) == content
         os.close(reading)
+
+
+def test_a_pipe_is_not_changed_by_what_is_written_to_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    os.utime(pipe, (0, 0))
+    before = mark_of(pipe)
+    end = os.open(pipe, os.O_RDWR)
+    os.write(end, b"x")
+    os.close(end)
+    assert mark_of(pipe) == before

@@ -16,6 +16,7 @@ import yaml
 from tests.support import virtualtime
 from tests.support.mount import Mount
 from watchrelay.config import Settings, load
+from watchrelay.config.edits import Edit
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -66,7 +67,7 @@ class Remembers:
 class Rig:
     """A reloader at work on `file`, and what shows of it."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, source: type[ConfigSource]) -> None:
         self.file = file
         loaded = load(str(file), environ={})
         self.relay, self.metrics, self.statuses = (
@@ -76,7 +77,7 @@ class Rig:
         )
         describe(loaded.settings, self.metrics)
         self.reloader = Reloader(
-            ConfigSource(str(file), (), environ={}),
+            source(str(file), (), environ={}),
             self.relay,
             metrics=self.metrics,
             statuses=self.statuses,
@@ -106,8 +107,8 @@ class Rig:
 
 
 @asynccontextmanager
-async def reloading(file: Path) -> AsyncIterator[Rig]:
-    rig = Rig(file)
+async def reloading(file: Path, source: type[ConfigSource] = ConfigSource) -> AsyncIterator[Rig]:
+    rig = Rig(file, source)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(rig.reloader.run(), name="config")
         yield rig
@@ -256,6 +257,26 @@ def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(
     ) == 1
 
 
+def test_an_edit_that_is_read_while_the_connections_are_made_changes_nothing_of_them(
+    file: Path,
+) -> None:
+    async def body() -> None:
+        class Slow(ConfigSource):
+            async def read(self, held: Settings, *, connected: bool) -> Edit:
+                edit = await super().read(held, connected=connected)
+                rig.relay.connected = True
+                return edit
+
+        async with reloading(file, Slow) as rig:
+            rig.relay.connected = False
+            await rig.edited("nodes", queueBytes="1MiB")
+            assert rig.relay.adopted == [["nodes"]]
+            assert rig.relay.settings.queue_bytes == 64 << 20
+            assert "queueBytes" in rig.statuses.problems["restart"]
+
+    virtually(body)
+
+
 def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) -> None:
     async def body() -> None:
         async with reloading(file) as rig:
@@ -265,6 +286,30 @@ def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) 
             assert rig.relay.adopted == []
 
     virtually(body)
+
+
+def test_a_refused_edit_is_taken_once_what_it_was_refused_for_has_passed(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after `chmod`, or an error of the disk: the file is the same."""
+
+    async def body() -> None:
+        async with reloading(file) as rig:
+            rig.relay.odd = True
+            await rig.edited("nodes")
+            rig.relay.odd, rig.relay.objects = False, [(0, "cannot be", "keep it")]
+            await asyncio.sleep(10 * WITHIN_S)
+            assert "cannot be" in rig.statuses.problems["reload"]
+            rig.reloader.request()
+            await asyncio.sleep(0.1)
+            rig.relay.objects = []
+            await asyncio.sleep(3 * WITHIN_S)
+            assert rig.relay.adopted == [["nodes"]]
+            assert rig.statuses.problems == {}
+
+    virtually(body)
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) == 3, "each cause once, and once more when it was asked for"
 
 
 def test_an_edit_that_cannot_be_checked_is_refused(file: Path) -> None:

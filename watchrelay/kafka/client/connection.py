@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from watchrelay.core.errors import SinkMisconfigured
@@ -99,14 +99,14 @@ class KafkaConnection:
             ("keyFile", self.key_file),
         ):
             # OpenSSL would never stop reading a pipe or /dev/zero
-            if file and Path(file).exists() and not Path(file).is_file():
+            if file and os.path.exists(file) and not os.path.isfile(file):  # noqa: PTH110, PTH113  # those of Path raise
                 raise SinkMisconfigured(
                     f"{_WHERE}.{name} {file} cannot be used: it is no regular file; name one "
                     "that holds PEM"
                 )
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ValueError) as error:
             raise SinkMisconfigured(
                 f"{_WHERE}.caFile {self.ca_file} cannot be used: {error_text(error)}; it must hold "
                 "PEM certificates"
@@ -122,7 +122,7 @@ class KafkaConnection:
                 # Given as a function: for an encrypted key without password OpenSSL would otherwise
                 # ask on the terminal.
                 context.load_cert_chain(self.cert_file, self.key_file, password=lambda: password)
-            except (OSError, ssl.SSLError) as error:
+            except (OSError, ValueError) as error:
                 files = (
                     f"{self.cert_file} with keyFile {self.key_file}"
                     if self.key_file

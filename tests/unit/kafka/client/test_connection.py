@@ -132,6 +132,9 @@ def test_a_client_certificate_is_loaded_also_with_an_encrypted_key(tmp_path: Pat
         SinkUnavailable, match=r"kafka\.security\.certFile .* keyPasswordFile must be right"
     ):
         with_password(None).arguments()
+    password.write_text("x" * 1025)
+    with pytest.raises(SinkMisconfigured, match="password cannot be longer than 1024 bytes"):
+        with_password(str(password)).arguments()
 
 
 def test_files_that_hold_no_certificates_are_named(tmp_path: Path) -> None:
@@ -140,6 +143,20 @@ def test_files_that_hold_no_certificates_are_named(tmp_path: Path) -> None:
     for ca in (rubbish, tmp_path / "absent"):
         with pytest.raises(SinkUnavailable, match=r"kafka\.security\.caFile .* cannot be used"):
             KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file=str(ca)).arguments()
+
+
+@pytest.mark.parametrize("name", ["ca_file", "cert_file", "key_file"])
+@pytest.mark.parametrize(
+    ("odd", "why"), [("x" * 300, "File name too long"), ("\0", "embedded null byte")]
+)
+def test_a_file_that_cannot_be_looked_at_is_named(
+    tmp_path: Path, name: str, odd: str, why: str
+) -> None:
+    """As in a directory that the user may not enter, which for root there is none."""
+    files = {"cert_file": str(Authority(tmp_path).certificate), name: str(tmp_path / odd)}
+    connection = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", **cast("Any", files))
+    with pytest.raises(SinkMisconfigured, match=f"cannot be used: {why}"):
+        connection.arguments()
 
 
 @pytest.mark.parametrize(
