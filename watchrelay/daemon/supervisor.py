@@ -83,7 +83,7 @@ class Supervisor:
         self._stopped = False
         """No stream starts any more: `stop` and `abandon` know only the streams of that moment."""
         self._catalog_changed = False
-        """Since the streams were last told to recheck."""
+        """Since the streams last rechecked."""
         self._version_due_s = 0.0
         self._unexpected = UnexpectedErrors()
 
