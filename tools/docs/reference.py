@@ -322,6 +322,9 @@ in one stream do not stop it.
 
 `validate --connect` returns 69 if something cannot be reached, 78 if operator action is required (rights, topic, replication
 factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only if every check passes.
+
+If nobody reads its output any more (`watchrelay tail | head`), a command that only prints (`tail`, `demo`, `rbac`, `asyncapi`, `schema`,
+`completion`, `version`, `--help`) ends with 0. Any other command ends with its own code if it has finished by then, and with 1 if it has not.
 """
 
 # ---- metrics, alerts -----------------------------------------------------------------------------
