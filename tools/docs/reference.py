@@ -322,6 +322,9 @@ in one stream do not stop it.
 
 `validate --connect` returns 69 if something cannot be reached, 78 if operator action is required (rights, topic, replication
 factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only if every check passes.
+
+If nobody reads its output any more (`watchrelay tail | head`), a command that only prints (`tail`, `demo`, `rbac`, `asyncapi`, `schema`,
+`completion`, `version`, `--help`) ends with 0. Any other command ends with its own code if it has finished by then, and with 1 if it has not.
 """
 
 # ---- metrics, alerts -----------------------------------------------------------------------------
@@ -360,8 +363,9 @@ On Linux there are also CPU, memory, open files and start time of the process, w
 LOGS_INTRODUCTION = """\
 One line per message on stderr, as JSON unless stderr is a terminal: `time`, `level`, `logger`, `message`, and the fields of the table, where
 `...` means further fields. The text of a message is constant: search and count by it. The field `error` is one line
-with the problem and, if known, the fix; a traceback is added only at `debug`. If a message has several levels, the worst is
-for new or severe cases. Messages of libraries have their own loggers, at `warning` and above. Objects and credentials are never logged.
+with the problem and, if known, the fix; an unexpected error has the field `traceback`, the first time it occurs at that place in the code.
+If a message has several levels, the worst is for new or severe cases. Messages of libraries have their own loggers, at `warning` and
+above, and a traceback only at `debug`. Objects and credentials are never logged.
 """
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from watchrelay.admin.compare import compare_with_cluster
 from watchrelay.admin.preflight import connected, worst_exit_code
+from watchrelay.cli.output import print_error
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
 from watchrelay.consumer.audit import Audit
@@ -49,7 +50,7 @@ async def check_streams(
             client, planned, results = await connected(settings, stack)
             for result in results:
                 if result.level != "ok":
-                    print(result, file=sys.stderr)
+                    print_error(str(result))
             if client is None or worst_exit_code(results):
                 return worst_exit_code(results)
         connection = kafka_connection(settings, client_id="watchrelay-verify")
@@ -60,7 +61,7 @@ async def check_streams(
         )
         await auditor.read_to_end()
         for reason in auditor.missing.values():
-            print(f"error: {reason}", file=sys.stderr)
+            print_error(f"error: {reason}")
         published = [*auditor.streams, *auditor.missing]
         absent = never_published(settings, published) if client is None and not streams else []
         if client is not None:
@@ -68,10 +69,9 @@ async def check_streams(
             written = [replace(one, spec=formats.kept(one.spec)) for one in planned]
             absent = await _compare(auditor, client, written, streams)
         for stream in absent:
-            print(
+            print_error(
                 f"error: stream {stream}: in the config, but never "
-                f"published{_MAYBE_UNSERVED if client is None else ''}",
-                file=sys.stderr,
+                f"published{_MAYBE_UNSERVED if client is None else ''}"
             )
         rows = await auditor.rows()
     print_rows(
@@ -104,9 +104,8 @@ async def _compare(
         if stream in by_id:
             await compare_with_cluster(auditor, client, by_id[stream])
         else:
-            print(
-                f"warning: stream {stream}: not in this config, so not compared with the cluster",
-                file=sys.stderr,
+            print_error(
+                f"warning: stream {stream}: not in this config, so not compared with the cluster"
             )
     return sorted(
         stream

@@ -51,7 +51,7 @@ def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
     logs.configure("console", "warning" if kafka else "error")
     printer = text_printer(sys.stdout)
     return run_until_signalled(
-        run_demo(kubeconfig, kafka, lambda seen: print_batch(seen, printer, sys.stdout, sys.stderr))
+        run_demo(kubeconfig, kafka, lambda seen: print_batch(seen, printer, sys.stdout))
     )
 
 

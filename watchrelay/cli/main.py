@@ -53,6 +53,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
 }
 """Every verb, in the order of --help."""
 
+_ONLY_PRINT: Final = {"demo", "tail", "rbac", "asyncapi", "schema", "completion", "version"}
+"""Those that have nothing left to do once nobody reads what they print."""
+
 _EPILOG = """\
 where settings come from, later ones override earlier ones:
   1. the file: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml,
@@ -105,16 +108,16 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
     """Run the command line; the exit code. Every error is printed."""
     argv = sys.argv[1:] if argv is None else argv
     open_standard_streams()
+    code: int | None = None
     try:
         code = _parse_and_run(argv, commands)
         sys.stdout.flush()
-    except BrokenPipeError:
-        discard(sys.stdout)
-        return OK
     except OSError as error:
         if not is_unwritable(error):
             raise
         discard(sys.stdout)
+        if code is not None and isinstance(error, BrokenPipeError):
+            return code
         print_error(f"watchrelay: cannot write to stdout: {error.strerror}")
         return FAILED
     except KeyboardInterrupt as stopped:
@@ -131,12 +134,15 @@ def _parse_and_run(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
         options = vars(build_parser(commands).parse_args(argv))
     except SystemExit as done:  # argparse ends --help and wrong usage so
         return done.code if isinstance(done.code, int) else USAGE
+    except BrokenPipeError:  # of --help or --version
+        return OK
 
     from watchrelay.core.errors import ConfigError, WatchrelayError, first_cause
 
+    verb = options.pop("command")
     try:
         try:
-            return commands[options.pop("command")].run(**options)
+            return commands[verb].run(**options)
         except BaseExceptionGroup as group:
             raise first_cause(group) from group
     except ConfigError as error:
@@ -147,9 +153,9 @@ def _parse_and_run(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
         return _exit_code(error)
     except Exception as error:
         # the last resort: a traceback only for an operator who asked for debug output
-        if isinstance(error, BrokenPipeError) or (
-            isinstance(error, OSError) and is_unwritable(error)
-        ):
+        if isinstance(error, BrokenPipeError) and verb in _ONLY_PRINT:
+            return OK
+        if isinstance(error, OSError) and is_unwritable(error):
             raise
         if _debugging(options):
             import traceback

@@ -83,10 +83,12 @@ def discard(stream: TextIO) -> None:
 
 
 def is_unwritable(error: OSError) -> bool:
-    """True for an error of a full or failing disk that names no file: it is that of stdout."""
+    """True for an error of a full or failing disk, or of a pipe without a reader, that names no
+    file: it is that of stdout."""
     return error.filename is None and error.errno in (
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EFBIG,
         errno.EIO,
+        errno.EPIPE,
     )

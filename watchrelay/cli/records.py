@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from watchrelay.cli.manifests import yaml_of
+from watchrelay.cli.output import print_error
 from watchrelay.consumer.reader import TailRecord
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.core import clock
@@ -69,10 +70,9 @@ def print_batch(
     seen: list[TailRecord],
     printer: Printer,
     out: TextIO,
-    errors: TextIO,
     wanted: RecordFilter = ALL_OBJECTS,
 ) -> None:
-    """Print records to `out`, and a line to `errors` for each that breaks the record contract."""
+    """Print records to `out`, and a line to stderr for each that breaks the record contract."""
     lines = []
     for each in seen:
         if each.record is not None and not wanted.matches(each.record):
@@ -84,7 +84,7 @@ def print_batch(
                 continue
             except RecordRefused as error:
                 refused = str(error)
-        print(f"{each.topic}/{each.partition}@{each.offset}: {printable(refused)}", file=errors)
+        print_error(f"{each.topic}/{each.partition}@{each.offset}: {printable(refused)}")
     if lines:
         out.write("\n".join(lines) + "\n")
         out.flush()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from watchrelay.cli.options import Command, add_config, command_settings, non_empty
+from watchrelay.cli.output import print_error
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.core.exit_codes import FAILED, OK, USAGE
 
@@ -53,7 +54,7 @@ def retire(*, config: str | None, sets: Sequence[str], stream: str, yes: bool, f
     settings = command_settings(config, sets)
     refuse_configured(settings, stream)
     if not yes and not sys.stdin.isatty():
-        _message(
+        print_error(
             f"watchrelay retire: deletes every object of {stream} from its topic: add --yes to "
             "confirm, stdin is no terminal"
         )
@@ -63,7 +64,7 @@ def retire(*, config: str | None, sets: Sequence[str], stream: str, yes: bool, f
             plan_retirement(settings, stream, force=force, watching=_print_wait)
         )
         if not yes and not confirmed(plan):
-            _message(f"stream {stream} is unchanged")
+            print_error(f"stream {stream} is unchanged")
             return FAILED
     topic, deletes = run_until_signalled(retire_stream(settings, stream))
     wrote = (
@@ -81,13 +82,13 @@ def confirmed(plan: RetirementPlan) -> bool:
         objects = "its objects"
         if plan.objects is not None:
             objects += f" ({plan.objects} at the last snapshot)"
-        _message(
+        print_error(
             f"This publishes a delete for each of {objects} of stream {plan.stream} on topic "
             f"{plan.topic},\nand removes the stream from the control topic. Consumers end with an "
             "empty state."
         )
     else:
-        _message(
+        print_error(
             f"Topic {plan.topic} is gone; this removes stream {plan.stream} from the control topic."
         )
     print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -95,13 +96,9 @@ def confirmed(plan: RetirementPlan) -> bool:
 
 
 def _print_wait(topic: str, seconds: float) -> None:
-    _message(
+    print_error(
         f"watchrelay retire: checking for {seconds:.0f} s whether a relay still writes to {topic}"
     )
-
-
-def _message(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 COMMAND = Command("remove a stream from its topic, for good", _DESCRIPTION, retire, _add_arguments)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from watchrelay.cli.options import Command, add_config, add_streams, command_settings, non_empty
+from watchrelay.cli.output import print_error
 from watchrelay.cli.signals import run_until_signalled
 
 _TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
@@ -92,7 +93,7 @@ def tail(
     def waiting(problem: str) -> None:
         if problem not in shown:
             shown.add(problem)
-            print(f"waiting: {problem}", file=sys.stderr)
+            print_error(f"waiting: {problem}")
 
     async def print_records() -> None:
         reader = TailReader(
@@ -107,7 +108,7 @@ def tail(
         with short_client_log(sys.stderr):
             async with aclosing(reader.batches()) as batches:
                 async for seen in batches:
-                    print_batch(seen, printer, sys.stdout, sys.stderr, wanted)
+                    print_batch(seen, printer, sys.stdout, wanted)
 
     run_until_signalled(print_records())
     return 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from watchrelay.cli.options import Command, add_config, add_output, service_account_user
-from watchrelay.cli.output import check_json, print_json, problem_json
+from watchrelay.cli.output import check_json, print_error, print_json, problem_json
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.core.exit_codes import OK, USAGE
 
@@ -37,10 +36,9 @@ def validate(
 
     Returns: 0 when all is well; 2 for `account` without `connect`; else that of the worst check."""
     if account and not connect:
-        print(
+        print_error(
             "watchrelay validate: --as needs --connect: only the API server knows the rights of "
-            "an account",
-            file=sys.stderr,
+            "an account"
         )
         return USAGE
 

@@ -502,6 +502,9 @@ class Supervisor:
         """A stream has ended; if it left the config, it is not shown any more."""
         stream = runner.spec.id
         del self._alive[runner]
+        written = {each.spec.topic for each in (*self._running.values(), *self._alive)}
+        if runner.spec.topic not in written:
+            self._context.metrics.forget_topic(runner.spec.topic)
         if stream not in self._running:
             self._context.metrics.forget(stream)
             if stream in self._waiting:

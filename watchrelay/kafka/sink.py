@@ -27,7 +27,7 @@ from watchrelay.kafka.topic_writers import Lost, TopicWriters
 from watchrelay.kafka.transactions import FENCED, Result, TransactionalProducer
 from watchrelay.kafka.troubles import SILENCE, KafkaTroubles
 from watchrelay.kafka.written_offsets import WrittenOffsets
-from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics, TopicMetrics
+from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics
 from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,6 @@ class _Topic:
     """What is known of a topic. `message_bytes` bounds a batch after compression, `batch_bytes`
     before it."""
 
-    metrics: TopicMetrics
     message_bytes: int
     batch_bytes: int
 
@@ -441,7 +440,7 @@ class KafkaSink:
             offsets.extend(range(start, at))
             if at == stop:
                 break
-        metrics = deliveries.topic.metrics
+        metrics = self._metrics.topic(name)
         metrics.produce_duration_seconds.observe(clock.now_s() - deliveries.sent_s)
         metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
         self._note_written(deliveries, first, stop)
@@ -545,9 +544,7 @@ class KafkaSink:
     def _topic(self, name: str) -> _Topic:
         known = self._topics.get(name)
         if known is None:
-            known = _Topic(
-                self._metrics.topic(name), MESSAGE_BYTES_DEFAULT, self._settings.batch_bytes
-            )
+            known = _Topic(MESSAGE_BYTES_DEFAULT, self._settings.batch_bytes)
             self._topics[name] = known
         return known
 
@@ -608,7 +605,7 @@ class KafkaSink:
 
     def failed(self, place: TopicPartition, error: Exception, *, retriable: bool) -> None:
         """As of ProducerListener: what passes soon by itself is counted, and not shown."""
-        metrics = self._topic(place.topic).metrics
+        metrics = self._metrics.topic(place.topic)
         metrics.produce_failed(type(error).__name__, retriable=retriable)
         if isinstance(error, SIZES):
             return
@@ -672,7 +669,7 @@ class KafkaSink:
             if self._silent.get(place, 0.0) <= now_s:
                 self._silent[place] = now_s + patience_s
                 if refused is None:  # what was refused is counted with its error
-                    self._topic(partition.topic).metrics.produce_failed(
+                    self._metrics.topic(partition.topic).produce_failed(
                         NO_ACKNOWLEDGEMENT, retriable=True
                     )
             silence = self._silence(now_s - since_s)

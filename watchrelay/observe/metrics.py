@@ -409,7 +409,7 @@ class Metrics:
         held = self._streams.get(stream)
         if held is None or held.resource != resource or not held.has_gauges:
             if held is not None and held.resource != resource:
-                self._drop_children(stream)
+                self._drop_children("stream", stream)
             held = self._streams[stream] = StreamMetrics(self, stream, resource)
         return held
 
@@ -431,7 +431,12 @@ class Metrics:
         """Drop every series of a stream that left the config."""
         self._streams.pop(stream, None)
         self._collected.lags.pop(stream, None)
-        self._drop_children(stream)
+        self._drop_children("stream", stream)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop every series of a topic that the last of its streams has left."""
+        self._topics.pop(topic, None)
+        self._drop_children("topic", topic)
 
     def forget_gauges(self, stream: str) -> None:
         """Drop the gauges of a stream that another replica writes, but for `stream_owned` and
@@ -444,7 +449,7 @@ class Metrics:
             if isinstance(family, Gauge) and not is_kept:
                 family.remove_by_labels({"stream": stream})
 
-    def _drop_children(self, stream: str) -> None:
+    def _drop_children(self, label: str, value: str) -> None:
         for name, family in self._families.items():
-            if "stream" in CATALOGUE[name].labels:
-                family.remove_by_labels({"stream": stream})
+            if label in CATALOGUE[name].labels:
+                family.remove_by_labels({label: value})

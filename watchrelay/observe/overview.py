@@ -204,7 +204,10 @@ class Card:
     messages: list[tuple[str, str]] = field(default_factory=list)
     _gists: list[str] = field(default_factory=list)
 
-    def add(self, stream: str, message: str, since_ms: int, next_ms: int | None) -> None:
+    def add(
+        self, level: Level, stream: str, message: str, since_ms: int, next_ms: int | None
+    ) -> None:
+        self.level = min(self.level, level, key=LEVELS.index)
         if stream:
             self.streams.append(stream)
         gist = _VARIES.sub("", message)
@@ -240,15 +243,14 @@ def cards(statuses: StatusRegistry, verdicts: dict[str, StreamVerdict]) -> list[
         folded = name in _FOLLOW_FROM_KAFKA and "kafka" in statuses.problems
         kind = CauseKind.KAFKA if folded else statuses.problems.causes[name].kind
         card = found.setdefault(kind, Card(ADVICE[kind].level, kind, since_ms))
-        card.add("", message, since_ms, None)
+        card.add(card.level, "", message, since_ms, None)
     for stream, verdict in verdicts.items():
         if verdict.kind is not None:
             card = found.setdefault(
                 verdict.kind, Card(verdict.level, verdict.kind, verdict.since_ms)
             )
-            card.add(
-                stream, verdict.message, verdict.since_ms, statuses.streams[stream].next_attempt_ms
-            )
+            next_ms = statuses.streams[stream].next_attempt_ms
+            card.add(verdict.level, stream, verdict.message, verdict.since_ms, next_ms)
     return sorted(found.values(), key=lambda card: (LEVELS.index(card.level), card.since_ms))
 
 

@@ -214,7 +214,7 @@ class StreamStatus:
     def renew(self) -> None:
         """The stream restarts, perhaps with other objects: none of it is known to be in Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
-        self.next_acked = None
+        self.next_acked = self.lag_ms = None
         self.recovered("records")
         self.recovered()
 

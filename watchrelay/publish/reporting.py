@@ -74,6 +74,14 @@ class PublishReporter:
                 }
                 log.info("overload ended: the present state of each object is queued", extra=extra)
 
+    def ended(self) -> None:
+        """Report that the writer has ended: what it has not sent is queued no more."""
+        metrics = self._metrics
+        for gauge in (metrics.queue_records, metrics.queue_bytes, metrics.queue_dirty_keys):
+            gauge.set(0)
+        metrics.snapshot_running.set(0)
+        self._status.queues(records=0, size_bytes=0, dirty_keys=0)
+
     def partition_conflated(self, queues: StreamQueues, now_s: float) -> None:
         """Log that an overload began, `LOG_EVERY_S` after the last one at the soonest. `now_s` is
         monotonic."""

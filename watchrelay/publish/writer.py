@@ -332,7 +332,6 @@ class StreamWriter:
             await self._run_tasks(self._start)
         finally:
             self._phase = Draining()
-            self._metrics.snapshot_running.set(0)
 
     async def drain(self, deadline_s: float) -> bool:
         """Accept no more changes, send what is queued and a last heartbeat.
@@ -374,6 +373,7 @@ class StreamWriter:
             raise fenced_by(group, f"stream {self.spec.id}: {message}") from group
         finally:
             self._tasks = None
+            self._reporter.ended()
             self._flush_trigger.cancel()
             for delivery in self._deliveries.values():
                 self._sink.withdraw(delivery)

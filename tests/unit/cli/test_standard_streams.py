@@ -14,6 +14,8 @@ from watchrelay.cli import main as cli
 
 Captured = pytest.CaptureFixture[str]
 
+CHECK = "WR validate --connect -c w.yaml --set kafka.bootstrapServers=127.0.0.1:1"
+
 
 def shell(script: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs `script`, in which WR is the program."""
@@ -40,10 +42,29 @@ def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        # all is written at the end, or each line at once
+        (f"PYTHONUNBUFFERED= KUBECONFIG=/absent {CHECK}", 78),
+        (f"PYTHONUNBUFFERED=1 KUBECONFIG=/absent {CHECK}", 1),
+        ("PYTHONUNBUFFERED=1 WR schema", 0),
+        ("PYTHONUNBUFFERED=1 WR verify --help", 0),
+    ],
+)
+def test_a_reader_that_leaves_turns_no_failure_into_success(
+    command: str, code: int, config: Path
+) -> None:
+    done = shell(f"{command} | true; exit ${{PIPESTATUS[0]}}", cwd=config.parent)
+    assert done.returncode == code
+    assert done.stderr == ("watchrelay: cannot write to stdout: Broken pipe\n" if code == 1 else "")
+
+
 @pytest.mark.parametrize("redirect", ["2>/dev/full", "2> >(true)"])
 def test_an_error_that_cannot_be_written_keeps_its_exit_code(redirect: str) -> None:
     for command, code in (
         ("validate -c /absent", 78),
+        ("validate --as a/b", 2),
         ("validat", 2),
         ("validate --set x", 2),
         ("--version", 0),

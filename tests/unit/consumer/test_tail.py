@@ -92,12 +92,15 @@ def test_json_of_any_object_is_one_line_that_a_terminal_can_show(value: bytes, s
 @pytest.mark.parametrize(
     "value", [b"\x1b[2Jnot json", b'{"a":"\xff"}', b"", b"[" * 100_000, b'{"a":"\n"}']
 )
-def test_an_object_that_is_not_json_is_complained_of_and_the_rest_is_shown(value: bytes) -> None:
-    out, complaints, seen = io.StringIO(), io.StringIO(), object_seen()
-    print_batch([holding(value), seen], as_json, out, complaints)
+def test_an_object_that_is_not_json_is_complained_of_and_the_rest_is_shown(
+    value: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, seen = io.StringIO(), object_seen()
+    print_batch([holding(value), seen], as_json, out)
     assert out.getvalue() == as_json(seen) + "\n"
-    assert complaints.getvalue().startswith("k8s.test.core.pods/1@99: the value is not JSON: ")
-    assert complaints.getvalue()[:-1].isprintable()
+    complaints = capsys.readouterr().err
+    assert complaints.startswith("k8s.test.core.pods/1@99: the value is not JSON: ")
+    assert complaints[:-1].isprintable()
 
 
 def test_json_of_a_marker_says_what_it_carries_and_nothing_else() -> None:
@@ -201,17 +204,17 @@ SHOWN = [
     ],
 )
 def test_only_what_was_asked_for_is_shown_and_markers_only_when_asked_for(
-    wanted: RecordFilter, shown: list[int]
+    wanted: RecordFilter, shown: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, complaints = io.StringIO(), io.StringIO()
-    print_batch(SHOWN, as_json, out, complaints, wanted)
+    out = io.StringIO()
+    print_batch(SHOWN, as_json, out, wanted)
     assert out.getvalue().splitlines() == [as_json(SHOWN[number]) for number in shown]
-    assert complaints.getvalue() == ""
+    assert capsys.readouterr().err == ""
 
 
 def test_without_a_selection_no_marker_is_printed() -> None:
     out = io.StringIO()
-    print_batch([BEAT, object_seen()], as_json, out, io.StringIO())
+    print_batch([BEAT, object_seen()], as_json, out)
     assert out.getvalue() == as_json(object_seen()) + "\n"
 
 
@@ -246,9 +249,9 @@ spec:
 """
 
 
-def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_for_the_rest() -> (
-    None
-):
+def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_for_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     notes = {
         "words": "a: b",
         "number": "42",
@@ -263,7 +266,7 @@ def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_fo
         "metadata": metadata,
         "apiVersion": "v1",
     }
-    out, complaints, printer = io.StringIO(), io.StringIO(), yaml_printer()
+    out, printer = io.StringIO(), yaml_printer()
     batch = [
         BEAT,
         holding(json.dumps(pod).encode()),
@@ -271,8 +274,8 @@ def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_fo
         holding(b"[" * 100_000),
         object_seen(),
     ]
-    print_batch(batch, printer, out, complaints, RecordFilter(markers=True))
-    print_batch([object_seen()], printer, out, complaints)
+    print_batch(batch, printer, out, RecordFilter(markers=True))
+    print_batch([object_seen()], printer, out)
     simple = "apiVersion: v1\nkind: Pod\n"
     beat, deleted = (
         f"# {as_text(seen, coloured=False)}\n" for seen in (BEAT, object_seen("deleted"))
@@ -284,20 +287,21 @@ def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_fo
     ]
     assert all(line.isprintable() for line in out.getvalue().splitlines())
     assert (
-        complaints.getvalue()
+        capsys.readouterr().err
         == "k8s.test.core.pods/1@99: the value is not JSON: it is nested too deeply\n"
     )
 
 
-def test_what_is_no_record_is_complained_of_apart_from_the_data() -> None:
-    out, complaints = io.StringIO(), io.StringIO()
+def test_what_is_no_record_is_complained_of_apart_from_the_data(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = io.StringIO()
     print_batch(
         [TailRecord("t", 0, 5, None, "header ce_id is missing"), object_seen()],
         as_json,
         out,
-        complaints,
     )
-    assert complaints.getvalue() == "t/0@5: header ce_id is missing\n"
+    assert capsys.readouterr().err == "t/0@5: header ce_id is missing\n"
     assert len(out.getvalue().splitlines()) == 1
 
 

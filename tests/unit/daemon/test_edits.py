@@ -80,6 +80,13 @@ async def test_streams_are_added_and_removed_and_the_others_do_not_notice(stage:
         )
         assert stage.cluster.server.watches == watches
         assert owned(relay) == {"pods", "nodes"}
+        text = relay.daemon.metrics.text()
+        assert (b"k8s.test.core.configmaps" in text, b"k8s.test.core.pods" in text) == (False, True)
+        relay.daemon.adopt(stage.settings("configmaps", "pods"))
+        await live(relay, "pods", "configmaps")
+        labels = {"topic": "k8s.test.core.configmaps", "kind": "marker"}
+        acked = relay.daemon.metrics.registry.get_sample_value
+        assert acked("watchrelay_records_acked_total", labels), "counted again where it comes back"
         relay.daemon.stop()
         assert await relay.ended() == 0
 

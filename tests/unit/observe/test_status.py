@@ -111,6 +111,8 @@ def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgem
     assert (status.waiting_since_ms(), status.lag_ms) == (status.acked_ms, 4.0)
     status.acked(lag_s=None, rest=False)
     assert (status.waiting_since_ms(), status.queued_records, status.lag_ms) == (0, 0, 4.0)
+    status.renew()
+    assert status.lag_ms is None, "that of another life of the stream"
 
 
 def test_a_problem_keeps_the_moment_at_which_it_was_first_reported() -> None:

@@ -94,6 +94,16 @@ def test_what_waits_too_long_for_kafka_is_behind() -> None:
     )
 
 
+def test_a_card_is_as_bad_as_the_worst_of_what_is_on_it() -> None:
+    statuses = StatusRegistry()
+    cause = causes.MISSING_RIGHT.about("pods", "list")
+    statuses.problems.put("kubernetes", "get /api: 403", cause=cause)
+    live(statuses, "pods").failed("watch", "list pods: 403", cause=cause, operator=True)
+    sentence, (card,) = judged(statuses)
+    assert (card.level, card.streams) == ("person", ["pods"])
+    assert sentence == "1 thing needs you; the only stream is not live."
+
+
 def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> None:
     statuses = StatusRegistry()
     for number in range(5):

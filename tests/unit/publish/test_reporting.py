@@ -3,6 +3,7 @@
 import asyncio
 
 from tests.support.relays import Rig, until, virtual
+from watchrelay.observe.overview import judge
 
 HEARTBEAT_S = 10.0
 
@@ -42,3 +43,29 @@ async def test_heartbeats_that_wait_and_those_beside_what_waits_reset_nothing() 
         rig.sink.up.clear()
         await asyncio.sleep(HEARTBEAT_S * 3)
         assert (shown(rig) or 0) >= 20_000, "no heartbeat is acknowledged"
+
+
+@virtual
+async def test_what_a_writer_had_queued_when_it_ended_is_not_shown_any_more() -> None:
+    rig = Rig(partitions=1, queue_bytes=1_000, heartbeat_interval_s=HEARTBEAT_S)
+    queues = [
+        rig.metrics.gauge(name).labels("pods")
+        for name in ("queue_records", "queue_bytes", "queue_dirty_keys")
+    ]
+
+    def queued() -> list[float]:
+        return [queue._value.get() for queue in queues]
+
+    async with rig.running():
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        rig.sink.up.clear()
+        rig.say(rig.store.put(b"a", b"1"))
+        await asyncio.sleep(0.1)
+        for number in range(100):
+            rig.say(rig.store.put(b"%d" % number, b"1"))
+        await until(lambda: all(queued()))
+        assert judge(rig.status, rig.status.state_ms).level == "behind"
+    rig.status.state = "standby"
+    assert judge(rig.status, rig.status.state_ms + 60_000).level == "standby"
+    assert queued() == [0, 0, 0]
