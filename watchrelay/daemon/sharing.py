@@ -658,8 +658,12 @@ class Sharing:
             await self._in_doubt.wait()
             began_s = self._now_s()
             while not await self._look():
-                if self._group.generation == self._doubt_generation and not self._group.doubtful:
-                    break  # a heartbeat of the same generation was answered
+                if (
+                    self._group.generation == self._doubt_generation
+                    and not self._group.doubtful
+                    and self._tenures.keys() <= self._claimable
+                ):
+                    break  # a heartbeat was answered, and nobody else was assigned what it writes
                 self._sink.reset()
             # what is superseded ends first; nothing of it is sent
             while self._superseded(self._tenures.keys()):

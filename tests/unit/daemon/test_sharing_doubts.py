@@ -70,6 +70,28 @@ async def test_where_the_claims_cannot_be_read_the_connections_are_reset() -> No
 
 
 @virtual
+async def test_where_a_stream_is_being_moved_an_answered_heartbeat_alone_ends_no_doubt() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        await replica.write("jobs")
+        replica.group.give({"jobs": ""}, "other")
+        replica.topic.deaf = True
+        await replica.claimed_by("other")
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        replica.group.doubtful = False
+        await asyncio.sleep(60.0)
+        assert replica.sink.held(), "the claim of the successor was not read yet"
+        replica.topic.read_all()
+        await asyncio.sleep(3.0)
+        assert replica.ended == ["pods"]
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held()
+
+
+@virtual
 async def test_a_new_generation_alone_ends_no_doubt() -> None:
     async with running() as replica:
         replica.group.give({"pods": ""})
