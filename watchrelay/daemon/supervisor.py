@@ -83,7 +83,7 @@ class Supervisor:
         self._stopped = False
         """No stream starts any more: `stop` and `abandon` know only the streams of that moment."""
         self._catalog_changed = False
-        """Since the streams were last told to recheck."""
+        """Since the streams last rechecked."""
         self._version_due_s = 0.0
         self._unexpected = UnexpectedErrors()
 
@@ -322,7 +322,7 @@ class Supervisor:
         for each in parts.values():
             self._start(each, formats)
         if (sharing := self._context.sharing) is not None and self._described:
-            sharing.plan(
+            sharing.offer_plans(
                 {
                     stream: plan_hash(
                         formats.kept(each.spec), suppress_unchanged=each.suppress_unchanged
