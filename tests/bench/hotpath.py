@@ -33,7 +33,7 @@ from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kafka.topics import Topics
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
@@ -120,7 +120,7 @@ class _Stages:
 
     async def run(self) -> None:
         """All runs."""
-        lists = FrameStream(self._selection)
+        lists = FrameReader(self._selection)
         listed = lists.feed(
             b"".join(
                 b'{"type":"ADDED","object":%b}\n' % encoded(n, FIRST_VERSION + n)
@@ -168,7 +168,7 @@ class _Stages:
     def _turn(self, body: bytes, number: int) -> list[list[WireRecord]]:
         """Received bytes to records. One list per partition."""
         chunks = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
-        decode = FrameStream(self._selection).feed
+        decode = FrameReader(self._selection).feed
         split, us = _clock(lambda: [decode(chunk) for chunk in chunks])
         self.note("split and decode", us)
         frames: list[list[ObjectFrame]] = [

@@ -2,7 +2,7 @@
 the demo that the page starts, in one shell as a reader has it.
 
 The checkout is seen through links, so that what a page writes stays out of it; the port of the
-window is another one in each run.
+admin server is another one in each run.
 """
 
 import os

@@ -96,7 +96,7 @@ class RunningDaemon:
         return ""
 
     async def pages(self) -> None:
-        """The window answers."""
+        """The admin server answers."""
         async with aiohttp.ClientSession() as session:
             for page in PAGES:
                 async with session.get(f"http://127.0.0.1:{self.daemon.port}{page}") as answer:

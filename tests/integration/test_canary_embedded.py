@@ -50,7 +50,7 @@ def kubeconfig_with_token(cluster: EmbeddedCluster, tmp_path: Path) -> Path:
 
 def live(testbed: Testbed, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str]:
     """List, watch, a relist after lost history, errors, a snapshot on request; a restart that
-    resumes. What the window showed meanwhile."""
+    resumes. What the admin server showed meanwhile."""
     (namespace,) = testbed.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/secrets"
     testbed.make(path, [secret(f"s{number}", 0) for number in range(20)])

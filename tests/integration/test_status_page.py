@@ -133,7 +133,7 @@ def test_what_only_a_person_can_mend_comes_first_and_says_what_to_do(
         lambda: cluster.server.behaviour.forbidden.update({("list", "pods"), ("watch", "pods")})
     )
     with testbed.relay(*STREAMS) as relay:
-        relay.wait("the window is open", lambda: relay.livez() == 200)
+        relay.wait("the admin server answers", lambda: relay.livez() == 200)
         page = opened(browser, relay)
         page.wait(
             "the right is missed",

@@ -46,7 +46,7 @@ from watchrelay.kube.discovery.catalog import (
     parse_resources,
 )
 from watchrelay.kube.page import NotAList, PageReader, TooLong
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure
 
 FUZZ = settings(
@@ -126,7 +126,7 @@ LIST = dumps(listed(*(pod(f"p{n}") for n in range(3)), token="t"))
 def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(
     lines: list[bytes], edits: list[tuple[int, int, bytes]], step: int
 ) -> None:
-    data, stream = spoiled(b"".join(lines), edits), FrameStream(PODS)
+    data, stream = spoiled(b"".join(lines), edits), FrameReader(PODS)
     frames = [
         frame for at in range(0, len(data), step) for frame in stream.feed(data[at : at + step])
     ] + stream.finish()
@@ -167,7 +167,7 @@ def test_whatever_a_server_says_of_itself_is_an_error_of_one_line(
     )
     for error in (
         status.from_response(code, {"Content-Type": kind}, data, what="list", wall_ms=0),
-        status.from_stream(data),
+        status.from_watch(data),
     ):
         assert str(error).isprintable()
         assert 0 <= error.retry_after_s <= 300
@@ -368,7 +368,7 @@ def test_whatever_is_on_the_control_topic_is_taken_or_refused(
         record = offset, spoiled(key, key_edits), spoiled(CONTROL[key], edits)
         assert len(refusal(partial(state.read, *record), RecordRefused)) < 5000
     for stream, held in state.streams.items():
-        assert held.epoch is None or held.epoch >= 0
+        assert (epoch := held.epoch_of(held)) is None or epoch >= 0
         held.starting_point(1)
         held.starting_point(2)
         answered(held.index, "r", 0, 1 << 60)

@@ -113,7 +113,7 @@ PLANNED = [
 def read_all(state: ControlState) -> None:
     """What the relay, its commands and readers do with what was read."""
     held = state.of("pods")
-    assert held.epoch is None or 0 <= held.epoch <= EPOCH_MAX
+    assert (epoch := held.epoch_of(held)) is None or 0 <= epoch <= EPOCH_MAX
     assert held.epoch_base is None or held.epoch_base <= EPOCH_BASE_MAX
     for partitions in (1, 2):
         for part in (Part(), Part(0, 2), Part(1, 2)):

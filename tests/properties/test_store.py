@@ -105,7 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
     def watch(self, events: int, again: int) -> None:
         """The next events, with some old ones that leave what is held untouched repeated before
         them."""
-        if not self.store.listed:
+        if not self.store.has_state:
             return
         repeated = [
             event
@@ -125,7 +125,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def still_held(self, event: tuple[FrameType, str, int, int, int]) -> bool:
         """A replay of this event says nothing new: its object is still there."""
-        return f"n/{event[1]}".encode() in self.reader and self.store.listed
+        return f"n/{event[1]}".encode() in self.reader and self.store.has_state
 
     @rule(pages=st.integers(1, 3), confirm=st.booleans())
     def relist(self, pages: int, confirm: bool) -> None:
@@ -137,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.stage(frames[start : start + size])
         if not confirm:
             return
-        first = not self.store.listed
+        first = not self.store.has_state
         replaced = self.store.replace(str(self.version))
         self.seen = len(self.log)
         if first:
@@ -191,12 +191,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_reader_holds_what_the_store_holds(self) -> None:
-        if self.store.listed:
+        if self.store.has_state:
             assert self.reader == self.held()
 
     @invariant()
     def the_store_holds_what_the_server_sent(self) -> None:
-        if not self.store.listed:
+        if not self.store.has_state:
             return
         state: dict[str, tuple[str, Any]] = {}
         for key in self.held():

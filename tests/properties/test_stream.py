@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
 from watchrelay.kube.page import PageReader
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure, Frame, ObjectFrame, Page
 from watchrelay.store.transform import Transform
 
@@ -51,7 +51,7 @@ def _comparable(frames: list[Frame]) -> list[object]:
 
 
 def _decoded(chunks: list[bytes]) -> list[object]:
-    stream = FrameStream(PODS)
+    stream = FrameReader(PODS)
     frames = [frame for chunk in chunks for frame in stream.feed(chunk)]
     return _comparable(frames + stream.finish())
 
@@ -89,7 +89,7 @@ def test_a_page_holds_the_objects_that_a_watch_would_bring(
         else [{k: v for k, v in p.items() if k not in {"kind", "apiVersion"}} for p in pods]
     )
     page = _page(_cut(dumps(listed(*items, token="next")), places))
-    watched = [frame for p in pods for frame in FrameStream(PODS).feed(line("ADDED", p))]
+    watched = [frame for p in pods for frame in FrameReader(PODS).feed(line("ADDED", p))]
     assert page.failures == ()
     assert (page.resource_version, page.continue_token) == ("100", "next")
     assert [_bytes(frame) for frame in page.objects] == [
@@ -136,8 +136,8 @@ def test_what_is_cut_out_of_a_line_is_what_is_left_out_of_its_split_object(
         members = sorted(known.items(), key=lambda each: _ORDER.index(each[0]))
     metadata = b",".join(b'"%b":%b' % each for each in members)
     text = b'{"type":"%b","object":{"kind":"Pod","apiVersion":"v1","metadata":{%b},"spec":{}}}\n'
-    quick = FrameStream(PODS).feed(text % (verb, metadata))
-    split = FrameStream(PODS).feed((text % (verb, metadata)).replace(b'{"type":', b'{ "type":'))
+    quick = FrameReader(PODS).feed(text % (verb, metadata))
+    split = FrameReader(PODS).feed((text % (verb, metadata)).replace(b'{"type":', b'{ "type":'))
     assert [_outcome(frame) for frame in quick] == [_outcome(frame) for frame in split]
 
 

@@ -18,7 +18,7 @@ import msgspec
 from tests.simulation.weather import Weather
 from watchrelay.core.errors import Expired, Interrupted, Throttled, Unavailable, VersionTooLarge
 from watchrelay.kube.page import PageReader
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 
@@ -275,7 +275,7 @@ class Watch:
         self._api, self._server, self._weather, self._rng = api, api.server, weather, rng
         self._take = take
         self._selector, self._query = selection.label_selector, query
-        self._frames = FrameStream(selection)
+        self._frames = FrameReader(selection)
         self._cursor = int(query.resource_version or 0)
         self._ready: list[bytes] = []
         self._over: Exception | None = None

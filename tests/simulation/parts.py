@@ -74,7 +74,9 @@ class PartReplica(Replica):
         for name in wanted:
             if name not in self.runners:
                 self._start_part(name)
-        self.sharing.plan(dict.fromkeys(wanted, f"plan {count}"), revision=edits, config_hash="")
+        self.sharing.offer_plans(
+            dict.fromkeys(wanted, f"plan {count}"), revision=edits, config_hash=""
+        )
 
     def _start_part(self, name: str) -> None:
         """As the supervisor does."""

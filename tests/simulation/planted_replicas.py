@@ -35,8 +35,7 @@ class ClaimsWhatWasAssigned(Sharing):
 class NeverDoubts(Sharing):
     """Writes on after it was suspended, and finishes as if nothing had been."""
 
-    @property
-    def doubtful(self) -> bool:
+    def check_doubt(self) -> bool:
         return False
 
 

@@ -397,7 +397,7 @@ class Life:
             self.decision,
             getattr(found.decision, "frontier", ""),
             found.newest_on_log,
-            found.objects,
+            sum(map(len, found.entries)),
         )
         self.watcher = watcher = self._watcher(found)
         async with asyncio.TaskGroup() as tasks:
@@ -415,7 +415,7 @@ class Life:
             self.world.shape,
             found.decision,
         )
-        recovered = self.store.listed
+        recovered = self.store.has_state
         return Watcher(
             STREAM,
             self.spec.plan,

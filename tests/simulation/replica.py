@@ -235,7 +235,7 @@ class Replica(Suspendable):
             self.wire.die()
 
     def _start_streams(self, tasks: asyncio.TaskGroup) -> None:
-        self.sharing.plan({STREAM: "plan"}, revision=0, config_hash="")
+        self.sharing.offer_plans({STREAM: "plan"}, revision=0, config_hash="")
         self._running = tasks.create_task(self.runner.run(), name="stream")
 
     async def _stop_streams(self) -> None:

@@ -7,8 +7,8 @@ import json
 from tests.support.canary import CANARIES, Outputs, b64, secret, secrets
 from watchrelay.core.errors import KubeError
 from watchrelay.kube.page import NotAList, PageReader
-from watchrelay.kube.status import from_response, from_stream
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.status import from_response, from_watch
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure
 from watchrelay.model.resources import Selection
 
@@ -51,7 +51,7 @@ def add_errors(outputs: Outputs, selection: Selection) -> None:
         quoted = message.replace("%s", CANARIES["data"])
         answer = json.dumps({"kind": "Status", "code": 500, "message": quoted}).encode()
         _add_response(outputs, 500, "application/json", answer)
-        outputs.add("errors", repr(from_stream(answer)))
+        outputs.add("errors", repr(from_watch(answer)))
     for kind in ("application/json", "text/html", "application/yaml", "application/octet-stream"):
         _add_response(outputs, 500, kind, CANARIES["data"].encode())
     body = b'{"kind":"SecretList","items":[%b]}' % b",".join(secrets(1))
@@ -104,6 +104,6 @@ def _add_failures(outputs: Outputs, selection: Selection, data: bytes) -> None:
         b'{"type":"ERROR","object":%b}' % data,
         b'{"type":"ODD","object":%b}' % data,
     ):
-        for frame in FrameStream(selection).feed(line + b"\n"):
+        for frame in FrameReader(selection).feed(line + b"\n"):
             if isinstance(frame, Failure):
                 outputs.add("errors", repr(frame.error))

@@ -15,7 +15,7 @@ from tests.support.fakesink import FakeControl, KafkaLogs
 from tests.support.relays import until
 from watchrelay.daemon.recovery import resume
 from watchrelay.kube.page import PageReader
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure, ObjectFrame
 from watchrelay.model.resources import Selection
 from watchrelay.model.streams import Format
@@ -141,7 +141,7 @@ def _lines(verb: str, version: int) -> bytes:
 
 
 async def _watch(outputs: Outputs, process: CanaryRelay, version: int = 200) -> None:
-    stream = FrameStream(process.selection)
+    stream = FrameReader(process.selection)
     body = _lines("MODIFIED", version) + b'{"type":"DELETED","object":%b}\n' % secret(
         "plain", version + 20
     )
@@ -156,7 +156,7 @@ async def _watch(outputs: Outputs, process: CanaryRelay, version: int = 200) -> 
 
 
 async def _streaming(outputs: Outputs, process: CanaryRelay) -> None:
-    stream = FrameStream(process.selection)
+    stream = FrameReader(process.selection)
     frames = stream.feed(_lines("ADDED", 400)) + stream.finish()
     objects = [frame for frame in frames if isinstance(frame, ObjectFrame)]
     await _take_list(

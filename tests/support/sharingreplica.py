@@ -165,7 +165,7 @@ class Replica:
         self, *streams: str, revision: int = 1, config_hash: str = "c", plan: str = "plan"
     ) -> None:
         plans = dict.fromkeys(streams, plan)
-        self.sharing.plan(plans, revision=revision, config_hash=config_hash)
+        self.sharing.offer_plans(plans, revision=revision, config_hash=config_hash)
 
     async def write(self, stream: str = "pods") -> int:
         """Claim and write a stream."""

@@ -41,7 +41,7 @@ def batch(topic: str, partition: int, *names: str, padding: int = 0) -> Batch:
 
 
 class Running:
-    """A sink at work, and the window on it."""
+    """A sink at work, and its status registry and metrics."""
 
     def __init__(self, connection: KafkaConnection, settings: ProducerSettings) -> None:
         self.connection = connection

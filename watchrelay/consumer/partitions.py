@@ -275,6 +275,7 @@ class PartitionReplicas:
             return None
         outcome = partition_replica.replica.apply(record)
         if type(outcome) is ReadAgain:
+            # not `outcome.offset`: where that is out of range, reading begins at the start
             partition_replica.start = 0
         if (
             type(record) is MarkerRecord

@@ -141,6 +141,6 @@ def _difference(old: dict[bytes, Held], new: dict[bytes, Held]) -> tuple[Changed
     changed = [
         Changed(key, old.get(key), held)
         for key, held in new.items()
-        if key not in old or old[key].value_hash != held.value_hash or old[key].uid != held.uid
+        if key not in old or old[key].value_hash != held.value_hash
     ]
     return (*removed, *changed)

@@ -336,12 +336,6 @@ class StreamControl(WriterControl):
     overwritten: bool = False
     """An unusable record follows the description: compaction will keep that one."""
 
-    @property
-    def epoch(self) -> int | None:
-        """That of the newest claim under the stream's own key; None before any claim or
-        description."""
-        return self.epoch_of(self)
-
     def epoch_of(self, writer: WriterControl) -> int | None:
         """The epoch of the newest claim of the stream or a part of it; None before any claim or
         description."""

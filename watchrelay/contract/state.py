@@ -49,8 +49,8 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 class State(Generic[Kept]):
     """The objects by key, whatever is kept of each, with position and digest. `hash_of` and
-    `position_of` give ce_wrhash and position of it; before the end of the snapshot `started_in`
-    nothing is judged."""
+    `position_of` give ce_wrhash and position of it; a mismatch before the end of the snapshot
+    `started_in` says nothing: callers ask."""
 
     def __init__(
         self,

@@ -61,8 +61,8 @@ class Throttled(Unavailable):
 
 
 class Interrupted(KubeError):
-    """One stream broke while the server is still up (in-stream 5xx, inactivity): keep the cursor,
-    retry, leave the circuit breaker alone."""
+    """One response broke while the server is still up (a 5xx within a watch, inactivity): keep the
+    cursor, retry, leave the circuit breaker alone."""
 
     reason = "interrupted"
 

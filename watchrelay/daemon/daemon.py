@@ -97,12 +97,12 @@ class Daemon:
     async def _serve(self) -> int:
         self._open_rows()
         about = About(self.settings.cluster, self.holder, __version__, clock.wall_ms())
-        window = AdminServer(
+        server = AdminServer(
             statuses=self.statuses, readiness=self.readiness, metrics=self.metrics, about=about
         )
         host, port = split_address(self.settings.observe.listen)
         try:
-            self.port = await window.start(host, port)
+            self.port = await server.start(host, port)
         except OSError as error:
             listen = self.settings.observe.listen
             raise ListenAddressUnavailable(
@@ -118,7 +118,7 @@ class Daemon:
             with measure_interpreter(self.metrics):
                 return await self._relay_and_reload()
         finally:
-            await window.close()
+            await server.close()
 
     def _open_rows(self) -> None:
         for entry in self.settings.resources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from watchrelay.contract.records import Decoded, MarkerRecord, decode
@@ -184,6 +185,8 @@ async def resume(
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim."""
     began_s, places = clock.now_s(), writer.to_read
+    # of a followed log nothing is read again in part: `decide` is to answer FirstSnapshot where it
+    # would else answer ReadAgainFromStart, and below everything is read back
     whole: Collection[int] = spec.own_partitions
     fold = followed or LogFold(spec, store)
     if followed is None:
@@ -195,14 +198,14 @@ async def resume(
         ]
         whole = await reader.spans(spans, fold.take)
     recoveries = fold.recoveries
-    decision = decide(
-        list(recoveries.values()),
+    decided = partial(
+        decide,
         config=spec.config_hash,
-        from_start=whole,
         recreated=recreated,
         foreign=foreign,
         bookmarks=spec.plan.bookmarks,
     )
+    decision = decided(list(recoveries.values()), from_start=whole)
     if followed is not None and isinstance(decision, FirstSnapshot):
         log.info("followed log does not verify, reading it back", extra={"stream": spec.id})
         return await resume(
@@ -222,13 +225,7 @@ async def resume(
             ],
             fold.take,
         )
-        decision = decide(
-            list(recoveries.values()),
-            config=spec.config_hash,
-            from_start=recoveries,
-            foreign=foreign,
-            bookmarks=spec.plan.bookmarks,
-        )
+        decision = decided(list(recoveries.values()), from_start=recoveries)
     fresh = isinstance(decision, FirstSnapshot) and not decision.log_mismatched
     if isinstance(decision, FirstSnapshot) and decision.log_mismatched:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}

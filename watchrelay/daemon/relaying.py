@@ -19,7 +19,7 @@ from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import KubeError, SinkUnavailable, TopicLost, TopicRefused, Unavailable
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_spec, signal_spec
+from watchrelay.daemon.plan import control_spec, replicas_group, signal_spec
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.supervisor import Supervisor
@@ -126,7 +126,7 @@ def make_sharing(
         make_group=partial(
             GroupMember,
             connection,
-            f"{settings.kafka.topic_prefix}.{settings.cluster}.relays",
+            replicas_group(settings),
             session_s=sharding.session_timeout_s,
             instance=sharding.instance,
             metrics=metrics,
@@ -161,7 +161,7 @@ class Relaying:
         )
         context.served = self.supervisor.served
         self._context, self._tasks, self._stopping = context, tasks, stopping
-        self._running: list[asyncio.Task[None]] = []
+        self._running: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Connect to Kafka, discover and run the streams."""
@@ -175,7 +175,7 @@ class Relaying:
             (self.supervisor.run(), "supervisor"),
         ):
             task = must_run(work, name=name, stopping=self._stopping)
-            self._running.append(self._tasks.create_task(task, name=name))
+            self._running[name] = self._tasks.create_task(task, name=name)
 
     async def drain(self, *, deadline_s: float, at_once: asyncio.Event) -> bool:
         """Stop in the order of the data flow: discovery, the streams' watches and queues, then the
@@ -196,7 +196,7 @@ class Relaying:
             if not stopped.done():
                 self.supervisor.abandon()
                 stopped.cancel()
-        await end_all(self._running)
+        await end_all(self._running.values())
         if self._context.sharing is not None:
             await self._context.sharing.leave()
         return not stopped.cancelled() and stopped.result()
@@ -204,7 +204,7 @@ class Relaying:
     async def _stop(self, deadline_s: float) -> bool:
         if (sharing := self._context.sharing) is not None:
             await sharing.hand_over(within_s=_HAND_OVER * max(0.0, deadline_s - clock.now_s()))
-        self._running[-1].cancel()
+        self._running["supervisor"].cancel()
         return await self.supervisor.stop(deadline_s=deadline_s)
 
     # ---- the topics of the process ---------------------------------------------------------------
@@ -227,8 +227,8 @@ class Relaying:
                 log.error("control topic is lost", extra={"topic": context.control.topic})
 
     async def _control_topic(self) -> None:
-        """The control topic is there, and safe. While it is not for the first time, no stream
-        starts; later they go on without it."""
+        """The control topic is there, and safe. Until it is for the first time, no stream starts;
+        when it is lost later, streams go on."""
         context = self._context
         first = not context.control_made.is_set()
 

@@ -131,7 +131,7 @@ class _Tenure:
 
 
 @dataclass(slots=True)
-class _Withheld:
+class _NotOffered:
     """A stream that was lost to a writer outside the group: it is not offered to the group until
     `until_s`; None: until the config changes."""
 
@@ -139,7 +139,7 @@ class _Withheld:
 
 
 class Sharing:
-    """Use: `plan` with each config, `run()` as a task; `hand_over()` and `leave()` at the end.
+    """Use: `offer_plans` with each config, `run()` as a task; at the end `hand_over()`, `leave()`.
 
     Args:
         make_group: makes the member of the group from the callbacks of this class.
@@ -170,7 +170,7 @@ class Sharing:
         self._balance_after_s, self._standbys = balance_after_s, standbys
         self._rng = rng or random.Random()
         self._now_s, self._boot_s, self._wall_ms = now_s, boot_s, wall_ms
-        self._plans: dict[str, str] = {}
+        self._plan_hashes: dict[str, str] = {}
         self._config: tuple[tuple[int, int], str] = ((0, 0), "")
         self._planned, self._joined = asyncio.Event(), asyncio.Event()
         self._assignment = MemberAssignment()
@@ -181,9 +181,9 @@ class Sharing:
         self._claimable: set[str] = set()
         """Streams of the assignment that were not lost since, nor was the membership."""
         self._lost_since_join: set[str] = set()
-        self._withheld: dict[str, _Withheld] = {}
+        self._not_offered: dict[str, _NotOffered] = {}
         self._retired: set[str] = set()
-        """Streams that were retired before the config was as it is, or are withheld since."""
+        """Streams that were retired before the config was as it is, or are not offered since."""
         self._offers: dict[str, Backoff] = {}
         self._tenures: dict[str, _Tenure] = {}
         self._warm: set[str] = set()
@@ -212,7 +212,7 @@ class Sharing:
         self._group = make_group(
             metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
         )
-        sink.hold_while(lambda: self.doubtful)
+        sink.hold_while(self.check_doubt)
         statuses.group = GroupStatus(holder)
         self._rebalances = metrics.counter("group_rebalances")
         self._takeovers = metrics.histogram("takeover_duration_seconds")
@@ -231,24 +231,24 @@ class Sharing:
 
     # ---- what this replica can run ---------------------------------------------------------------
 
-    def plan(self, plans: Mapping[str, str], *, revision: int, config_hash: str) -> None:
+    def offer_plans(self, plans: Mapping[str, str], *, revision: int, config_hash: str) -> None:
         """This replica can run these streams.
 
         Args:
             plans: by stream, the hash of how it would run it.
         """
         (known_revision, adopted_ms), _ = self._config
-        if plans != self._plans or revision != known_revision or not self._planned.is_set():
+        if plans != self._plan_hashes or revision != known_revision or not self._planned.is_set():
             adopted_ms = self._wall_ms()
         former, self._config = self._config, ((revision, adopted_ms), config_hash)
         if former != self._config:
             self._group.rejoin()
-        if plans != self._plans:
-            self._plans = dict(plans)
+        if plans != self._plan_hashes:
+            self._plan_hashes = dict(plans)
             self._retired = self._retirements()
-        self._withheld = {
+        self._not_offered = {
             stream: each
-            for stream, each in self._withheld.items()
+            for stream, each in self._not_offered.items()
             if stream in plans and (each.until_s is not None or config_hash == former[1])
         }
         self._planned.set()
@@ -257,8 +257,8 @@ class Sharing:
         now_s = self._now_s()
         return {
             stream: plan
-            for stream, plan in self._plans.items()
-            if (each := self._withheld.get(stream)) is None
+            for stream, plan in self._plan_hashes.items()
+            if (each := self._not_offered.get(stream)) is None
             or (each.until_s is not None and each.until_s <= now_s)
         }
 
@@ -338,7 +338,7 @@ class Sharing:
         """Whether a writer that reads a newer claim may send what is queued: another replica was
         assigned the stream, or claimed it a moment ago, or this is a part that the config has no
         more; and this replica cannot have been suspended."""
-        if self.doubtful:
+        if self.check_doubt():
             return False
         if self._given_up(stream):
             return True
@@ -346,7 +346,7 @@ class Sharing:
         return tenure is not None and self._awaits_assignment(stream, tenure) > 0
 
     def _given_up(self, stream: str) -> bool:
-        return stream not in self._assignment.own or stream not in self._plans
+        return stream not in self._assignment.own or stream not in self._plan_hashes
 
     def _awaits_assignment(self, stream: str, tenure: _Tenure) -> float:
         """For how many seconds more the assignment behind a newer claim may come."""
@@ -363,11 +363,11 @@ class Sharing:
         tenure = self._tenures[stream]
         try:
             async with asyncio.timeout(max(0.0, self._awaits_assignment(stream, tenure))):
-                while not (self._given_up(stream) or self.doubtful):
+                while not (self._given_up(stream) or self.check_doubt()):
                     await self._changed.wait()
         except TimeoutError:
             return False
-        return not self.doubtful
+        return not self.check_doubt()
 
     def lost(self, stream: str) -> bool:
         """A newer claim than ours was read, or a record of its writer. Whether that is a writer
@@ -379,7 +379,7 @@ class Sharing:
         holder = self._control.holder_of(stream) or ""
         outsider = holder not in self._assignment.owners
         if is_retirement(holder):
-            self._withheld[stream] = _Withheld(None)
+            self._not_offered[stream] = _NotOffered(None)
         elif outsider:
             now_s, tenure = self._now_s(), self._tenures.get(stream)
             healthy = tenure is not None and now_s - tenure.since_s > _HEALTHY_S
@@ -387,7 +387,7 @@ class Sharing:
                 now_s, healthy=healthy, rng=self._rng
             )
             self._offers[stream] = backoff
-            self._withheld[stream] = _Withheld(now_s + wait_s)
+            self._not_offered[stream] = _NotOffered(now_s + wait_s)
             asyncio.get_running_loop().call_later(wait_s, self._group.rejoin)
         self._group.rejoin()
         return outsider
@@ -552,7 +552,7 @@ class Sharing:
         for status in self._statuses.streams.values():
             if status.state == "standby":
                 self.show_owner(status)
-        self._withhold_retired()
+        self._stop_offering_retired()
         return any(
             not self._tenures[stream].ending for stream in self._superseded(self._tenures.keys())
         )
@@ -562,13 +562,13 @@ class Sharing:
         status.owner = self._control.holder_of(status.stream)
         status.objects = self._objects(status.stream)
 
-    def _withhold_retired(self) -> None:
+    def _stop_offering_retired(self) -> None:
         """A stream that is retired while others have it in their configs is not to be taken over:
         it is not offered until the config changes."""
         retired = self._retirements()
         new, self._retired = retired - self._retired, retired
         for stream in new - self._tenures.keys():
-            self._withheld[stream] = _Withheld(None)
+            self._not_offered[stream] = _NotOffered(None)
             self._claimable.discard(stream)
             self._lost_since_join.add(stream)
         if new:
@@ -577,7 +577,7 @@ class Sharing:
     def _retirements(self) -> set[str]:
         """Streams of the config whose newest claim is that of a retirement."""
         holder_of = self._control.holder_of
-        return {stream for stream in self._plans if is_retirement(holder_of(stream) or "")}
+        return {stream for stream in self._plan_hashes if is_retirement(holder_of(stream) or "")}
 
     def _superseded(self, streams: Collection[str]) -> list[str]:
         return [
@@ -629,7 +629,7 @@ class Sharing:
                 changed = (weights := self._loads(self._known)) != self._weights
                 self._weights = weights
                 assignments, even = self._decide(balance=False)
-                if changed:
+                if changed:  # else what balancing has found stays: `_known` is older than that
                     self._even = even
                 if (owners := _owners(assignments)) != self._owners:
                     self._owners = owners
@@ -639,10 +639,9 @@ class Sharing:
 
     # ---- doubt -----------------------------------------------------------------------------------
 
-    @property
-    def doubtful(self) -> bool:
-        """This replica may have been suspended, and others may own its streams: no produce request
-        may leave. Asked where one is written."""
+    def check_doubt(self) -> bool:
+        """Whether this replica may have been suspended, and others may own its streams, so that no
+        produce request may leave; asked where one is written. Begins the doubt if it is new."""
         if (
             self._tenures
             and not self._in_doubt.is_set()

@@ -134,7 +134,7 @@ class StreamRunner:
                 began_s = clock.now_s()
                 error = await self._until_ended()
                 self._metrics.stream_owned.set(0)
-                if self._ends_tenure():
+                if self._close_tenure():
                     continue
                 if not self._stopping:
                     self._status.complete = False
@@ -147,8 +147,7 @@ class StreamRunner:
                     )
                     self._show_end(error, wait_s)
                     self._ended.clear()  # an end, or a topic that is lost, ends the wait
-                    if not self._stopping:
-                        await first_of(self._ended, timeout_s=wait_s)
+                    await first_of(self._ended, timeout_s=wait_s)
         finally:
             self._context.sink.close(self.spec.topic, self.spec.id)
             self._status.state = "stopped"
@@ -214,7 +213,7 @@ class StreamRunner:
             log.info("stream taken over by another replica", extra=extra)
         self._tenure_over = True
 
-    def _ends_tenure(self) -> bool:
+    def _close_tenure(self) -> bool:
         """Where replicas share the streams: the writer has ended. Whether the stream is now a
         standby, for another replica writes it, or will."""
         sharing, over = self._context.sharing, self._tenure_over
@@ -252,15 +251,16 @@ class StreamRunner:
         )
 
     async def _begin(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
-        """Topic, claim, log. Nothing is promised before, so this may be cancelled anywhere.
-        None: restart."""
+        """Claim and read back, then give up the standby. Nothing is promised before, so this may be
+        cancelled anywhere. None: restart."""
         try:
-            return await self._claimed()
+            return await self._once_control_is_read()
         finally:
             self._close_standby()
 
-    async def _claimed(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
-        """The same."""
+    async def _once_control_is_read(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
+        """Wait for the control topic, then claim and read back; where replicas share the streams, a
+        standby runs meanwhile."""
         if not self._context.control_made.is_set():
             if trouble := self._context.statuses.problems.get("kafka"):
                 self._status.failed("stream", trouble, cause=causes.KAFKA)
@@ -268,13 +268,16 @@ class StreamRunner:
             self._status.recovered("stream")
         await self._context.control.caught_up()
         if (sharing := self._context.sharing) is None:
-            return await self._claim()
+            return await self._claim_and_read_back()
         await sharing.joined()
         self._standby = self._new_standby(sharing)
-        return await beside(self._standby.run(), self._claim(), name=f"standby {self.spec.id}")
+        return await beside(
+            self._standby.run(), self._claim_and_read_back(), name=f"standby {self.spec.id}"
+        )
 
-    async def _claim(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
-        """The same, from the assignment on: what is read of the log meanwhile is read on."""
+    async def _claim_and_read_back(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
+        """Once the stream is assigned and its topic is usable: claim it, and read its log back, on
+        from where the standby has read it."""
         former = await self._assigned()
         if self._is_superseded():
             raise self._fenced()
@@ -351,7 +354,7 @@ class StreamRunner:
         self._metrics = self._new_metrics()
         self._metrics.ownership_changes_total["assigned"].inc()
         self._status.state, self._status.assigned = "waiting", True
-        sharing.claiming(stream, self._end_tenure)
+        sharing.claiming(stream, self._tenure_lost)
         return former
 
     def _new_standby(self, sharing: Sharing) -> Standby:
@@ -388,7 +391,7 @@ class StreamRunner:
         """The stream with the keys and the partitions that its topic has."""
         return KeyFormats(self._context.control.described_streams()).kept(self.planned.spec)
 
-    def _end_tenure(self) -> None:
+    def _tenure_lost(self) -> None:
         self._tenure_over = True
         self._ended.set()
 
@@ -405,11 +408,11 @@ class StreamRunner:
         facts = await self._topic.ready(self.planned.spec)
         if not self._foreign:
             self._status.recovered()
-        another = self._context.sink.open(
+        is_another_topic = self._context.sink.open(
             self.spec.topic, self.spec.id, self.restart, made=facts.created
         )
         # A topic that is created for a stream that never started replaces none.
-        self._topic_recreated |= another and not (
+        self._topic_recreated |= is_another_topic and not (
             facts.created and self._context.control.described(self.spec.id) is None
         )
         return facts.max_message_bytes
@@ -479,7 +482,7 @@ class StreamRunner:
 
     async def _follow(self, store: Store, writer: StreamWriter, found: RecoveredState) -> None:
         context, decision, newest = self._context, found.decision, found.newest_on_log
-        recovered = store.listed
+        recovered = store.has_state
         self._watcher = Watcher(
             self.spec.id,
             self.spec.own_plan,

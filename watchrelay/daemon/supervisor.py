@@ -322,7 +322,7 @@ class Supervisor:
         for each in parts.values():
             self._start(each, formats)
         if (sharing := self._context.sharing) is not None and self._described:
-            sharing.plan(
+            sharing.offer_plans(
                 {
                     stream: plan_hash(
                         formats.kept(each.spec), suppress_unchanged=each.suppress_unchanged

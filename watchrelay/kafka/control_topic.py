@@ -60,7 +60,7 @@ class Delivers(Protocol):
 
 
 class ControlTopic:
-    """Implements the relay's `Control`. Use: `run()` as a task; everything else from any other.
+    """Implements the writer's `ControlLog`. Use: `run()` as a task; everything else from any other.
     A `stream` is the id of a stream, or of a part: `pods%0/4`.
 
     A topic that is lost under a relay is recreated, then `run()` and `restore()` are called again:
@@ -99,7 +99,11 @@ class ControlTopic:
         self._former = ControlState()
         """The content of the lost topic."""
         self._lives = 0
-        self._read = self._end = 0
+        """How often the topic was lost."""
+        self._read = 0
+        """All before this offset was read."""
+        self._end = 0
+        """The end that the topic had when reading began."""
         self._moved = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._restored = asyncio.Event()

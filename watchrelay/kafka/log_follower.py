@@ -23,8 +23,9 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
 """Between two looks: a few large answers cost a fraction of the CPU of one for each batch."""
 _ANSWER_WAIT_MS = 50
-_LOOKS = 3
-"""What is fetched beforehand is of right after the look before, the next answer has the rest."""
+_NOT_FULL_MAX = 3
+"""A look ends after so many fetches that were not full: the first brings only what the client had
+prefetched since the look before, the next answer has the rest."""
 _PARTITION_FETCH_BYTES = 512 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 _SILENT_AFTER_S = 20.0
@@ -161,8 +162,8 @@ class LogFollower:
 
     async def _look(self, consumer: Any) -> None:
         """Read what is there."""
-        looks = 0
-        while looks < _LOOKS and not self._changed.is_set():
+        not_full = 0
+        while not_full < _NOT_FULL_MAX and not self._changed.is_set():
             try:
                 fetched = await fetch(consumer, (), wait_ms=_ANSWER_WAIT_MS)
             except TopicAuthorizationFailedError as error:
@@ -174,7 +175,7 @@ class LogFollower:
                     self._pass_on(place, records)
             if not fetched:
                 break
-            looks += sum(map(len, fetched.values())) < RECORDS_AT_ONCE
+            not_full += sum(map(len, fetched.values())) < RECORDS_AT_ONCE
             if self._urgent():  # who takes over does not wait for the rest of all logs
                 self._tell_lag(consumer)
             await asyncio.sleep(0)  # `fetch` returns without a pause while there are records

@@ -220,7 +220,7 @@ class PartitionState:
         """Nobody waits for `batch` any more. What was sent already is sent until it is answered:
         its sequence is taken."""
         if batch is self.in_flight:
-            batch.done = _nobody
+            batch.done = nobody
         else:
             self.take_back(batch)
 
@@ -263,5 +263,5 @@ class PartitionState:
         return Settled(batch, UNKNOWN_OFFSET, code), Renew(doubtful=True)
 
 
-def _nobody(_offset: int, _code: int) -> None:
+def nobody(_offset: int, _code: int) -> None:
     """The answer to a batch that was withdrawn."""

@@ -98,7 +98,7 @@ class OutgoingPartition:
     __slots__ = (
         "found_in",
         "index",
-        "is_listed",
+        "is_enqueued",
         "leaderless_s",
         "link",
         "place",
@@ -113,12 +113,13 @@ class OutgoingPartition:
         self.state = state
         self.link: Link | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.is_listed = False
+        self.is_enqueued = False
+        """Until its batch is taken, also while it waits for its leader or link."""
         self.found_in = 0
         self.leaderless_s = 0.0
 
     def take(self) -> bytes | None:
-        self.is_listed = False
+        self.is_enqueued = False
         return self.state.take() if self.state.sendable else None
 
 
@@ -213,7 +214,7 @@ class Producer:
         if partition is None:
             partition = self._partitions[place] = OutgoingPartition(place, self._new_state())
         partition.state.queue.append(batch)
-        self._list(partition)
+        self._enqueue(partition)
         return batch
 
     def withdraw(self, place: TopicPartition, batch: PendingBatch) -> None:
@@ -288,11 +289,11 @@ class Producer:
 
     # ---- out -------------------------------------------------------------------------------------
 
-    def _list(self, partition: OutgoingPartition) -> None:
+    def _enqueue(self, partition: OutgoingPartition) -> None:
         """Send what the partition has with the next flush."""
-        if partition.is_listed or not partition.state.sendable or self._is_cut:
+        if partition.is_enqueued or not partition.state.sendable or self._is_cut:
             return
-        partition.is_listed = True
+        partition.is_enqueued = True
         self._ready.append(partition)
         self.flush_soon()
 
@@ -309,7 +310,7 @@ class Producer:
         by_link: dict[Link, list[OutgoingPartition]] = {}
         for partition in ready:
             if not partition.state.sendable:
-                partition.is_listed = False
+                partition.is_enqueued = False
                 continue
             link = self._link_of(partition)
             if link is None:
@@ -348,9 +349,9 @@ class Producer:
             if self._has(partition):
                 self._perform(partition, partition.state.unanswered())
         for partition in waiting:
-            partition.is_listed = False
+            partition.is_enqueued = False
             partition.link = None
-            self._list(partition)
+            self._enqueue(partition)
 
     def _perform(self, partition: OutgoingPartition, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -379,12 +380,12 @@ class Producer:
                             extra={"topic": topic, "partition": index},
                         )
                     self._spawn(self._renew(partition), "producer-identity")
-        self._list(partition)
+        self._enqueue(partition)
 
     def _resume(self, partition: OutgoingPartition) -> None:
         partition.timer = None
         partition.state.resume()
-        self._list(partition)
+        self._enqueue(partition)
 
     def _spawn(self, work: Any, name: str) -> None:
         assert self._tasks is not None, "answers come while the producer runs"
@@ -472,12 +473,12 @@ class Producer:
         return partition.link if state.identity is not None else None
 
     def _link_up(self) -> None:
-        """Take the partitions whose link is there off the list; open those that are missing."""
+        """Enqueue the partitions whose link is there; open the links that are missing."""
         for partition in list(self._leaderless):
             if not partition.state.sendable or self._link_of(partition) is not None:
                 del self._leaderless[partition]
-                partition.is_listed = False
-                self._list(partition)
+                partition.is_enqueued = False
+                self._enqueue(partition)
                 continue
             node = self._leader_of(partition)
             is_up = node in self._links or node in self._opening

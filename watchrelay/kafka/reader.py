@@ -38,7 +38,8 @@ async def open_consumer(connection: KafkaConnection, **options: object) -> Async
         options: keyword arguments of AIOKafkaConsumer.
 
     Raises: SinkUnavailable, with the reason and the cure, for each error of Kafka or the network in
-    the block.
+    the block, and for each ValueError: of what aiokafka cannot configure or decode. One of our own
+    code in the block looks the same.
     """
     quiet_client_log()
     consumer = make_consumer(

@@ -83,8 +83,8 @@ class _Deliveries:
     than its records. The first of `packs` is with the producer or waits for `timer`."""
 
     __slots__ = (
-        "backoff", "is_listed", "marker_at", "packed", "packs", "partition", "pending", "producer",
-        "records", "sent_s", "timer", "topic", "waiting",
+        "backoff", "is_enqueued", "marker_at", "packed", "packs", "partition", "pending",
+        "producer", "records", "sent_s", "timer", "topic", "waiting",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, topic: _Topic, producer: Producer) -> None:
@@ -95,7 +95,7 @@ class _Deliveries:
         self.packs: deque[PackedBatch] = deque()
         self.pending: PendingBatch | None = None
         self.timer: asyncio.Handle | None = None
-        self.is_listed = False
+        self.is_enqueued = False
         self.backoff = _RETRY
         self.sent_s = 0.0
         self.marker_at = -1
@@ -192,7 +192,7 @@ class KafkaSink:
         # what is of a lost topic is neither sent nor answered
         if self._writers.counts(batch.topic, batch.stream):
             deliveries.waiting.append(delivery)
-            self._list(deliveries)
+            self._enqueue(deliveries)
         return delivery
 
     def withdraw(self, delivery: Delivery) -> None:
@@ -204,7 +204,7 @@ class KafkaSink:
             if deliveries.pending is not None:
                 deliveries.producer.withdraw(deliveries.partition, deliveries.pending)
             deliveries.unpack()
-            self._list(deliveries)
+            self._enqueue(deliveries)
         elif (pending := deliveries.pending) is not None and deliveries.producer.take_back(
             deliveries.partition, pending
         ):  # what others packed with it leaves without it
@@ -233,17 +233,17 @@ class KafkaSink:
         Args:
             made: the topic was just created.
 
-        Returns: whether this is another topic than the stream opened before, so that nothing known
-        of its content is valid.
+        Returns: whether this is another topic than the stream opened before, or was just created,
+        so that nothing known of its content is valid.
         """
-        recreated, others = self._writers.open(topic, stream, lost, made=made)
+        is_another_topic, others = self._writers.open(topic, stream, lost, made=made)
         if made:
             self._identity.forget(topic)
         if others:
             self._forget(topic)
         self._identity.expect(topic)
         self._topic_lost(topic, "it was missing and was recreated", others)
-        return recreated
+        return is_another_topic
 
     def close(self, topic: str, stream: str) -> None:
         """`stream` stops writing the topic."""
@@ -354,10 +354,10 @@ class KafkaSink:
 
     # ---- one partition ---------------------------------------------------------------------------
 
-    def _list(self, deliveries: _Deliveries) -> None:
+    def _enqueue(self, deliveries: _Deliveries) -> None:
         """Pack what waits with the next flush, unless something is packed."""
-        if deliveries.waiting and not deliveries.packed and not deliveries.is_listed:
-            deliveries.is_listed = True
+        if deliveries.waiting and not deliveries.packed and not deliveries.is_enqueued:
+            deliveries.is_enqueued = True
             self._ready.append(deliveries)
             deliveries.producer.flush_soon()
 
@@ -365,7 +365,7 @@ class KafkaSink:
         """As of ProducerListener."""
         while self._ready:
             deliveries = self._ready.popleft()
-            deliveries.is_listed = False
+            deliveries.is_enqueued = False
             self._pack_waiting(deliveries)
 
     def _pack_waiting(self, deliveries: _Deliveries) -> None:
@@ -426,7 +426,7 @@ class KafkaSink:
         """Pack them again, without those that were withdrawn: a newer owner may have claimed."""
         wanted = [each for each in packed if each.done is not _nobody]
         deliveries.waiting.extendleft(reversed(wanted))
-        self._list(deliveries)
+        self._enqueue(deliveries)
 
     def _acked(self, deliveries: _Deliveries, first: int) -> str:
         """Why the offset cannot be of the topic that a stream opened, "" if it can."""
@@ -454,7 +454,7 @@ class KafkaSink:
             self._append(deliveries)
         else:
             deliveries.records = []
-            self._list(deliveries)
+            self._enqueue(deliveries)
         for delivery in whole:
             self._finish(delivery, Receipt(delivery.offsets))
         return ""

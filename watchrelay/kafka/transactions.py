@@ -32,6 +32,7 @@ from watchrelay.kafka.produce_state import (
     PendingBatch,
     Renew,
     Settled,
+    nobody,
 )
 from watchrelay.kafka.producer import (
     OutgoingPartition,
@@ -174,7 +175,7 @@ class TransactionalProducer(Producer):
     def withdraw(self, place: TopicPartition, batch: PendingBatch) -> None:
         """As of Producer."""
         if batch in self._sent.values():
-            batch.done = _nobody
+            batch.done = nobody
         else:
             super().withdraw(place, batch)
 
@@ -271,7 +272,7 @@ class TransactionalProducer(Producer):
             offsets, self._sent = self._offsets, {}
             for partition, offset in offsets.items():
                 sent[partition].done(offset, 0)
-                self._list(partition)
+                self._enqueue(partition)
         else:
             extra = {"transactional_id": self.transactional_id, "result": result}
             _log.warning("transaction was not committed, sending it again", extra=extra)
@@ -297,7 +298,7 @@ class TransactionalProducer(Producer):
         """Whether every batch was appended, or refused and handed back."""
         self._unanswered = set(self._sent)
         for partition in self._sent:
-            self._list(partition)
+            self._enqueue(partition)
         while self._unanswered and not self._is_over:
             await self._progress.wait()
             self._progress.clear()
@@ -382,9 +383,9 @@ class TransactionalProducer(Producer):
 
     # ---- what differs from batches outside of transactions ---------------------------------------
 
-    def _list(self, partition: OutgoingPartition) -> None:
+    def _enqueue(self, partition: OutgoingPartition) -> None:
         if partition in self._unanswered:
-            super()._list(partition)
+            super()._enqueue(partition)
         elif partition.state.queue:
             self._due.set()
 
@@ -474,7 +475,3 @@ def _unusable(transactional_id: str, error: Exception) -> str:
     """Why it could not be used for some time."""
     reason = _NO_COORDINATOR if isinstance(error, for_code(15)) else plain_words(error)
     return f"transactional id {transactional_id} cannot be used: {reason}"
-
-
-def _nobody(_offset: int, _code: int) -> None:
-    """The answer to a batch that was withdrawn."""

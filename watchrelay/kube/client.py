@@ -31,7 +31,7 @@ from watchrelay.kube.auth.transport import (
 )
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.part_filter import CountForeign, uncounted
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.kube.translate import EXPECTED, certificate_error, translate
 from watchrelay.kube.watch_frames import Align, Take, WatchFrames, leave, refuse
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
@@ -212,7 +212,7 @@ class KubeClient:
         try:
             if not says_json(response):
                 raise await self._refused(response, request.what)
-            frames = FrameStream(selection, count_foreign=self._foreign_counter(selection, stream))
+            frames = FrameReader(selection, count_foreign=self._foreign_counter(selection, stream))
             yield WatchFrames(response, frames, query, request.what, take, self._align)
         finally:
             leave(response)

@@ -188,12 +188,12 @@ def _classed(
     return kind(message, status=code, retry_after_s=wait_s, cure=cure)
 
 
-def from_stream(data: bytes | msgspec.Raw) -> KubeError:
+def from_watch(data: bytes | msgspec.Raw) -> KubeError:
     """The error for the object of an ERROR line, or for a bare Status in a watch. Source: WATCH
     2.5-2.7.
 
     What would open the circuit breaker as an HTTP answer is `Interrupted` here: the server is up,
-    this stream ended.
+    this response ended.
     """
     status = read_status(data) or Status()
     code, wait_s = status.code, status.retry_after_s

@@ -52,7 +52,7 @@ _LINE_DEPTH_MAX = DEPTH_MAX + 1
 _AROUND = len('{"type":"","object":}')
 
 
-class FrameStream:
+class FrameReader:
     """Decodes one watch. After `ended` became True (an ERROR line, a bare Status, a line over the
     limit) it takes nothing more.
 
@@ -177,7 +177,7 @@ class FrameStream:
             return self._damaged(line, error)
         if verb == "ERROR" or (verb is None and _is_status(outer)):
             self.ended = True
-            return Failure(status.from_stream(outer.get("object", b"") if verb else line))
+            return Failure(status.from_watch(outer.get("object", b"") if verb else line))
         if verb not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
             what = "has no type" if verb is None else "is of a type unknown here"
             return Failure(Undecodable(f"a watch line {what}"))

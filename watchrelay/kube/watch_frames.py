@@ -10,7 +10,7 @@ import aiohttp
 
 from watchrelay.core.errors import Interrupted, KubeError
 from watchrelay.kube.chunks import is_begun, whole_chunks
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.kube.translate import EXPECTED, translate
 from watchrelay.model.frames import WATCH_GRACE_S, Frame, WatchQuery
 
@@ -110,7 +110,7 @@ class WatchFrames:
     def __init__(
         self,
         response: aiohttp.ClientResponse,
-        frames: FrameStream,
+        frames: FrameReader,
         query: WatchQuery,
         what: str,
         take: Take,

@@ -53,7 +53,7 @@ class LiveStatus:
         return self.viewers >= VIEWERS_MAX or self._ended.is_set()
 
     def end(self) -> None:
-        """Every viewer's events end now: the window closes."""
+        """Every viewer's events end now: the admin server closes."""
         self._ended.set()
 
     def whole(self) -> bytes:

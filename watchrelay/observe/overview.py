@@ -301,7 +301,7 @@ _MARKS = {"person": "!!", "retrying": "! ", "behind": "! ", "notice": "- "}
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Whose window this is."""
+    """Whose admin server this is."""
 
     cluster: str = ""
     instance: str = ""

@@ -29,7 +29,7 @@ _ASK_AGAIN_S: Final = 10
 
 
 class AdminServer:
-    """Serves the window on one address until closed."""
+    """Serves on one address until closed."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class AdminServer:
         return _json_bytes(body)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events until the viewer goes, is too slow, or the window closes."""
+        """Server-sent events until the viewer goes, is too slow, or the server closes."""
         if self._live.full:
             return web.Response(
                 status=503,

@@ -114,7 +114,7 @@ class Oversize:
     async def before_snapshot(self, queues: StreamQueues) -> None:
         """Read the limit again where objects are withheld or published in part: they may fit
         now."""
-        if queues.trimmed_hashes or queues.uncounted_keys:
+        if queues.trimmed_hashes or queues.withheld:
             await self._read_limit(queues)
 
     async def _read_limit(self, queues: StreamQueues) -> None:

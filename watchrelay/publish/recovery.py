@@ -102,11 +102,6 @@ class RecoveredState:
         ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
         return found if ahead else ()
 
-    @property
-    def objects(self) -> int:
-        """Number of objects."""
-        return sum(map(len, self.entries))
-
 
 class LogRecovery:
     """Recovers one partition of one stream, record by record, in the form of the store.

@@ -52,13 +52,15 @@ class StaleRecordFinder:
         self._wake = asyncio.Event()
         self._gaps_found = self._gaps_checked = 0
         self._ending = ("", 0)
+        """The snapshot, and how many gaps were known when it was first ready to end."""
         self._pause_s = PAUSE_MIN_S
 
     def may_end(self, snapshot: str, *, ready_to_end: bool) -> bool:
         """Whether `snapshot` may end: all gaps that were known when its last member was queued, and
         its begins were acknowledged, have been checked. A later writer reads back from this begin,
         and would not find a stale record before it. Later gaps do not count, for where another
-        process writes to the same topic there is always one."""
+        process writes to the same topic there is always one: the first call with `ready_to_end`
+        fixes how many count."""
         if ready_to_end and self._ending[0] != snapshot:
             self._ending = (snapshot, self._gaps_found)
         return ready_to_end and self._gaps_checked >= self._ending[1]

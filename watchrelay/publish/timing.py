@@ -82,7 +82,7 @@ class FlushTrigger:
             self._soon = True
             self._timer.at_flush(self._due)
 
-    def pending(self) -> bool:
+    def is_due_now(self) -> bool:
         """Whether a flush follows at once anyway."""
         return self._now
 

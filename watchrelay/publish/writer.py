@@ -467,7 +467,7 @@ class StreamWriter:
 
     def _request_flush(self) -> None:
         """Have what is queued flushed: at once if it is much, else at the next common flush."""
-        if self._flush_trigger.pending() or self._tasks is None:
+        if self._flush_trigger.is_due_now() or self._tasks is None:
             return
         can_send = self._snapshot is not None
         for queue in self._queues.partitions:

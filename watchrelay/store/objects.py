@@ -67,8 +67,9 @@ class Store:
         namespaces: frozenset[str] = frozenset(),
         train_at: int = TRAIN_AT_OBJECTS,
     ) -> None:
-        self.listed = False
-        """Whether a list was completed: from the next one on, a difference is a change."""
+        self.has_state = False
+        """Whether a list was completed or a state recovered: from then on a list's differences are
+        changes."""
         self._transform = transform.apply
         self._partitions = partitions
         self._prefix = key_prefix.decode()
@@ -178,7 +179,7 @@ class Store:
         assert not self._entries, "only an empty store resumes from the log"
         self._entries = dict(entries)
         self._loading = ()
-        self.listed = True
+        self.has_state = True
         self._by_content = True
         self._skip, self._frontiers = dict(skip), frontiers or {}
         known = [newest, *self._frontiers.values()]
@@ -359,8 +360,8 @@ class Store:
             listed[key] = held[key]
             replaced.kept.add(key)
         self._entries, self._staged = listed, None
-        if not self.listed:
-            self.listed = True
+        if not self.has_state:
+            self.has_state = True
             return replaced
         changes = replaced.changes
         for key, entry in held.items():

@@ -64,7 +64,7 @@ class Reflector:
         self._version = version or "0"
         """The newest version of a list, a bookmark or a batch: that of removals without one."""
         self._resource_removed = False
-        self._unconfirmed = set[bytes]()
+        self._unshown = set[bytes]()
         """Changes found by a list that the watch, which continues from before the list, has not
         shown yet."""
         self._kept = set[bytes]()
@@ -166,10 +166,10 @@ class Reflector:
                 extra={"stream": self._status.stream, "differences": replaced.missed},
             )
         if event.continue_from:
-            # Where the log was all that was known, and where an earlier such list is in unconfirmed
+            # Where the log was all that was known, and where an earlier such list is in `_unshown`
             # still: the watch shows it all the same.
             self._list_version = event.resource_version
-            self._unconfirmed.update(change.key for change in replaced.changes)
+            self._unshown.update(change.key for change in replaced.changes)
             self._kept = replaced.kept
         else:
             self._count_missed()
@@ -192,7 +192,7 @@ class Reflector:
             if compare(frame.resource_version, until) not in {-1, 0}:
                 has_passed = True
             elif (key := self._store.key_of(frame.namespace, frame.name)) not in self._kept:
-                self._unconfirmed.discard(key)
+                self._unshown.discard(key)
                 continue
             news.append(frame)
         if len(news) < len(frames):
@@ -204,9 +204,9 @@ class Reflector:
 
     def _count_missed(self) -> None:
         """Count the listed changes that the watch has not shown by now."""
-        if self._unconfirmed:
-            self._missed(len(self._unconfirmed), logging.WARNING)
-            self._unconfirmed = set()
+        if self._unshown:
+            self._missed(len(self._unshown), logging.WARNING)
+            self._unshown = set()
         self._kept = set()
         self._list_version = None
 

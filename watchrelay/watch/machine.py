@@ -273,7 +273,8 @@ class Watching(msgspec.Struct, frozen=True):
     bookmark came at `bookmark_at_s`.
 
     `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "opening":
-    one is being made since the watch was opened, which is no such one; "checked": it was made.
+    that at the opening is being made, and one for a late first bookmark may still follow;
+    "checked": it was made.
     """
 
     context: StreamContext

@@ -85,13 +85,13 @@ def define(cluster: SyntheticCluster, plural: str) -> None:
 
 
 class Relay:
-    """A running daemon and its window."""
+    """A running daemon and its admin server."""
 
     def __init__(self, daemon: Daemon, task: asyncio.Task[int]) -> None:
         self.daemon, self.task = daemon, task
 
     async def get(self, path: str) -> tuple[int, Any]:
-        """Status and body of the window's answer."""
+        """Status and body of the admin server's answer."""
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{self.daemon.port}{path}") as answer,
@@ -101,8 +101,8 @@ class Relay:
             )
 
     async def get_until(self, path: str, true: Callable[[Any], object]) -> Any:
-        """The body of the window's answer, once `true` of it. Raises: AssertionError when that does
-        not come."""
+        """The body of the admin server's answer, once `true` of it. Raises: AssertionError when that
+        does not come."""
         end_s = asyncio.get_running_loop().time() + _DEADLINE_S
         while not true(body := (await self.get(path))[1]):
             assert asyncio.get_running_loop().time() < end_s, f"{path} never was as awaited: {body}"

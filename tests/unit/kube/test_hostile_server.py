@@ -36,7 +36,7 @@ from watchrelay.kube.discovery.catalog import (
     parse_resources,
 )
 from watchrelay.kube.page import ITEM_BYTES_MAX, PageReader, TooLong
-from watchrelay.kube.stream import LINE_MAX, FrameStream
+from watchrelay.kube.stream import LINE_MAX, FrameReader
 from watchrelay.model.frames import Failure, ListQuery, ObjectFrame
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -44,7 +44,7 @@ MIB = 1 << 20
 
 
 def test_a_line_of_a_gibibyte_costs_no_more_memory_than_the_limit() -> None:
-    stream, chunk = FrameStream(PODS), b"x" * MIB
+    stream, chunk = FrameReader(PODS), b"x" * MIB
     tracemalloc.start()
     try:
         frames = [frame for _ in range(1024) for frame in stream.feed(chunk)]
@@ -62,7 +62,7 @@ def test_a_line_of_a_gibibyte_costs_no_more_memory_than_the_limit() -> None:
 
 def test_two_hundred_thousand_small_events_in_one_chunk_are_as_many_frames() -> None:
     one = line("ADDED", pod("a", "1"))
-    frames = FrameStream(PODS).feed(one * 200_000)
+    frames = FrameReader(PODS).feed(one * 200_000)
     assert len(frames) == 200_000
     assert isinstance(frames[-1], ObjectFrame)
 
@@ -80,7 +80,7 @@ def test_two_hundred_thousand_small_events_in_one_chunk_are_as_many_frames() -> 
     ids=range(5),
 )
 def test_what_is_nested_without_end_is_one_failure_and_the_next_line_is_read(text: bytes) -> None:
-    stream = FrameStream(PODS)
+    stream = FrameReader(PODS)
     first, *others = stream.feed(text + line("ADDED", pod("next", "2")))
     assert isinstance(first, Failure)
     assert str(first.error).isprintable()
@@ -373,7 +373,7 @@ def test_nothing_of_a_status_breaks_the_line_or_fills_it() -> None:
         }
         for error in (
             status.from_response(500, headers, dumps(body), what="list", wall_ms=0),
-            status.from_stream(dumps(body)),
+            status.from_watch(dumps(body)),
         ):
             assert str(error).isprintable()
             assert len(str(error)) < 1200
@@ -383,8 +383,8 @@ def test_names_of_objects_with_anything_in_them_pass_as_the_bytes_they_are() -> 
     """Kafka's headers and keys carry their length: nothing in a name can become another header. A
     slash alone would make another key."""
     for name in ("a\r\nce_type: x", "a\x00b", "\u202eexe", "x" * 5000):
-        (frame,) = FrameStream(PODS).feed(line("ADDED", pod(name)))
+        (frame,) = FrameReader(PODS).feed(line("ADDED", pod(name)))
         assert isinstance(frame, ObjectFrame)
         assert frame.name == name
-    (failure,) = FrameStream(PODS).feed(line("ADDED", pod("../etc")))
+    (failure,) = FrameReader(PODS).feed(line("ADDED", pod("../etc")))
     assert isinstance(failure, Failure)

@@ -9,7 +9,7 @@ from tests.unit.kube.served import PODS, WIDGETS, bookmark, dumps, line, listed,
 from watchrelay.core.errors import Undecodable
 from watchrelay.kube.frame import DEPTH_MAX
 from watchrelay.kube.page import NotAList, PageReader
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
 from watchrelay.model.resources import Selection
 
@@ -28,7 +28,7 @@ def nested(levels: int, style: str = "maps") -> bytes:
 
 
 def watched(verb: str, text: bytes, selection: Selection = WIDGETS) -> list[Frame]:
-    stream = FrameStream(selection)
+    stream = FrameReader(selection)
     return stream.feed(
         b'{"type":"%b","object":%b}\n' % (verb.encode(), text) + line("ADDED", pod("next", "8"))
     )
@@ -134,7 +134,7 @@ def test_an_undecodable_item_says_which_object_it_is_where_that_can_be_read(
 def test_a_bookmark_with_a_version_of_another_type_moves_nothing_and_is_no_failure(
     version: object,
 ) -> None:
-    mark, after = FrameStream(PODS).feed(bookmark(version) + line("ADDED", pod("a", "8")))
+    mark, after = FrameReader(PODS).feed(bookmark(version) + line("ADDED", pod("a", "8")))
     assert mark == Bookmark("")
     assert isinstance(after, ObjectFrame)
 
@@ -146,7 +146,7 @@ def test_a_bookmark_nested_deeply_moves_nothing_at_worst(levels: int) -> None:
         b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":%b}}}\n'
         % deep
     )
-    (mark,) = FrameStream(PODS).feed(text)
+    (mark,) = FrameReader(PODS).feed(text)
     assert mark in (Bookmark(""), Bookmark("9")) or isinstance(mark, Failure)
 
 

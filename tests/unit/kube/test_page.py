@@ -9,7 +9,7 @@ import pytest
 from tests.unit.kube.served import PODS, WIDGETS, dumps, line, listed, pod
 from watchrelay.core.errors import Undecodable
 from watchrelay.kube.page import NotAList, PageReader
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import ObjectFrame, Page
 from watchrelay.model.resources import Selection
 
@@ -31,7 +31,7 @@ def test_T11_items_without_kind_are_byte_for_byte_what_a_watch_brings(step: int)
     page = page_of(dumps(listed(*items)), step=step)
     assert [frame.type for frame in page.objects] == ["ADDED"] * 19
     for n, frame in enumerate(page.objects, 1):
-        (watched,) = FrameStream(PODS).feed(line("MODIFIED", pod(f"p{n}", str(n))))
+        (watched,) = FrameReader(PODS).feed(line("MODIFIED", pod(f"p{n}", str(n))))
         assert isinstance(watched, ObjectFrame)
         assert content(frame) == content(watched)
         assert list(frame.fields)[:2] == ["apiVersion", "kind"]

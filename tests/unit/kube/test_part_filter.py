@@ -12,7 +12,7 @@ from tests.unit.kube.served import PODS, bookmark, dumps, line, pod
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.part_filter import PartFilter
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.resources import PartKeys, Selection
 
@@ -43,7 +43,7 @@ def chunks(data: bytes, size: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("prefix", ["", "pods/"])
 def test_a_watch_gives_the_objects_of_the_part_wherever_it_is_cut(size: int, prefix: str) -> None:
     foreign: list[int] = []
-    stream = FrameStream(part(0, 1, prefix=prefix.encode()), count_foreign=foreign.append)
+    stream = FrameReader(part(0, 1, prefix=prefix.encode()), count_foreign=foreign.append)
     data = b"".join(line("ADDED", pod(name, "8")) for name in NAMES)
     frames = [frame for chunk in chunks(data, size) for frame in stream.feed(chunk)]
     assert names(frames) == own_names(0, 1, prefix=prefix)
@@ -53,7 +53,7 @@ def test_a_watch_gives_the_objects_of_the_part_wherever_it_is_cut(size: int, pre
 
 def test_the_parts_have_each_object_once() -> None:
     data = b"".join(line("MODIFIED", pod(name, "8")) for name in NAMES)
-    found = [name for own in range(PARTITIONS) for name in names(FrameStream(part(own)).feed(data))]
+    found = [name for own in range(PARTITIONS) for name in names(FrameReader(part(own)).feed(data))]
     assert sorted(found) == sorted(NAMES)
 
 
@@ -74,14 +74,14 @@ def test_bookmarks_and_errors_reach_every_part_and_what_is_damaged_too() -> None
     broken = b'{"type":"ADDED","object":{"metadata":{"name":"x",\n'
     data = line("ADDED", pod(NAMES[0], "8")) + broken + bookmark("9") + error
     for own in range(PARTITIONS):
-        kinds = [type(each) for each in FrameStream(part(own)).feed(data)]
+        kinds = [type(each) for each in FrameReader(part(own)).feed(data)]
         assert kinds[-3:] == [Failure, Bookmark, Failure]
         assert len(kinds) == 3 + (NAMES[0] in own_names(own))
 
 
 def test_what_follows_the_last_line_break_is_filtered_too() -> None:
     for own in range(PARTITIONS):
-        stream = FrameStream(part(own))
+        stream = FrameReader(part(own))
         stream.feed(line("ADDED", pod(NAMES[1], "8")).rstrip(b"\n"))
         assert names(stream.finish()) == [NAMES[1]] * (NAMES[1] in own_names(own))
 

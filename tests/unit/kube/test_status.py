@@ -19,7 +19,7 @@ from watchrelay.core.errors import (
     Unavailable,
     VersionTooLarge,
 )
-from watchrelay.kube.status import from_response, from_stream, retry_after_s
+from watchrelay.kube.status import from_response, from_watch, retry_after_s
 
 NOW_MS = 1_795_000_000_000  # 2026-11-18T11:06:40Z
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
@@ -200,7 +200,7 @@ def test_a_version_that_the_server_cannot_parse_is_no_trouble_of_the_server() ->
     )
     for error in (
         classed(500, failure_status(500, "", message)),
-        from_stream(msgspec.json.encode(failure_status(500, "", message))),
+        from_watch(msgspec.json.encode(failure_status(500, "", message))),
     ):
         assert isinstance(error, Invalid)
         assert error.about == "version"

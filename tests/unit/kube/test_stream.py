@@ -18,14 +18,14 @@ from watchrelay.core.errors import (
     Undecodable,
     VersionTooLarge,
 )
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.resources import Selection
 from watchrelay.store.transform import Transform
 
 
 def frames_of(*chunks: bytes, selection: Selection = PODS, line_max: int = 32 << 20) -> list[Frame]:
-    stream = FrameStream(selection, line_max=line_max)
+    stream = FrameReader(selection, line_max=line_max)
     frames = [frame for chunk in chunks for frame in stream.feed(chunk)]
     return frames + stream.finish()
 

@@ -26,7 +26,7 @@ from tests.unit.kube.served import (
 from watchrelay.core.errors import Unavailable
 from watchrelay.kube import watch_frames
 from watchrelay.kube.client import KubeClient
-from watchrelay.kube.stream import FrameStream
+from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure, Frame, WatchQuery
 from watchrelay.observe.metrics import Metrics
 
@@ -104,7 +104,7 @@ async def follow(client: KubeClient, taker: Taker, query: WatchQuery | None = No
 
 
 def expected() -> list[Frame]:
-    return FrameStream(PODS).feed(DATA)
+    return FrameReader(PODS).feed(DATA)
 
 
 @pytest.mark.parametrize("size", [1, 97, 1 << 20])

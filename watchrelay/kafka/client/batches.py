@@ -33,7 +33,7 @@ _ORDINARY_BYTES = 1024 * 1024
 here, with its counts in view."""
 
 _LENGTH = struct.Struct(">qi")
-_HEAD = struct.Struct(">qiibIhiqqqhii")
+BATCH_HEAD = struct.Struct(">qiibIhiqqqhii")
 """Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, first and
 highest time, producer, its epoch, base sequence, number of records. Source: Kafka protocol guide,
 "Record Batch"."""
@@ -133,7 +133,7 @@ class FetchedBatch:
     def __iter__(self) -> Iterator[Any]:
         codec = self._packed.attributes & _CODECS
         try:
-            body = self._batches.unpacked(codec, self._data[_HEAD.size :])
+            body = self._batches.unpacked(codec, self._data[BATCH_HEAD.size :])
         except (TooLarge, Broken) as error:
             # At its last offset: a reader that began in the middle of the batch sees it, too.
             yield stand_in(
@@ -175,14 +175,14 @@ class FetchedBatch:
 
     def _plain(self, body: bytes | memoryview) -> bytes:
         """The batch as if it had not been compressed."""
-        head = bytearray(self._data[: _HEAD.size])
+        head = bytearray(self._data[: BATCH_HEAD.size])
         head[_ATTRIBUTES_AT + 1] &= ~_CODECS
         return b"".join((head, body))
 
     def _taken_apart(self, body: bytes | memoryview) -> Iterator[Any]:
         """The records one by one: one that is broken hides none behind it, as long as it says where
         it ends."""
-        head, view = _HEAD.unpack_from(self._data), memoryview(body)
+        head, view = BATCH_HEAD.unpack_from(self._data), memoryview(body)
         timed = first_ms, highest_ms, _ = head[7], head[8], bool(head[5] & _APPEND_TIME)
         offset, at = self.base_offset - 1, 0
         for _ in range(head[12]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import struct
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
+from watchrelay.kafka.client.batches import BATCH_HEAD
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
 from watchrelay.kafka.client.link import Link, no_surprises
@@ -44,9 +44,6 @@ _BEGIN, _END = -2, -1
 _LOCATE_OFFSETS = 5000
 _LOCATE_BYTES = 1 << 20
 _LOCATE_FETCHES = 64
-_BATCH_HEAD = struct.Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, first and
-highest time, producer, its epoch, base sequence, number of records."""
 
 
 class Brokers:
@@ -297,8 +294,8 @@ def _batches(data: bytes) -> list[tuple[int, int, tuple[int, int, int]]]:
     """Of each batch its offset, the offset behind it, and producer id, epoch and base sequence."""
     found = []
     at = 0
-    while len(data) - at >= _BATCH_HEAD.size:
-        head = _BATCH_HEAD.unpack_from(data, at)
+    while len(data) - at >= BATCH_HEAD.size:
+        head = BATCH_HEAD.unpack_from(data, at)
         offset, length, last_delta = head[0], head[1], head[6]
         found.append((offset, offset + last_delta + 1, (head[9], head[10], head[11])))
         at += 12 + max(0, length)
