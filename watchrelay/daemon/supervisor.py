@@ -470,7 +470,9 @@ class Supervisor:
         log.info("stream left the config", extra={"stream": stream, "topic": running.spec.topic})
         del self._running[stream]
         self._waiting.discard(stream)
-        self._stop(running)
+        for each in self._alive:
+            if each.spec.stream == running.spec.stream:
+                self._stop(each)  # parts of a former layout too: no claim ends them any more
 
     def _stop(self, runner: StreamRunner) -> None:
         drain_timeout_s = self._context.settings.shutdown.drain_timeout_s
