@@ -325,9 +325,10 @@ class Supervisor:
             sharing.plan(
                 {
                     stream: plan_hash(
-                        formats.kept(each.spec), suppress_unchanged=each.suppress_unchanged
+                        formats.kept(each.planned.spec),
+                        suppress_unchanged=each.planned.suppress_unchanged,
                     )
-                    for stream, each in parts.items()
+                    for stream, each in self._running.items()
                 },
                 revision=settings.revision,
                 config_hash=config_hash(settings),

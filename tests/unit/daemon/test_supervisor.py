@@ -140,6 +140,31 @@ def test_the_group_hears_of_no_plan_that_was_made_before_the_control_topic_was_r
     virtually(body)
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_the_group_still_hears_of_a_stream_that_runs_while_its_resource_is_not_served(
+    tmp_path: Path, *, stale: bool
+) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, f"widgets.{GROUP}") as rig:
+            replica = Replica()
+            rig.context.sharing = replica.sharing
+            rig.supervisor.described()
+            define(rig.cluster, "widgets")
+            await until("widgets are found", lambda: rig.topics)
+            plans = replica.group.reported().plans
+            assert set(plans) == {f"widgets.{GROUP}"}
+            if stale:
+                rig.cluster.registry.catalog.stale.add((GROUP, "v1"))
+            else:
+                rig.cluster.registry.delete(
+                    "customresourcedefinitions.apiextensions.k8s.io", "", f"widgets.{GROUP}"
+                )
+            await until("they are not served", lambda: not rig.context.planned)
+            assert replica.group.reported().plans == plans
+
+    virtually(body)
+
+
 def runners() -> list[str]:
     return sorted(
         task.get_name().removeprefix("stream ")
