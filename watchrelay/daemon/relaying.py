@@ -16,7 +16,15 @@ from functools import partial
 from watchrelay.config import Settings
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import KubeError, SinkUnavailable, TopicLost, TopicRefused, Unavailable
+from watchrelay.core.errors import (
+    KubeError,
+    Misconfigured,
+    SinkUnavailable,
+    TopicLost,
+    TopicRefused,
+    Unauthorized,
+    Unavailable,
+)
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, replicas_group, signal_spec
@@ -110,17 +118,6 @@ def make_sharing(
 ) -> Sharing:
     """This replica's part in the group; nothing connects yet."""
     sharding = settings.sharding
-
-    async def api_answers() -> bool:
-        try:
-            async with asyncio.timeout(_API_TIMEOUT_S):
-                await client.version()
-        except (Unavailable, TimeoutError):
-            return False
-        except KubeError:
-            return True  # an error is an answer too
-        return True
-
     return Sharing(
         holder,
         make_group=partial(
@@ -136,11 +133,23 @@ def make_sharing(
         sink=sink,
         metrics=metrics,
         statuses=statuses,
-        api_answers=api_answers,
+        api_answers=partial(api_answers, client),
         balance_after_s=sharding.balance_after_s,
         standbys=sharding.standbys,
         rng=rng,
     )
+
+
+async def api_answers(client: KubeClient) -> bool:
+    """Whether the API server can be reached and accepts the credentials of this replica."""
+    try:
+        async with asyncio.timeout(_API_TIMEOUT_S):
+            await client.version()
+    except (Unavailable, Unauthorized, Misconfigured, TimeoutError):
+        return False
+    except KubeError:
+        return True  # an error is an answer too
+    return True
 
 
 class Relaying:

@@ -127,6 +127,7 @@ class StreamRunner:
 
         Raises: Fenced: a newer relay claimed the stream, and the process exits with 75; where
         replicas share the streams, this one becomes a standby instead."""
+        self._stopping |= self._ends_with_tenure  # that was the tenure of its predecessor
         delays = {"lost": _AGAIN, "refused": REFUSED, "failed": _FAILED}
         try:
             while not self._stopping:

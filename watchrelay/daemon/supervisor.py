@@ -325,9 +325,10 @@ class Supervisor:
             sharing.offer_plans(
                 {
                     stream: plan_hash(
-                        formats.kept(each.spec), suppress_unchanged=each.suppress_unchanged
+                        formats.kept(each.planned.spec),
+                        suppress_unchanged=each.planned.suppress_unchanged,
                     )
-                    for stream, each in parts.items()
+                    for stream, each in self._running.items()
                 },
                 revision=settings.revision,
                 config_hash=config_hash(settings),
@@ -470,7 +471,9 @@ class Supervisor:
         log.info("stream left the config", extra={"stream": stream, "topic": running.spec.topic})
         del self._running[stream]
         self._waiting.discard(stream)
-        self._stop(running)
+        for each in self._alive:
+            if each.spec.stream == running.spec.stream:
+                self._stop(each)  # parts of a former layout too: no claim ends them any more
 
     def _stop(self, runner: StreamRunner) -> None:
         drain_timeout_s = self._context.settings.shutdown.drain_timeout_s

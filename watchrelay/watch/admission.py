@@ -42,8 +42,8 @@ class Admission:
         self._changed = asyncio.Event()
         self._gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
         self._last_number = 0
-        self.streams = 0
-        """How many streams are registered now."""
+        self.starting: set[int] = set()
+        """The streams whose first request has not ended."""
         self.logged_open = False
         """The warning was logged, and "API server available again" has not followed yet."""
         self.warn_again_at_s = -math.inf
@@ -52,13 +52,12 @@ class Admission:
     def register(self) -> Iterator[StreamAdmission]:
         """The admission of one stream for as long as it runs."""
         self._last_number += 1
-        wait_s = spread_s(self.streams, self._rng)
+        wait_s = spread_s(len(self.starting), self._rng)
         stream = StreamAdmission(self, self._last_number, first_wait_s=wait_s)
-        self.streams += 1
+        self.starting.add(self._last_number)
         try:
             yield stream
         finally:
-            self.streams -= 1
             stream.close()
 
     def notify(self) -> None:
@@ -128,6 +127,7 @@ class StreamAdmission:
     def answered(self) -> None:
         """The server answered the request, with success or with an error of its own."""
         admission = self._admission
+        admission.starting.discard(self._number)
         if self._permit is not None and admission.breaker.answered(
             self._number, asyncio.get_running_loop().time()
         ):
@@ -142,6 +142,7 @@ class StreamAdmission:
         certificate) shows nothing."""
         admission, now_s = self._admission, asyncio.get_running_loop().time()
         breaker, permit = admission.breaker, self._permit
+        admission.starting.discard(self._number)
         if isinstance(error, Misconfigured) and not error.status:
             if breaker.not_sent(self._number, now_s):
                 admission.notify()
@@ -186,5 +187,6 @@ class StreamAdmission:
         """The stream has stopped: its slot and its probe are free for others."""
         self.release_list_slot()
         self._permit = None
+        self._admission.starting.discard(self._number)
         if self._admission.breaker.remove(self._number, asyncio.get_running_loop().time()):
             self._admission.notify()

@@ -140,6 +140,71 @@ def test_the_group_hears_of_no_plan_that_was_made_before_the_control_topic_was_r
     virtually(body)
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_the_group_still_hears_of_a_stream_that_runs_while_its_resource_is_not_served(
+    tmp_path: Path, *, stale: bool
+) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, f"widgets.{GROUP}") as rig:
+            replica = Replica()
+            rig.context.sharing = replica.sharing
+            rig.supervisor.described()
+            define(rig.cluster, "widgets")
+            await until("widgets are found", lambda: rig.topics)
+            plans = replica.group.reported().plans
+            assert set(plans) == {f"widgets.{GROUP}"}
+            if stale:
+                rig.cluster.registry.catalog.stale.add((GROUP, "v1"))
+            else:
+                rig.cluster.registry.delete(
+                    "customresourcedefinitions.apiextensions.k8s.io", "", f"widgets.{GROUP}"
+                )
+            await until("they are not served", lambda: not rig.context.planned)
+            assert replica.group.reported().plans == plans
+
+    virtually(body)
+
+
+def runners() -> list[str]:
+    return sorted(
+        task.get_name().removeprefix("stream ")
+        for task in asyncio.all_tasks()
+        if task.get_name().startswith("stream ")
+    )
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["writes", "waits for its predecessor"])
+def test_a_part_of_a_former_layout_ends_with_its_claims_or_with_the_entry(
+    tmp_path: Path, *, waits: bool
+) -> None:
+    async def body() -> None:
+        options: dict[str, Any] = {
+            "kubernetes": {"kubeconfig": str(tmp_path / "kubeconfig")},
+            "kafka": {"partitions": 4},
+        }
+
+        def config(split: int, **more: Any) -> Any:
+            return settings_of([{"resource": "pods", "split": split, **more}, "nodes"], **options)
+
+        async with supervised(
+            tmp_path, {"resource": "pods", "split": 2}, "nodes", kafka=options["kafka"]
+        ) as rig:
+            replica = Replica()
+            rig.context.sharing = replica.sharing
+            await until("the parts run", lambda: runners() == ["nodes", "pods%0/2", "pods%1/2"])
+            replica.sharing.claiming("pods%0/2", lambda: None)
+            if waits:
+                rig.supervisor.adopt(config(2, suppressUnchanged=False))
+            rig.supervisor.adopt(config(1))
+            left = ["nodes", "pods"] if waits else ["nodes", "pods", "pods%0/2"]
+            await until("what is not written has ended", lambda: runners() == left)
+            rig.supervisor.adopt(settings_of(["nodes"], **options))
+            await until("nobody writes it", lambda: runners() == ["nodes"])
+            assert list(rig.rows) == ["nodes"]
+
+    virtually(body)
+
+
 def test_a_wildcard_takes_in_what_comes_later_and_leaves_what_has_an_entry_of_its_own(
     tmp_path: Path,
 ) -> None:

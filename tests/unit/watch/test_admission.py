@@ -249,3 +249,18 @@ def test_streams_that_start_together_start_spread_and_a_lone_one_at_once() -> No
                 assert 0.2 < max(waits) <= 1
 
         virtualtime.run(scene())
+
+
+@pytest.mark.parametrize("end", [None, Forbidden("no right"), Throttled("busy")])
+def test_a_stream_waits_at_its_start_for_none_whose_first_request_has_ended(
+    end: KubeError | None,
+) -> None:
+    async def scene() -> None:
+        admission = Admission()
+        with contextlib.ExitStack() as stack:
+            for _ in range(200):
+                stream = stack.enter_context(admission.register())
+                await (is_answered(stream) if end is None else fails(stream, end))
+            assert stack.enter_context(admission.register()).first_wait_s == 0
+
+    virtualtime.run(scene())

@@ -149,7 +149,7 @@ def test_a_cancelled_watcher_leaves_no_slot_no_watch_and_no_cursor_ahead_of_what
                 assert awaits > 16, "everything before was hung at"
             task.cancel()
         assert source.open == 0
-        assert admission.streams == 0
+        assert admission.starting == set()
         async with asyncio.timeout(1):
             for _ in range(3):
                 await admission.slots.acquire()
