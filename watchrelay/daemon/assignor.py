@@ -41,7 +41,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
         leaving: it is shutting down.
         counter: differs from that of its former metadata. A coordinator answers a follower that
             joins with the same bytes from memory.
-        config_hash: of its config, shown to operators.
+        config_hash: of its config.
         beginning: streams that it is claiming, and those of `writing` whose logs it still reads
             back.
     """
@@ -183,12 +183,16 @@ class _Group:
             for stream in each.plans
         }
         self.plan_order: dict[str, tuple[int, int]] = {}
-        """By hash of a plan, the order of the newest config that has it."""
+        """By hash of a plan, the order of the newest config that has it. By discovery plans of one
+        config may differ: neither is newer."""
         self.writers: dict[str, str] = {}
         """By stream, the member that writes it with the highest epoch."""
+        oldest_first = sorted(members.values(), key=lambda each: each.config_order)
+        orders = {each.config_hash: each.config_order for each in oldest_first}
         for name, each in self.members.items():
             for plan in each.plans.values():
-                self.plan_order[plan] = max(self.plan_order.get(plan, (-1, -1)), each.config_order)
+                order = self.plan_order.get(plan, (-1, -1))
+                self.plan_order[plan] = max(order, orders[each.config_hash])
             for stream, epoch in each.writing.items():
                 former = self.writers.get(stream)
                 if former is None or epoch >= self.members[former].writing[stream]:

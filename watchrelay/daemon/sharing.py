@@ -237,11 +237,11 @@ class Sharing:
         Args:
             plans: by stream, the hash of how it would run it.
         """
-        (known_revision, adopted_ms), _ = self._config
-        if plans != self._plans or revision != known_revision or not self._planned.is_set():
-            adopted_ms = self._wall_ms()
-        former, self._config = self._config, ((revision, adopted_ms), config_hash)
-        if former != self._config:
+        (known_revision, _), known_hash = self._config
+        edited = (revision, config_hash) != (known_revision, known_hash)
+        if edited:
+            self._config = (revision, self._wall_ms()), config_hash
+        if edited or plans != self._plans:
             self._group.rejoin()
         if plans != self._plans:
             self._plans = dict(plans)
@@ -249,7 +249,7 @@ class Sharing:
         self._withheld = {
             stream: each
             for stream, each in self._withheld.items()
-            if stream in plans and (each.until_s is not None or config_hash == former[1])
+            if stream in plans and (each.until_s is not None or config_hash == known_hash)
         }
         self._planned.set()
 

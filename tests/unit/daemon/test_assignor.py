@@ -40,7 +40,10 @@ class Group:
 
     def join(self, name: str, plans: dict[str, str] | None = None, *, revision: int = 0) -> None:
         self.members[name] = MemberMetadata(
-            name, config_order=(revision, self.now_ms), plans=self.plans if plans is None else plans
+            name,
+            config_order=(revision, self.now_ms),
+            plans=self.plans if plans is None else plans,
+            config_hash=f"config {revision}",
         )
 
     def change(self, name: str, **fields: object) -> None:
@@ -158,7 +161,7 @@ def test_an_owner_with_an_old_plan_keeps_its_stream_for_five_minutes() -> None:
     other = "b" if owner == "a" else "a"
     new = {"s": "new", "t": "old-t"}
     group.now_ms += 1
-    group.change(other, plans=new, config_order=(0, group.now_ms))
+    group.change(other, plans=new, config_order=(0, group.now_ms), config_hash="new")
     group.now_ms += OLD_PLAN_MS - 1
     group.assign()
     assert group.owners["s"] == owner
@@ -171,10 +174,24 @@ def test_an_owner_with_an_old_plan_keeps_its_stream_for_five_minutes() -> None:
     assert group.owners["s"] == owner, "who is able goes before who has the newest plan"
 
 
+def test_a_plan_that_differs_by_discovery_alone_moves_no_stream_however_long() -> None:
+    for first in "ab":
+        group = Group(["a"], {"s": "v1", "t": "v1"}, standbys=0)
+        group.now_ms += 1
+        group.join("b")
+        group.assign(balance=True)
+        group.change(first, plans={"s": "v2", "t": "v2"})
+        group.now_ms += OLD_PLAN_MS
+        group.assign()
+        assert group.moves.total() == 1, "by balance"
+
+
 def test_a_stream_that_nobody_runs_goes_by_the_newest_plan_whatever_its_age() -> None:
     members = {
-        "old": MemberMetadata("old", config_order=(3, 900), plans={"s": "p3"}, warm=("s",)),
-        "new": MemberMetadata("new", config_order=(4, 100), plans={"s": "p4"}),
+        "old": MemberMetadata(
+            "old", config_order=(3, 900), plans={"s": "p3"}, config_hash="3", warm=("s",)
+        ),
+        "new": MemberMetadata("new", config_order=(4, 100), plans={"s": "p4"}, config_hash="4"),
     }
     found, _ = assign_streams(members, weights={}, standbys=1, now_ms=1000, balance=True)
     assert found["new"].own == {"s": ""}
