@@ -651,6 +651,12 @@ class Sharing:
         ):
             self._doubt_generation = self._group.generation
             self._in_doubt.set()
+            # what others may have claimed meanwhile is claimed by a newer assignment only
+            written = {each for each, tenure in self._tenures.items() if tenure.epoch is not None}
+            if self._claimable - written:
+                self._group.rejoin()
+            self._claimable &= written
+            self._reassigned()
         return self._in_doubt.is_set()
 
     async def _resolve_doubts(self) -> None:
@@ -661,10 +667,11 @@ class Sharing:
                 if self._group.generation == self._doubt_generation and not self._group.doubtful:
                     break  # a heartbeat of the same generation was answered
                 self._sink.reset()
-            # what is superseded ends first; nothing of it is sent
-            while self._superseded(self._tenures.keys()):
-                self._end_superseded()
+            # what is superseded, or was being claimed, ends first; nothing of it is sent
+            self._end_superseded()
+            while any(each.ending for each in self._tenures.values()):
                 await self._changed.wait()
+                self._end_superseded()
             self._sure_until_s = self._boot_s() + SURE_S
             self._in_doubt.clear()
             self._sink.resume()
