@@ -193,7 +193,7 @@ class Sharing:
         self._leaving_reported = self._leaving_assigned = False
         """That this replica leaves was reported in the newest join; its assignment is known."""
         self._fit = True
-        self._api_answered_s = now_s()
+        self._api_answered_s, self._api_failed_ms = now_s(), 0
         self._check_api = asyncio.Event()
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
         self._unreadable = frozenset[str]()
@@ -417,6 +417,7 @@ class Sharing:
                 counter=self._counter,
                 config_hash=config_hash,
                 beginning=tuple(sorted(filter(self._is_beginning, self._tenures))),
+                api_failed_ms=self._api_failed_ms,
             )
         )
 
@@ -605,6 +606,8 @@ class Sharing:
             if answered:
                 self._api_answered_s = asked_s
                 self._wake()
+            else:
+                self._api_failed_ms = self._wall_ms()
             fit = self._now_s() - self._api_answered_s < UNFIT_AFTER_S
             if fit != self._fit:
                 self._fit = fit

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from watchrelay.daemon.assignor import (
+    API_STEADY_MS,
     OLD_PLAN_MS,
     OWNERS_BYTES_MAX,
     MemberAssignment,
@@ -130,7 +131,9 @@ def test_a_leaving_and_an_unfit_member_hand_over_to_a_member_that_is_able() -> N
     owner = group.owners["s"]
     others = {"a", "b", "c"} - {owner}
     group.change(owner, fit=False)
-    found, _ = assign_streams(group.members, weights={}, standbys=2, now_ms=0, balance=False)
+    found, _ = assign_streams(
+        group.members, weights={}, standbys=2, now_ms=group.now_ms, balance=False
+    )
     heir = next(name for name, each in found.items() if each.own)
     assert heir in others
     assert found[heir].own == {"s": owner}, "with the holder that hands it over"
@@ -139,6 +142,24 @@ def test_a_leaving_and_an_unfit_member_hand_over_to_a_member_that_is_able() -> N
         group.change(name, fit=False)
     group.assign()
     assert group.owners["s"] == owner, "where nobody is fit nothing moves"
+
+
+def test_a_fit_member_takes_from_unfit_ones_once_no_check_of_it_has_failed_for_15_s() -> None:
+    group = Group(["a", "b", "c"], SIXTY)
+    for first in (True, False):
+        for name in "abc":  # an outage of the API server ends, or begins
+            group.change(name, fit=first == (name == "a"), api_failed_ms=group.now_ms)
+        group.now_ms += API_STEADY_MS - 1
+        group.assign()
+        assert not group.moves
+        assert group.loads == [20, 20, 20]
+    group.change("a", fit=True)
+    group.now_ms += 1
+    group.assign()
+    assert not group.moves, "all are fit"
+    group.change("b", fit=False)
+    group.assign()
+    assert group.moves.total() == 20
 
 
 def test_the_writer_goes_before_a_newer_assignment() -> None:

@@ -291,6 +291,7 @@ async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> No
 async def test_a_replica_that_the_api_server_does_not_answer_becomes_unfit_and_fit_again() -> None:
     async with running() as replica:
         assert replica.group.reported().fit
+        assert replica.group.reported().api_failed_ms == 0
         replica.api_answers = False
         rejoins = replica.group.rejoins
         await asyncio.sleep(UNFIT_AFTER_S - 12.0)
@@ -302,6 +303,8 @@ async def test_a_replica_that_the_api_server_does_not_answer_becomes_unfit_and_f
         await asyncio.sleep(5.0)
         assert replica.group.reported().fit
         assert replica.group.rejoins == rejoins + 2
+        ago_s = asyncio.get_running_loop().time() - replica.group.reported().api_failed_ms / 1000
+        assert 5.0 <= ago_s <= 7.5
 
 
 @virtual
