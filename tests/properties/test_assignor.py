@@ -38,7 +38,7 @@ def _members(draw: st.DrawFn) -> dict[str, MemberMetadata]:
     ]
     members = {}
     for number in range(draw(st.integers(1, 5))):
-        order, plans = draw(st.sampled_from(configs))
+        order, plans = config = draw(st.sampled_from(configs))
         members[f"m{number}"] = MemberMetadata(
             holder=f"holder-{number}",
             config_order=order,
@@ -48,6 +48,7 @@ def _members(draw: st.DrawFn) -> dict[str, MemberMetadata]:
             warm=tuple(draw(st.sets(_streams, max_size=4))),
             fit=draw(st.booleans()),
             leaving=draw(st.booleans()),
+            config_hash=f"config {configs.index(config)}",
         )
     return members
 

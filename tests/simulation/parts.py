@@ -74,9 +74,8 @@ class PartReplica(Replica):
         for name in wanted:
             if name not in self.runners:
                 self._start_part(name)
-        self.sharing.offer_plans(
-            dict.fromkeys(wanted, f"plan {count}"), revision=edits, config_hash=""
-        )
+        plans = dict.fromkeys(wanted, f"plan {count}")
+        self.sharing.offer_plans(plans, revision=edits, config_hash=f"edit {edits}")
 
     def _start_part(self, name: str) -> None:
         """As the supervisor does."""

@@ -38,8 +38,11 @@ class Replica:
         self.doubts_at_join: list[bool] = []
         self.made: list[Brokers] = []
         self.is_cut = self.is_mute = False
+        self.sleeps_s = self.slept_s = 0.0
+        """For how long it is suspended each time that it decides, and was in all."""
         self.cut_error: Exception = KafkaConnectionError("connection closed")
         self.make_error: Exception | None = None
+        loop = asyncio.get_running_loop()
         self.member = GroupMember(
             self.connection,
             GROUP,
@@ -52,7 +55,7 @@ class Replica:
             metrics=self.metrics,
             statuses=self.statuses,
             make=self.make,
-            boot_s=asyncio.get_running_loop().time,
+            boot_s=lambda: loop.time() + self.slept_s,
         )
 
     def make(self, connection: KafkaConnection) -> Brokers:
@@ -74,6 +77,7 @@ class Replica:
 
     def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         self.decisions += 1
+        self.slept_s += self.sleeps_s
         first = min(members, key=lambda member: str(json.loads(members[member])[0]))
         return {member: b"all" if member == first else b"none" for member in members}
 

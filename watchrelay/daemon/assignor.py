@@ -14,6 +14,9 @@ from watchrelay.model.parts import Part, stream_and_part
 OLD_PLAN_MS: Final = 300_000
 """A stream keeps an owner whose plan others have replaced for at most this long: the kubelet
 updates the mounted config of all replicas within about two minutes."""
+API_STEADY_MS: Final = 15_000
+"""Unfit members hand over to fit ones once no check of one of these has failed for so long: within
+less all members see the end of an outage, and at its begin the fit ones still fail."""
 UNEVEN: Final = 0.2
 """Balance moves streams when the heaviest and the lightest load differ by more than this part of
 the mean load."""
@@ -41,9 +44,11 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
         leaving: it is shutting down.
         counter: differs from that of its former metadata. A coordinator answers a follower that
             joins with the same bytes from memory.
-        config_hash: of its config, shown to operators.
+        config_hash: of its config.
         beginning: streams that it is claiming, and those of `writing` whose logs it still reads
             back.
+        api_failed_ms: when it got no answer of the API server last, in milliseconds since the
+            epoch; 0 if it always did.
     """
 
     holder: str
@@ -57,6 +62,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
     counter: int = 0
     config_hash: str = ""
     beginning: tuple[str, ...] = ()
+    api_failed_ms: int = 0
 
 
 class MemberSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -175,7 +181,8 @@ class _Group:
         self.members = {name: members[name] for name in sorted(members)}
         fit = [name for name, each in self.members.items() if each.fit and not each.leaving]
         staying = [name for name, each in self.members.items() if not each.leaving]
-        self.able = fit or staying or [*self.members]
+        steady = any(now_ms - members[name].api_failed_ms >= API_STEADY_MS for name in fit)
+        self.able = fit if steady else staying or [*self.members]
         self.loads = {name: _Load() for name in self.members}
         self.weights = {
             stream: max(1.0, weights.get(stream, 1.0))
@@ -183,12 +190,16 @@ class _Group:
             for stream in each.plans
         }
         self.plan_order: dict[str, tuple[int, int]] = {}
-        """By hash of a plan, the order of the newest config that has it."""
+        """By hash of a plan, the order of the newest config that has it. By discovery plans of one
+        config may differ: neither is newer."""
         self.writers: dict[str, str] = {}
         """By stream, the member that writes it with the highest epoch."""
+        oldest_first = sorted(members.values(), key=lambda each: each.config_order)
+        orders = {each.config_hash: each.config_order for each in oldest_first}
         for name, each in self.members.items():
             for plan in each.plans.values():
-                self.plan_order[plan] = max(self.plan_order.get(plan, (-1, -1)), each.config_order)
+                order = self.plan_order.get(plan, (-1, -1))
+                self.plan_order[plan] = max(order, orders[each.config_hash])
             for stream, epoch in each.writing.items():
                 former = self.writers.get(stream)
                 if former is None or epoch >= self.members[former].writing[stream]:

@@ -193,7 +193,7 @@ class Sharing:
         self._leaving_reported = self._leaving_assigned = False
         """That this replica leaves was reported in the newest join; its assignment is known."""
         self._fit = True
-        self._api_answered_s = now_s()
+        self._api_answered_s, self._api_failed_ms = now_s(), 0
         self._check_api = asyncio.Event()
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
         self._unreadable = frozenset[str]()
@@ -237,11 +237,11 @@ class Sharing:
         Args:
             plans: by stream, the hash of how it would run it.
         """
-        (known_revision, adopted_ms), _ = self._config
-        if plans != self._plan_hashes or revision != known_revision or not self._planned.is_set():
-            adopted_ms = self._wall_ms()
-        former, self._config = self._config, ((revision, adopted_ms), config_hash)
-        if former != self._config:
+        (known_revision, _), known_hash = self._config
+        edited = (revision, config_hash) != (known_revision, known_hash)
+        if edited:
+            self._config = (revision, self._wall_ms()), config_hash
+        if edited or plans != self._plan_hashes:
             self._group.rejoin()
         if plans != self._plan_hashes:
             self._plan_hashes = dict(plans)
@@ -249,7 +249,7 @@ class Sharing:
         self._not_offered = {
             stream: each
             for stream, each in self._not_offered.items()
-            if stream in plans and (each.until_s is not None or config_hash == former[1])
+            if stream in plans and (each.until_s is not None or config_hash == known_hash)
         }
         self._planned.set()
 
@@ -417,6 +417,7 @@ class Sharing:
                 counter=self._counter,
                 config_hash=config_hash,
                 beginning=tuple(sorted(filter(self._is_beginning, self._tenures))),
+                api_failed_ms=self._api_failed_ms,
             )
         )
 
@@ -605,6 +606,8 @@ class Sharing:
             if answered:
                 self._api_answered_s = asked_s
                 self._wake()
+            else:
+                self._api_failed_ms = self._wall_ms()
             fit = self._now_s() - self._api_answered_s < UNFIT_AFTER_S
             if fit != self._fit:
                 self._fit = fit
@@ -650,6 +653,12 @@ class Sharing:
         ):
             self._doubt_generation = self._group.generation
             self._in_doubt.set()
+            # what others may have claimed meanwhile is claimed by a newer assignment only
+            written = {each for each, tenure in self._tenures.items() if tenure.epoch is not None}
+            if self._claimable - written:
+                self._group.rejoin()
+            self._claimable &= written
+            self._reassigned()
         return self._in_doubt.is_set()
 
     async def _resolve_doubts(self) -> None:
@@ -664,10 +673,11 @@ class Sharing:
                 ):
                     break  # a heartbeat was answered, and nobody else was assigned what it writes
                 self._sink.reset()
-            # what is superseded ends first; nothing of it is sent
-            while self._superseded(self._tenures.keys()):
-                self._end_superseded()
+            # what is superseded, or was being claimed, ends first; nothing of it is sent
+            self._end_superseded()
+            while any(each.ending for each in self._tenures.values()):
                 await self._changed.wait()
+                self._end_superseded()
             self._sure_until_s = self._boot_s() + SURE_S
             self._in_doubt.clear()
             self._sink.resume()

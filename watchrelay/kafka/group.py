@@ -259,7 +259,10 @@ class GroupMember:
         )
         if code != _OK:
             return code
-        self.answered_s = sent_s
+        self.answered_s, self.generation = sent_s, joined.generation
+        while self.silent:  # it was suspended, and its streams may be assigned to others
+            if (code := await self._heartbeat(coordinator)) != _OK:
+                return code
         self._is_member, self._is_lost = True, False
         if is_new and self._instance:
             # a static member that is known is answered from memory: the leader has not seen its
@@ -268,7 +271,6 @@ class GroupMember:
         self._members = len(joined.members)  # only the leader is shown them
         self._members_gauge.set(self._members)
         self._generation_gauge.set(joined.generation)
-        self.generation = joined.generation
         _log.info("joined the group", extra=self._extra(leads=self.leads))
         self._assigned(joined.generation, assignment)
         return _OK

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from watchrelay.daemon.assignor import (
+    API_STEADY_MS,
     OLD_PLAN_MS,
     OWNERS_BYTES_MAX,
     MemberAssignment,
@@ -40,7 +41,10 @@ class Group:
 
     def join(self, name: str, plans: dict[str, str] | None = None, *, revision: int = 0) -> None:
         self.members[name] = MemberMetadata(
-            name, config_order=(revision, self.now_ms), plans=self.plans if plans is None else plans
+            name,
+            config_order=(revision, self.now_ms),
+            plans=self.plans if plans is None else plans,
+            config_hash=f"config {revision}",
         )
 
     def change(self, name: str, **fields: object) -> None:
@@ -127,7 +131,9 @@ def test_a_leaving_and_an_unfit_member_hand_over_to_a_member_that_is_able() -> N
     owner = group.owners["s"]
     others = {"a", "b", "c"} - {owner}
     group.change(owner, fit=False)
-    found, _ = assign_streams(group.members, weights={}, standbys=2, now_ms=0, balance=False)
+    found, _ = assign_streams(
+        group.members, weights={}, standbys=2, now_ms=group.now_ms, balance=False
+    )
     heir = next(name for name, each in found.items() if each.own)
     assert heir in others
     assert found[heir].own == {"s": owner}, "with the holder that hands it over"
@@ -136,6 +142,24 @@ def test_a_leaving_and_an_unfit_member_hand_over_to_a_member_that_is_able() -> N
         group.change(name, fit=False)
     group.assign()
     assert group.owners["s"] == owner, "where nobody is fit nothing moves"
+
+
+def test_a_fit_member_takes_from_unfit_ones_once_no_check_of_it_has_failed_for_15_s() -> None:
+    group = Group(["a", "b", "c"], SIXTY)
+    for first in (True, False):
+        for name in "abc":  # an outage of the API server ends, or begins
+            group.change(name, fit=first == (name == "a"), api_failed_ms=group.now_ms)
+        group.now_ms += API_STEADY_MS - 1
+        group.assign()
+        assert not group.moves
+        assert group.loads == [20, 20, 20]
+    group.change("a", fit=True)
+    group.now_ms += 1
+    group.assign()
+    assert not group.moves, "all are fit"
+    group.change("b", fit=False)
+    group.assign()
+    assert group.moves.total() == 20
 
 
 def test_the_writer_goes_before_a_newer_assignment() -> None:
@@ -158,7 +182,7 @@ def test_an_owner_with_an_old_plan_keeps_its_stream_for_five_minutes() -> None:
     other = "b" if owner == "a" else "a"
     new = {"s": "new", "t": "old-t"}
     group.now_ms += 1
-    group.change(other, plans=new, config_order=(0, group.now_ms))
+    group.change(other, plans=new, config_order=(0, group.now_ms), config_hash="new")
     group.now_ms += OLD_PLAN_MS - 1
     group.assign()
     assert group.owners["s"] == owner
@@ -171,10 +195,24 @@ def test_an_owner_with_an_old_plan_keeps_its_stream_for_five_minutes() -> None:
     assert group.owners["s"] == owner, "who is able goes before who has the newest plan"
 
 
+def test_a_plan_that_differs_by_discovery_alone_moves_no_stream_however_long() -> None:
+    for first in "ab":
+        group = Group(["a"], {"s": "v1", "t": "v1"}, standbys=0)
+        group.now_ms += 1
+        group.join("b")
+        group.assign(balance=True)
+        group.change(first, plans={"s": "v2", "t": "v2"})
+        group.now_ms += OLD_PLAN_MS
+        group.assign()
+        assert group.moves.total() == 1, "by balance"
+
+
 def test_a_stream_that_nobody_runs_goes_by_the_newest_plan_whatever_its_age() -> None:
     members = {
-        "old": MemberMetadata("old", config_order=(3, 900), plans={"s": "p3"}, warm=("s",)),
-        "new": MemberMetadata("new", config_order=(4, 100), plans={"s": "p4"}),
+        "old": MemberMetadata(
+            "old", config_order=(3, 900), plans={"s": "p3"}, config_hash="3", warm=("s",)
+        ),
+        "new": MemberMetadata("new", config_order=(4, 100), plans={"s": "p4"}, config_hash="4"),
     }
     found, _ = assign_streams(members, weights={}, standbys=1, now_ms=1000, balance=True)
     assert found["new"].own == {"s": ""}

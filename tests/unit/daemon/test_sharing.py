@@ -291,6 +291,7 @@ async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> No
 async def test_a_replica_that_the_api_server_does_not_answer_becomes_unfit_and_fit_again() -> None:
     async with running() as replica:
         assert replica.group.reported().fit
+        assert replica.group.reported().api_failed_ms == 0
         replica.api_answers = False
         rejoins = replica.group.rejoins
         await asyncio.sleep(UNFIT_AFTER_S - 12.0)
@@ -302,21 +303,30 @@ async def test_a_replica_that_the_api_server_does_not_answer_becomes_unfit_and_f
         await asyncio.sleep(5.0)
         assert replica.group.reported().fit
         assert replica.group.rejoins == rejoins + 2
+        ago_s = asyncio.get_running_loop().time() - replica.group.reported().api_failed_ms / 1000
+        assert 5.0 <= ago_s <= 7.5
 
 
 @virtual
-async def test_a_changed_plan_joins_again_and_is_newer() -> None:
+async def test_a_changed_plan_joins_again_and_an_edit_is_newer() -> None:
     async with running() as replica:
         first = replica.group.reported()
         rejoins = replica.group.rejoins
         replica.plan("pods", "jobs")
         assert replica.group.rejoins == rejoins
-        replica.plan("pods", revision=2)
+        await asyncio.sleep(1.0)
+        replica.plan("pods")
         second = replica.group.reported()
         assert replica.group.rejoins == rejoins + 1
-        assert second.config_order > first.config_order
+        assert second.config_order == first.config_order, "discovery has changed, not the config"
         assert second.counter > first.counter
         assert set(second.plans) == {"pods"}
+        replica.plan("pods", config_hash="d")
+        third = replica.group.reported()
+        assert replica.group.rejoins == rejoins + 2
+        assert third.config_order > second.config_order
+        replica.plan("pods", config_hash="d", revision=2)
+        assert replica.group.reported().config_order > third.config_order
 
 
 @virtual

@@ -54,6 +54,31 @@ async def test_what_was_claimed_meanwhile_ends_without_a_drain_before_anything_l
 
 
 @virtual
+async def test_what_is_not_claimed_when_a_doubt_begins_is_claimed_by_a_newer_assignment_only() -> (
+    None
+):
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        replica.sharing.claiming("jobs", lambda: replica.ended.append("jobs"))
+        rejoins = replica.group.rejoins
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        assert replica.ended == ["jobs"]
+        assert replica.group.rejoins == rejoins + 1
+        await asyncio.sleep(0.1)
+        assert replica.sink.held(), "that claim may be on its way yet"
+        replica.sharing.ended("jobs")
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held()
+        assert not replica.sharing.may_claim("jobs")
+        assert replica.sharing.may_claim("pods"), "it is written"
+        replica.group.doubtful = False
+        replica.group.give({"pods": "", "jobs": ""})
+        assert replica.sharing.may_claim("jobs")
+
+
+@virtual
 async def test_where_the_claims_cannot_be_read_the_connections_are_reset() -> None:
     async with running() as replica:
         replica.group.give({"pods": ""})

@@ -133,7 +133,7 @@ async def test_an_older_config_keeps_its_streams_for_five_minutes_without_anothe
     async with running() as replica:
         old = MemberMetadata("a", plans={"pods": "old"}, writing={"pods": 1}, config_order=(0, 0))
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        new = MemberMetadata("b", plans={"pods": "new"}, config_order=(0, now_ms))
+        new = MemberMetadata("b", (0, now_ms), plans={"pods": "new"}, config_hash="new")
         replica.group.leads = True
         assert of_two(replica, old, new) == [1, 0]
         rejoins = replica.group.rejoins

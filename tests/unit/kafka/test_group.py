@@ -149,6 +149,20 @@ async def test_a_member_that_is_not_known_is_in_doubt_and_joins_again(code: int)
         assert a.count("group_doubts_total") == 1
 
 
+@virtual
+async def test_an_assignment_that_is_read_a_session_late_counts_once_a_heartbeat_is_answered() -> (
+    None
+):
+    group = FakeGroup()
+    async with joined(group) as a:
+        a.sleeps_s = SESSION_S + 1.0
+        group.script["heartbeat"].append(25)
+        a.member.rejoin()
+        await until(lambda: len(a.assignments) == 2)
+        assert (a.losses, a.decisions, a.member.doubtful) == (1, 3, False)
+        assert [generation for generation, _ in a.assignments] == [1, 3]
+
+
 @pytest.mark.parametrize("code", [*AWAY, 22, 27, -1])
 @pytest.mark.parametrize("request_", ["join", "sync"])
 @virtual
