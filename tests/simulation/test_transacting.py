@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.transacting import KINDS, PLANTS
 
 SEEDS = 8
-SEARCHED = 30
+SEARCHED = 60
 
 
 @pytest.mark.timeout(300)

@@ -118,7 +118,8 @@ class KafkaSink:
 
     One producer serves all streams; what is delivered in one step of the event loop leaves in one
     batch per partition and one request per broker. A batch that is refused is sent again after a
-    pause, the same records; that holds up nobody but its partition.
+    pause, the same records; that holds up nobody but its partition, and within a transaction those
+    that are in it.
     """
 
     transactional_producer: type[TransactionalProducer] = TransactionalProducer

@@ -199,7 +199,7 @@ class TransactionalProducer(Producer):
                     await self._due.wait()
                     self._due.clear()
                     due_s = loop.time() + _PACE_S
-                    if await self._transact() < _FEW_RECORDS:
+                    if 0 < await self._transact() < _FEW_RECORDS:
                         await asyncio.sleep(max(0.0, due_s - loop.time()))
         finally:
             self._hang_up()
@@ -258,9 +258,18 @@ class TransactionalProducer(Producer):
     # ---- one transaction -------------------------------------------------------------------------
 
     async def _transact(self) -> int:
-        """Send what waits, and commit it, or have the id taken again; the number of records."""
-        sent = {each: each.state.queue[0] for each in self._partitions.values() if each.state.queue}
-        identity = self._identity
+        """Send what waits, and commit it, or have the id taken again; the number of records.
+
+        A partition without a link to its leader stays out: a transaction ends when its markers are
+        in all of its partitions."""
+        sent, identity = {}, self._identity
+        for partition in self._partitions.values():
+            if not partition.state.queue:
+                continue
+            if self._link_of(partition) is None:
+                self._await_leader(partition)
+            else:
+                sent[partition] = partition.state.queue[0]
         if not sent or identity is None:
             return 0
         began_s, self._sent, self._offsets = clock.now_s(), sent, {}
@@ -295,13 +304,19 @@ class TransactionalProducer(Producer):
         return answer is Answer.DONE
 
     async def _appended(self) -> bool:
-        """Whether every batch was appended, or refused and handed back."""
+        """Whether every batch was appended, or refused and handed back, before the brokers abort
+        the transaction."""
         self._unanswered = set(self._sent)
         for partition in self._sent:
             self._enqueue(partition)
-        while self._unanswered and not self._is_over:
-            await self._progress.wait()
-            self._progress.clear()
+        try:
+            async with asyncio.timeout(self._settings.transaction_timeout_s):
+                while self._unanswered and not self._is_over:
+                    await self._progress.wait()
+                    self._progress.clear()
+        except TimeoutError:
+            self.reset()  # a broker that is silent is not waited for in the next one too
+            self._end_transaction()
         self._unanswered = set()
         return not self._is_over
 

@@ -75,7 +75,8 @@ class Coordinator:
 
 
 class Cluster(Brokers):
-    """One broker leads all partitions and coordinates."""
+    """Broker 0 leads all partitions but those that are `leaderless`, and coordinates; partition 9
+    has a broker of its own."""
 
     def __init__(self, stage: "Stage") -> None:
         self._stage = stage
@@ -85,7 +86,7 @@ class Cluster(Brokers):
         await asyncio.sleep(0.001)
 
     def leader(self, topic: str, partition: int) -> int | None:
-        return 0
+        return -1 if partition in self._stage.leaderless else partition // 9
 
     def forget(self, topic: str) -> None:
         """Nothing is known."""
@@ -97,7 +98,7 @@ class Cluster(Brokers):
         return 1, 0
 
     async def open(self, node: int, link: Link) -> None:
-        if self._stage.is_closed:
+        if self._stage.is_closed or node in self._stage.away:
             raise ConnectionRefusedError
         link.adopt(Leader(self._stage, link))
 
@@ -139,17 +140,19 @@ class Leader(FakeTransport):
 class Stage:
     """A sink with one stream that writes within transactions. `seen`: what was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, request_timeout_s: float = 4.0) -> None:
         self.seen: list[str] = []
         self.script: dict[str, deque[int | Exception]] = defaultdict(deque)
         self.epoch = self.end = self.looks = 0
         self.is_ours, self.is_closed = True, False
+        self.leaderless: set[int] = set()
+        self.away: set[int] = set()
         self.metrics, self.statuses = Metrics(), StatusRegistry()
         self.sink = KafkaSink(
             KafkaConnection(bootstrap_servers=("nowhere:1",)),
             metrics=self.metrics,
             statuses=self.statuses,
-            settings=ProducerSettings(request_timeout_s=4.0),
+            settings=ProducerSettings(request_timeout_s=request_timeout_s),
             reach=lambda _: Cluster(self),
         )
 
@@ -183,8 +186,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(*, begun: bool = True) -> AsyncIterator[Stage]:
-    stage = Stage()
+async def staged(*, begun: bool = True, **settings: float) -> AsyncIterator[Stage]:
+    stage = Stage(**settings)
     async with asyncio.TaskGroup() as tasks:
         sink = tasks.create_task(stage.sink.run(), name="sink")
         await asyncio.sleep(0.01)
@@ -326,6 +329,57 @@ async def test_a_lost_link_sends_the_same_again_within_the_transaction() -> None
         assert (await delivery).offsets == [4, 5]
         assert stage.seen.count("write 0: 0 by 1") == 3
         assert stage.ended("committed") == 1
+
+
+@virtual
+async def test_a_partition_without_a_leader_is_in_no_transaction_and_the_others_go_on() -> None:
+    async with staged() as stage:
+        stage.leaderless = {0}
+        (stuck,) = stage.deliver(0)
+        async with asyncio.timeout(1.0):
+            for _ in range(4):
+                (led,) = stage.deliver(1)
+                await led
+        await asyncio.sleep(30.0)
+        assert not stuck.done()
+        assert "kafka" in stage.statuses.problems
+        stage.leaderless = set()
+        assert (await stuck).offsets
+        assert (stage.ended("committed"), stage.ended("aborted")) == (5, 0)
+
+
+@virtual
+async def test_a_partition_whose_leader_is_lost_within_a_transaction_is_in_no_later_one() -> None:
+    async with staged() as stage:
+        (delivery,) = stage.deliver(0)
+        await delivery
+        stage.leaderless = {0}
+        stage.script["write0"].append(NOT_LEADER)
+        stuck, led = stage.deliver(0, 1)
+        async with asyncio.timeout(15.5):
+            await led
+        assert stage.seen[-3:] == ["add 1 by 2", "write 1: 0 by 2", "commit by 2"]
+        assert not stuck.done()
+        stage.leaderless = set()
+        assert (await stuck).offsets
+        assert (stage.ended("committed"), stage.ended("aborted")) == (3, 1)
+
+
+@virtual
+async def test_a_partition_whose_leader_is_silent_holds_up_the_others_for_one_transaction() -> None:
+    async with staged(request_timeout_s=15.0) as stage:
+        (delivery,) = stage.deliver(9)
+        await delivery
+        stage.away = {1}
+        stage.script["write9"] += [AWAY] * 2
+        stuck, led = stage.deliver(9, 1)
+        async with asyncio.timeout(15.5):
+            await led
+        assert not stuck.done()
+        stage.away = set()
+        stage.script["write9"].clear()
+        assert (await stuck).offsets
+        assert stage.ended("aborted") == 1
 
 
 @virtual
