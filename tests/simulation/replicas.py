@@ -135,10 +135,10 @@ class ReplicaWorld(World):
         if place.topic == CONTROL and any(each.key.startswith(b"claim/") for each in records):
             self._claimed_s = now_s()
         elif "suspend" in self.faults.kinds and (
-            now_s() - self._claimed_s <= 2 * self.weather.delay_s
+            now_s() - self._claimed_s <= 2 * self.weather.delay_s + self.weather.deaf_s + 0.002
         ):
             # one that runs again just before: the answer to its look, and then a request, may have
-            # been on their way when the claim landed
+            # been on their way when the claim landed, and it reads the claim a moment later
             self.stale = stale
         if place.topic == TOPIC and self.rules.delivery == "transactional":
             for each in records:
@@ -171,7 +171,10 @@ class ReplicaWorld(World):
             around = [tasks.create_task(self._read()), tasks.create_task(self._churn())]
             for _ in range(3):
                 self._start(tasks)
-            await self._owned(OWNED_WITHIN_S)
+            weather = self.weather
+            is_bad = weather.lost or weather.lost_ack or weather.late
+            # a request that is lost is sent again after some 3 s
+            await self._owned(OWNED_WITHIN_S + (15.0 if is_bad else 0.0))
             for _ in range(self.faults.count):
                 await asyncio.sleep(self.rng.uniform(*self.faults.every_s))
                 await self._fault(tasks, self.rng.choice(self.faults.kinds))

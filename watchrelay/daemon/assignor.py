@@ -20,6 +20,9 @@ less all members see the end of an outage, and at its begin the fit ones still f
 UNEVEN: Final = 0.2
 """Balance moves streams when the heaviest and the lightest load differ by more than this part of
 the mean load."""
+WORTHWHILE: Final = 0.9
+"""Balance moves a stream that is lighter than this part of the difference: past it the loads would
+differ nearly as much as before."""
 OWNERS_BYTES_MAX: Final = 8192
 """Of the table of owners in each assignment: the coordinator keeps a group in one record."""
 _DECODED_BYTES_MAX: Final = 16 << 20
@@ -331,7 +334,7 @@ class _Group:
             movable = [
                 stream
                 for stream in self.loads[heaviest].own
-                if self.weights[stream] < gap
+                if self.weights[stream] < WORTHWHILE * gap
                 and stream in self.members[lightest].plans
                 and self.order(lightest, stream) >= self.order(heaviest, stream)
             ]

@@ -241,6 +241,18 @@ def test_balance_goes_by_weight_and_leaves_small_differences() -> None:
     assert group.moves.total() == moves
 
 
+def test_balance_moves_no_stream_that_leaves_the_loads_as_different_as_before() -> None:
+    group = Group(["a", "b"], dict.fromkeys(("s0", "s1", "s2"), "p"))
+    group.assign()
+    owners = group.owners
+    (first, _), _ = sorted(
+        ([s for s, owner in owners.items() if owner == name] for name in "ab"), key=len
+    )[::-1]
+    group.assign(balance=True, weights=dict.fromkeys(owners, 1.0) | {first: 1.05})
+    assert group.even
+    assert group.owners == owners
+
+
 def test_a_thousand_streams_over_twenty_members_come_out_even() -> None:
     group = Group([], {})
     plans = {f"deployments.apps@team-{number}": "p" for number in range(1000)}
