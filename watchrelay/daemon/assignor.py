@@ -50,8 +50,8 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
         config_hash: of its config.
         beginning: streams that it is claiming, and those of `writing` whose logs it still reads
             back.
-        api_failed_ms: when it got no answer of the API server last, in milliseconds since the
-            epoch; 0 if it always did.
+        api_failed_ms: when it started, or got no answer of the API server last, in milliseconds
+            since the epoch.
     """
 
     holder: str
@@ -260,11 +260,12 @@ class _Group:
         return None
 
     def heirs(self, stream: str) -> list[str]:
-        """Members with the newest plan that may take a stream which nobody keeps: those that have
-        it warm, where nobody writes it."""
+        """Members with the newest plan that may take a stream which nobody keeps: fit ones first,
+        and those that have it warm, where nobody writes it."""
         candidates = self.candidates(stream)
         newest = self.newest_of(candidates, stream)
         heirs = [member for member in candidates if self.order(member, stream) == newest]
+        heirs = [member for member in heirs if self.members[member].fit] or heirs
         if stream in self.writers:
             return heirs
         return [member for member in heirs if stream in self.members[member].warm] or heirs
@@ -328,7 +329,8 @@ class _Group:
         mean = sum(self.loads[member].own_weight for member in self.able) / max(1, len(self.able))
         began = False
         while len(self.able) > 1:
-            lightest = min(self.able, key=self.lightest_first)
+            fit = [member for member in self.able if self.members[member].fit]
+            lightest = min(fit or self.able, key=self.lightest_first)
             heaviest = max(self.able, key=self.lightest_first)
             gap = self.loads[heaviest].own_weight - self.loads[lightest].own_weight
             movable = [

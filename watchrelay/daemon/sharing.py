@@ -193,7 +193,7 @@ class Sharing:
         self._leaving_reported = self._leaving_assigned = False
         """That this replica leaves was reported in the newest join; its assignment is known."""
         self._fit = True
-        self._api_answered_s, self._api_failed_ms = now_s(), 0
+        self._api_answered_s, self._api_failed_ms = now_s(), wall_ms()
         self._check_api = asyncio.Event()
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
         self._unreadable = frozenset[str]()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
+import pytest
 
 from watchrelay.daemon.assignor import (
     API_STEADY_MS,
@@ -160,6 +161,20 @@ def test_a_fit_member_takes_from_unfit_ones_once_no_check_of_it_has_failed_for_1
     group.change("b", fit=False)
     group.assign()
     assert group.moves.total() == 20
+
+
+@pytest.mark.parametrize("unfit", [0, 1])
+def test_an_unfit_member_is_given_nothing_while_no_check_of_the_fit_ones_has_succeeded_for_15_s(
+    unfit: int,
+) -> None:
+    group = Group(["a", "b", "c"], {"s": "plan"})
+    owner = group.owners["s"]
+    others = sorted({"a", "b", "c"} - {owner})
+    group.change(others[unfit], fit=False)
+    group.change(others[1 - unfit], api_failed_ms=group.now_ms)
+    group.change(owner, leaving=True)
+    group.assign()
+    assert group.owners == {"s": others[1 - unfit]}
 
 
 def test_the_writer_goes_before_a_newer_assignment() -> None:

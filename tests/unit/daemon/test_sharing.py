@@ -291,7 +291,7 @@ async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> No
 async def test_a_replica_that_the_api_server_does_not_answer_becomes_unfit_and_fit_again() -> None:
     async with running() as replica:
         assert replica.group.reported().fit
-        assert replica.group.reported().api_failed_ms == 0
+        assert replica.group.reported().api_failed_ms > 0, "nothing is known at the start"
         replica.api_answers = False
         rejoins = replica.group.rejoins
         await asyncio.sleep(UNFIT_AFTER_S - 12.0)
