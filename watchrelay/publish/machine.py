@@ -68,7 +68,8 @@ class AwaitingList(msgspec.Struct, frozen=True):
     prove an empty state that no list has shown. The first list begins the first snapshot.
     `log_mismatched`: the log holds what cannot be trusted, as its digests do not agree or the topic
     was recreated; then the difference of the first list is pushed before `ListCompleted`, and its
-    first change begins the snapshot."""
+    first change begins the snapshot. Else the store reports no difference for that list: the
+    snapshot publishes all of it."""
 
     log_mismatched: bool = False
 
@@ -144,7 +145,8 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
-    log: it would hide deletes that a replay needs. Source: docs/record-contract-reasons.md, F5."""
+    log: a later start, which reads from this snapshot on, would not find deletes that its replay
+    needs. Source: docs/record-contract-reasons.md, F5."""
     return isinstance(phase, PublishingFirstSnapshot | Live)
 
 
@@ -162,8 +164,9 @@ class FirstDifference(msgspec.Struct, frozen=True):
 
 
 class ListCompleted(msgspec.Struct, frozen=True):
-    """A list is complete as of `version`, its difference is pushed. `heartbeats`: those queued
-    after it. `frontier_floors`: those of the partitions."""
+    """A list is complete as of `version`, its difference is pushed. `heartbeats`: what those queued
+    from now on confirm. `frontier_floors`: of the partitions, the last frontiers of the previous
+    writer (`PartitionQueue.frontier_floor`)."""
 
     version: str
     heartbeats: AwaitedHeartbeats
@@ -204,7 +207,8 @@ class MarkerAcked(msgspec.Struct, frozen=True):
 
 class MembersQueued(msgspec.Struct, frozen=True):
     """All members of a snapshot are queued; its end is queued next, with the frontier that this
-    step leads to. `heartbeats`: those queued now, the end among them; None while a list is due."""
+    step leads to. `heartbeats`: what this end and heartbeats queued from now on confirm; None while
+    a list is due."""
 
     heartbeats: AwaitedHeartbeats | None
 
@@ -293,13 +297,14 @@ def _listed(
     phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
     version, awaited = event.version, phase.awaited
-    known = {phase.reached_version, *event.frontier_floors}
+    reached_before = {phase.reached_version, *event.frontier_floors}
     if isinstance(phase, AwaitingDifference):
-        known.add(phase.newest_on_log)
+        reached_before.add(phase.newest_on_log)
     elif isinstance(phase, Replaying):
-        known.add(phase.version_to_pass)
+        reached_before.add(phase.version_to_pass)
     effects: list[Effect] = []
-    if any(compare(version, each) == -1 for each in known):
+    # a list older than one of these: the API server was restored
+    if any(compare(version, each) == -1 for each in reached_before):
         effects.append(Effect.LOWER_FRONTIER)
     if awaited != COMPLETE:
         awaited = event.heartbeats

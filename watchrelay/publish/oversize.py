@@ -82,7 +82,8 @@ class Oversize:
             self._report(item.key, smaller[1], len(value))
         elif not queues.withhold(queue, index):
             return False
-        # the delete of what the log does not hold is no loss, except in these two cases
+        # a delete that cannot be sent is a loss only where the log may hold its key: where it is a
+        # repair, or the log is not verified
         elif not deleted or item.reason == "healed" or item.key in queues.unverified_keys:
             self._report(item.key, "withheld", len(value), deleted=deleted)
         return True

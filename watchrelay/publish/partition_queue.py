@@ -1,5 +1,5 @@
-"""One partition's queue, the set of dirty keys that replaces it while the stream is over its
-bound, and the one place that assigns sequences, counts and digests.
+"""One partition's queue, the set of dirty keys that replaces it from when the stream exceeds its
+bound until the set is empty, and the one place that assigns sequences, counts and digests.
 
 A record's content is fixed when it is queued; its sequence, and a marker's count and digest, when
 it is rendered, because only then the records before it are known. A marker's frontier is that of
@@ -157,7 +157,8 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         removed: str | None = None,
     ) -> None:
         """Take a new state, or with `removed` the removal of the object with this `uid` as of that
-        version. `uid` and `published_hash` are what the log holds of a key that was not dirty."""
+        version. `uid` and `published_hash` are what the log holds of a key that was not dirty: a
+        new state that replaces one has its uid, as another uid comes as a removal first."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(uid, published_hash, removed or "", must_publish, 1, received_at_s)

@@ -130,8 +130,8 @@ class LogRecovery:
         from a writer without a claim in this log."""
         self.repair_differs = False
         """A repair after the newest marker brought another state than what was read. So that marker
-        is a late one of a previous writer, behind its successor's claim marker; compaction has
-        removed the claim marker, so the late one looked valid. Its frontier may be wrong (F32)."""
+        was sent late by a previous writer, and lies behind the claim marker of the next one, which
+        compaction has removed: it only looks valid, and its frontier may be wrong (F32)."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""

@@ -184,8 +184,7 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: The number of object records at its begin, as this writer counts them: below 0
-                where most are of the previous one.
+            records: This writer's count of object records minus those since its begin: 0 or less.
         """
         self._records = records
         if self._interval_s:

@@ -338,12 +338,12 @@ class StreamQueues:
         Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
         partition the key becomes dirty, unless it is withheld.
         """
-        foreign = entry is not None and entry.partition != partition
-        entry = None if foreign else entry
+        misplaced = entry is not None and entry.partition != partition
+        entry = None if misplaced else entry
         queue = self.by_partition[partition]
         if key in self.withheld:
             self._queue_repair(key, None, queue, time_ms)
-        elif key in self.uncounted_keys and not foreign:
+        elif key in self.uncounted_keys and not misplaced:
             return
         elif queue.dirty is not None:
             published_hash = None if entry is None else self.published_hash(key, entry.hash)

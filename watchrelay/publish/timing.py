@@ -58,7 +58,7 @@ class FlushTimer:
         flushes, self._flushes = self._flushes, []
         for flush in flushes:
             flush()
-        if self._reads:
+        if self._reads:  # added meanwhile, when the timer counted as armed
             self._arm()
 
 

@@ -72,13 +72,14 @@ class StreamWriter:
     """The writer of one stream: publishes its changes and owns its epoch. Called by the reflector
     (store/reflector.py), which applies watch events to the store, as its `ChangePublisher`.
 
-    Use: `await claim()`, read back what `to_read` says, `resume()` with the result, `run()` as a
-    task, then start the watch; at the end stop the watch, `await drain()`, cancel `run()`. "In the
-    same step" means without an `await` in between.
+    Use: `await claim()`, read back what `to_read` says into the store, `resume()` with the result,
+    `run()` as a task, then start the watch; at the end stop the watch, `await drain()`, cancel
+    `run()`. "In the same step" means without an `await` in between.
 
     Args:
         queue_bytes: Bound of the queues. With `conflate`, the fullest partitions keep only the set
-            of their keys while the sum is over it; else the watch waits.
+            of their keys from when the sum is over it until that set is empty; else the watch
+            waits.
         snapshot_completed: Called when a snapshot is complete.
         may_finish: Whether what is queued may be sent although a newer claim was read in the
             control topic; by default the writer stops.
@@ -301,7 +302,8 @@ class StreamWriter:
         }
 
     def resume(self, recovered: RecoveredState) -> None:
-        """Continue from the recovered log; call it after `claim` and before `run`."""
+        """Continue from the recovered log, whose entries the store holds; call it after `claim` and
+        before `run`."""
         queues, decision = self._queues, recovered.decision
         self._phase = machine.start(decision, recovered.newest_on_log)
         self._pending_repairs = dict(recovered.pending_repairs)
@@ -498,7 +500,7 @@ class StreamWriter:
         self._reporter.queued(self._queues, self._now_s())
 
     def _refill(self, queue: PartitionQueue) -> None:
-        """Queue a batch of dirty keys of a partition over its bound."""
+        """Queue a batch of dirty keys of a conflated partition."""
         queues, now_ms = self._queues, self._wall_ms()
         if not queues.refill(queue, self._store.get, time_ms=now_ms, limit_bytes=self._batch_bytes):
             if not queue.waiting:

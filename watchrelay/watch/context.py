@@ -159,7 +159,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     def with_undecodable(self, now_s: float) -> StreamContext:
         """Count one undecodable object; the count restarts after ten minutes without one."""
         fresh = now_s - self.undecodable_at_s > UNDECODABLE_WINDOW_S
-        count = 1 if fresh else min(3, self.undecodable + 1)
+        count = 1 if fresh else min(2, self.undecodable + 1)
         return replace(self, undecodable=count, undecodable_at_s=now_s)
 
     def skipping_undecodable(self, now_s: float) -> StreamContext:

@@ -267,7 +267,8 @@ class Watching(msgspec.Struct, frozen=True):
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. kube/client.py ends a read after `query.idle_timeout_s`, which is fixed when the
-    watch is opened; where `frozen_after_s` has changed since, the loop ends it (`read_until_s`).
+    watch is opened; where `frozen_after_s` is lower since, the loop ends it (`read_until_s`), and
+    where it is higher, the check before it has begun another read, whose limit counts from there.
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
@@ -640,7 +641,7 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
     # A server that throttles or cannot be reached shows nothing about the size of the list.
     tells_nothing = isinstance(error, Throttled | Unreachable)
     if in_one_page and isinstance(error, Unavailable | Undecodable) and not tells_nothing:
-        goal = replace(goal, most_recent=True)
+        goal = replace(goal, most_recent=True)  # without a minimum the next list is paged
     return _list_failed(rules, context, goal, error, now_s, healthy=not_first)
 
 
@@ -1169,8 +1170,7 @@ def _after_error(
                 Deliver(Retrying(error, retry_at_s)),
                 CheckDiscovery(),
             )
-        # before the first accepted watch the grace comes from a list that succeeded, so only the
-        # 403 of a list may be transient
+        # where a list was allowed and the watch never was, its 403 is a missing right
         case Forbidden() if context.forbidden_grace_s > 0 and (
             context.watch_was_allowed or goal is not None
         ):

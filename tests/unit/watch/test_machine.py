@@ -175,7 +175,7 @@ def test_after_a_reconnect_and_a_relist_only_undecodable_objects_are_skipped() -
     assert isinstance(state, Watching)
     assert (state.cursor, state.context.undecodable, state.context.undecodable_at_s) == (
         "101",
-        3,
+        2,
         3.0,
     )
     state, commands = step(by, state, FramesReceived([Failure(bad)], 700.0), 700.0)
