@@ -38,10 +38,11 @@ class Known:
 
 @dataclass(eq=False)
 class Request:
-    """One batch on its way. `lands` is None once it landed, or will never."""
+    """One batch on its way, sent at `sent_s`. `lands` is None once it landed, or will never."""
 
     place: TopicPartition
     data: bytes
+    sent_s: float
     lands: asyncio.TimerHandle | None = None
     late: bool = False
     code: int = OK
@@ -63,6 +64,8 @@ class Broker:
         self.control_topics: set[str] = set()
         self.group = FakeGroup()
         self._on_batch = on_batch
+        self.sent_s = 0.0
+        """When the batch was sent that landed last."""
         self._late: dict[int, Request] = {}
         self._number = 0
         self._producer_ids = 0
@@ -94,7 +97,7 @@ class Broker:
     def land(self, request: Request) -> None:
         """The batch is in the log, if the rules of sequences and transactions let it; nobody is
         notified."""
-        request.lands = None
+        request.lands, self.sent_s = None, request.sent_s
         producer_id, epoch, sequence, count = batch_head(request.data)
         place, key = request.place, (request.place, producer_id)
         if (*key, epoch) in self._forgotten:

@@ -181,7 +181,7 @@ class Connection(FakeTransport):
 
     def _request(self, topic: str, index: int, data: bytes) -> Request:
         place = TopicPartition(topic, index)
-        return Request(place, self._wire.render(place, data))
+        return Request(place, self._wire.render(place, data), self._loop.time())
 
     def _leave(self, requests: list[Request]) -> None:
         self._requests = [each for each in self._requests if each not in requests]

@@ -135,10 +135,10 @@ class ReplicaWorld(World):
         if place.topic == CONTROL and any(each.key.startswith(b"claim/") for each in records):
             self._claimed_s = now_s()
         elif "suspend" in self.faults.kinds and (
-            now_s() - self._claimed_s <= 2 * self.weather.delay_s + self.weather.deaf_s + 0.002
+            self.broker.sent_s <= self._claimed_s + self.weather.deaf_s + 0.002
         ):
-            # one that runs again just before: the answer to its look, and then a request, may have
-            # been on their way when the claim landed, and it reads the claim a moment later
+            # one that runs again just before: it has not read the claim yet, and what it has sent
+            # may land late
             self.stale = stale
         if place.topic == TOPIC and self.rules.delivery == "transactional":
             for each in records:

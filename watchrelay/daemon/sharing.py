@@ -338,7 +338,7 @@ class Sharing:
         """Whether a writer that reads a newer claim may send what is queued: another replica was
         assigned the stream, or claimed it a moment ago, or this is a part that the config has no
         more; and this replica cannot have been suspended."""
-        if self.check_doubt():
+        if self._is_unsure():
             return False
         if self._given_up(stream):
             return True
@@ -363,11 +363,16 @@ class Sharing:
         tenure = self._tenures[stream]
         try:
             async with asyncio.timeout(max(0.0, self._awaits_assignment(stream, tenure))):
-                while not (self._given_up(stream) or self.check_doubt()):
+                while not (self._given_up(stream) or self._is_unsure()):
                     await self._changed.wait()
         except TimeoutError:
             return False
-        return not self.check_doubt()
+        return not self._is_unsure()
+
+    def _is_unsure(self) -> bool:
+        """Whether this replica may be no member any more. It may write then, once it has looked at
+        the claims, but nothing behind a newer one, whose writer does not wait for it."""
+        return self.check_doubt() or self._group.doubtful
 
     def lost(self, stream: str) -> bool:
         """A newer claim than ours was read, or a record of its writer. Whether that is a writer

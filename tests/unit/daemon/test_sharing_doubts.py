@@ -79,6 +79,21 @@ async def test_what_is_not_claimed_when_a_doubt_begins_is_claimed_by_a_newer_ass
 
 
 @virtual
+async def test_what_is_claimed_after_the_look_ends_without_a_drain_too() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held(), "nobody has claimed"
+        await replica.claimed_by("other")
+        assert replica.ended == ["pods"]
+        assert not replica.sharing.may_finish("pods")
+        assert not await replica.sharing.handed_over("pods")
+
+
+@virtual
 async def test_where_the_claims_cannot_be_read_the_connections_are_reset() -> None:
     async with running() as replica:
         replica.group.give({"pods": ""})
