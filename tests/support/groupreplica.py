@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiokafka.errors import KafkaConnectionError
 
@@ -103,9 +104,9 @@ class Replica:
 
 
 @asynccontextmanager
-async def joined(group: FakeGroup, name: str = "a", **more: str) -> AsyncIterator[Replica]:
+async def joined(group: FakeGroup, name: str = "a", **more: Any) -> AsyncIterator[Replica]:
     """A replica that has its assignment."""
-    replica = Replica(group, name, **more)  # type: ignore[arg-type]  # texts alone
+    replica = Replica(group, name, **more)
     async with replica.running():
         await until(lambda: bool(replica.assignments) and group.state == "stable")
         yield replica

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from watchrelay.model.frames import ObjectFrame
+from watchrelay.model.frames import FrameType, ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.watch.context import StreamContext, WatchRules
@@ -21,8 +21,8 @@ def rules(version: tuple[int, int] | None = None, **plan: Any) -> WatchRules:
     return WatchRules(WatchPlan(PODS, **plan), Random(1), version)
 
 
-def frame(name: str, version: str, kind: str = "MODIFIED") -> ObjectFrame:
-    return ObjectFrame(kind, "shop", name, f"uid-{name}", version, {}, {}, 10)  # type: ignore[arg-type]
+def frame(name: str, version: str, kind: FrameType = "MODIFIED") -> ObjectFrame:
+    return ObjectFrame(kind, "shop", name, f"uid-{name}", version, {}, {}, 10)
 
 
 def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:

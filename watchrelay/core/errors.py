@@ -275,10 +275,7 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def fenced_by(group: BaseExceptionGroup[BaseException], message: str = "") -> Fenced:
     """What to raise for a group that holds a `Fenced`: its `ForeignRecords` if it holds one, else a
     `Fenced` with `message`, or with that of the first one in the group."""
-    for kind in (ForeignRecords, Fenced):
-        if (found := group.subgroup(kind)) is not None:
-            first = first_cause(found)
-            break
+    first = first_cause(group.subgroup(ForeignRecords) or group.subgroup(Fenced) or group)
     return first if isinstance(first, ForeignRecords) else Fenced(message or str(first))
 
 

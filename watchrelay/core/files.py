@@ -46,6 +46,15 @@ def may_exist(path: Path) -> bool:
         return True
 
 
+def is_special(path: Path) -> bool:
+    """Whether there is something, and no regular file, like a pipe; where that cannot be
+    determined, reading it reports why."""
+    try:
+        return path.exists() and not path.is_file()
+    except OSError:
+        return False
+
+
 def read_bounded(
     path: str | Path, bytes_max: int, *, writer_s: float = WRITER_S, silence_s: float = SILENCE_S
 ) -> bytes:

@@ -182,10 +182,10 @@ class _Group:
         self, members: Mapping[str, MemberMetadata], weights: Mapping[str, float], now_ms: int
     ) -> None:
         self.members = {name: members[name] for name in sorted(members)}
-        fit = [name for name, each in self.members.items() if each.fit and not each.leaving]
+        self.fit = [name for name, each in self.members.items() if each.fit and not each.leaving]
         staying = [name for name, each in self.members.items() if not each.leaving]
-        steady = any(now_ms - members[name].api_failed_ms >= API_STEADY_MS for name in fit)
-        self.able = fit if steady else staying or [*self.members]
+        steady = any(now_ms - members[name].api_failed_ms >= API_STEADY_MS for name in self.fit)
+        self.able = self.fit if steady else staying or [*self.members]
         self.loads = {name: _Load() for name in self.members}
         self.weights = {
             stream: max(1.0, weights.get(stream, 1.0))
@@ -265,7 +265,7 @@ class _Group:
         candidates = self.candidates(stream)
         newest = self.newest_of(candidates, stream)
         heirs = [member for member in candidates if self.order(member, stream) == newest]
-        heirs = [member for member in heirs if self.members[member].fit] or heirs
+        heirs = [member for member in heirs if member in self.fit] or heirs
         if stream in self.writers:
             return heirs
         return [member for member in heirs if stream in self.members[member].warm] or heirs
@@ -329,8 +329,7 @@ class _Group:
         mean = sum(self.loads[member].own_weight for member in self.able) / max(1, len(self.able))
         began = False
         while len(self.able) > 1:
-            fit = [member for member in self.able if self.members[member].fit]
-            lightest = min(fit or self.able, key=self.lightest_first)
+            lightest = min(self.fit or self.able, key=self.lightest_first)
             heaviest = max(self.able, key=self.lightest_first)
             gap = self.loads[heaviest].own_weight - self.loads[lightest].own_weight
             movable = [

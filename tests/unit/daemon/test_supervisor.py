@@ -6,99 +6,18 @@ Virtual time, real HTTP; Kafka never comes, so no stream gets past waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from tests.support import virtualtime
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.support.sharingreplica import Replica
 from tests.unit.daemon.conftest import GROUP, define, settings_of, until
+from tests.unit.daemon.supervising import supervised, virtually
 from watchrelay.core import clock
-from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.daemon import Daemon
-from watchrelay.daemon.supervisor import Supervisor
-from watchrelay.demo.cluster import SyntheticCluster
-from watchrelay.kube.auth.credentials import load_credentials
-from watchrelay.kube.client import KubeClient
-from watchrelay.kube.discovery.client import Discovery
 from watchrelay.observe.overview import cards, judge
-from watchrelay.observe.status import StreamStatus
-
-
-class Rig:
-    """A supervisor between a synthetic cluster and a Kafka that never comes."""
-
-    def __init__(
-        self,
-        cluster: SyntheticCluster,
-        daemon: Daemon,
-        context: DaemonContext,
-        supervisor: Supervisor,
-    ) -> None:
-        self.cluster, self.daemon, self.context, self.supervisor = (
-            cluster,
-            daemon,
-            context,
-            supervisor,
-        )
-
-    @property
-    def rows(self) -> dict[str, StreamStatus]:
-        """The statuses."""
-        return self.daemon.statuses.streams
-
-    @property
-    def topics(self) -> dict[str, str]:
-        """The topic of each stream whose resource is known."""
-        return {name: row.topic for name, row in self.rows.items() if row.topic}
-
-
-@asynccontextmanager
-async def supervised(
-    directory: Path,
-    *resources: str | dict[str, Any],
-    away: bool = False,
-    version: str = "v1.36.0",
-    **options: Any,
-) -> AsyncIterator[Rig]:
-    async with SyntheticCluster() as cluster:
-        cluster.server.behaviour.version = version
-        kubeconfig = directory / "kubeconfig"
-        kubeconfig.write_text(cluster.kubeconfig())
-        if away:
-            await cluster.stop()
-        daemon = Daemon(
-            settings_of(resources, kubernetes={"kubeconfig": str(kubeconfig)}, **options),
-            environ={},
-        )
-        credentials = load_credentials(str(kubeconfig), "", environ={})
-        async with KubeClient(credentials, daemon.metrics) as client, asyncio.TaskGroup() as tasks:
-            context, discovery = daemon._make_context(client), Discovery(client)
-            supervisor = Supervisor(
-                context,
-                discovery,
-                tasks=tasks,
-                readiness=daemon.readiness,
-                superseded=asyncio.Event(),
-            )
-            task = tasks.create_task(supervisor.run(), name="supervisor")
-            try:
-                yield Rig(cluster, daemon, context, supervisor)
-            finally:
-                task.cancel()
-                await supervisor.stop(deadline_s=clock.now_s())
-
-
-def virtually(body: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await body()
-
-    virtualtime.run(main())
 
 
 def test_a_resource_that_comes_later_is_picked_up(tmp_path: Path) -> None:
@@ -306,30 +225,6 @@ def test_of_replicas_none_owns_a_stream_that_cannot_exist(tmp_path: Path, *, ena
     virtually(body)
 
 
-def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def body() -> None:
-        async with supervised(
-            tmp_path,
-            {"resource": "gadget", "topic": "one"},
-            {"resource": f"gadgets.{GROUP}", "topic": "two"},
-        ) as rig:
-            define(rig.cluster, "gadgets")
-            await until("gadgets are found", lambda: rig.topics)
-            await asyncio.sleep(600)
-            assert rig.topics == {f"gadgets.{GROUP}": "one"}
-            assert rig.daemon.statuses.problems["config"] == (
-                f"gadget and gadgets.{GROUP} are both stream gadgets.{GROUP}: give one "
-                "of them an id"
-            )
-        assert [record.message for record in caplog.records].count(
-            "stream restarts with a changed definition"
-        ) == 0
-
-    virtually(body)
-
-
 def test_the_rows_say_that_the_api_server_is_away_until_it_is_there(tmp_path: Path) -> None:
     async def body() -> None:
         async with supervised(
@@ -454,75 +349,5 @@ def test_once_all_streams_are_stopped_neither_an_edit_nor_a_new_resource_starts_
                 for task in asyncio.all_tasks()
                 if task.get_name().startswith("stream ")
             ] == []
-
-    virtually(body)
-
-
-def test_two_entries_that_turn_out_to_have_the_same_objects_on_a_topic_are_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    every = {"resource": "gadget", "id": "every"}
-    web = {"resource": f"gadgets.{GROUP}", "id": "web", "labelSelector": "app=web"}
-    reason = (
-        "stream web (resources[1]) can have the same objects as stream every (resources[0]) "
-        f"on the same topic k8s.test.{GROUP}.gadgets"
-    )
-
-    async def body() -> None:
-        async with supervised(tmp_path, every, web) as rig:
-
-            def edited(*resources: dict[str, Any]) -> Any:
-                return settings_of(
-                    resources, kubernetes={"kubeconfig": str(tmp_path / "kubeconfig")}
-                )
-
-            define(rig.cluster, "gadgets")
-            await until("gadgets are found", lambda: rig.topics)
-            await asyncio.sleep(600)
-            assert list(rig.topics) == ["every"]
-            assert rig.rows["web"].state == "waiting"
-            assert rig.rows["web"].waits_for.startswith(
-                f"{reason}: give one of the two another `topic`, or both disjoint `namespaces`"
-            )
-            assert [record.message for record in caplog.records].count("stream waits") == 1
-            (objection,) = rig.supervisor.objections(edited(every, web))
-            assert objection[:2] == (1, reason)
-            assert objection[2].startswith("give one of the two another `topic`")
-            (turned,) = rig.supervisor.objections(edited(web, every))
-            assert turned[0] == 0, "what runs stays, wherever its entry is"
-            apart = edited(every, {**web, "topic": "another"})
-            assert rig.supervisor.objections(apart) == []
-            rig.supervisor.adopt(apart)
-            await until(
-                "both run",
-                lambda: rig.topics == {"every": f"k8s.test.{GROUP}.gadgets", "web": "another"},
-            )
-            assert rig.rows["web"].waits_for == ""
-
-    virtually(body)
-
-
-def test_of_a_wildcard_only_the_stream_that_has_another_entrys_objects_is_refused(
-    tmp_path: Path,
-) -> None:
-    async def body() -> None:
-        topic = f"k8s.test.{GROUP}.widgets"
-        async with supervised(
-            tmp_path, f"*.{GROUP}", {"resource": "Widget", "id": "w", "topic": topic, "name": "one"}
-        ) as rig:
-            for plural in ("widgets", "gadgets"):
-                define(rig.cluster, plural)
-            await until("two run", lambda: len(rig.topics) == 2)
-            await asyncio.sleep(600)
-            assert rig.topics == {"w": topic, f"gadgets.{GROUP}": f"k8s.test.{GROUP}.gadgets"}
-            assert (
-                "(resources[0]) can have the same objects as stream w (resources[1])"
-                in rig.rows[f"widgets.{GROUP}"].waits_for
-            )
-            rig.cluster.registry.delete(
-                "customresourcedefinitions.apiextensions.k8s.io", "", f"gadgets.{GROUP}"
-            )
-            await asyncio.sleep(600)
-            assert rig.rows[f"widgets.{GROUP}"].state == "waiting"
 
     virtually(body)

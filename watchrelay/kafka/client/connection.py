@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from watchrelay.core.errors import SinkMisconfigured
+from watchrelay.core.files import is_special
 from watchrelay.kafka.client.client_log import hide
 from watchrelay.kafka.client.secrets import Rotation
 from watchrelay.kafka.client.tokens import (
@@ -99,7 +100,7 @@ class KafkaConnection:
             ("keyFile", self.key_file),
         ):
             # OpenSSL would never stop reading a pipe or /dev/zero
-            if file and os.path.exists(file) and not os.path.isfile(file):  # noqa: PTH110, PTH113  # those of Path raise
+            if file and is_special(Path(file)):
                 raise SinkMisconfigured(
                     f"{_WHERE}.{name} {file} cannot be used: it is no regular file; name one "
                     "that holds PEM"
