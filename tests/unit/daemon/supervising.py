@@ -1,4 +1,5 @@
-"""A supervisor in virtual time and over real HTTP; Kafka never comes, so no stream gets past waiting."""
+"""A supervisor in virtual time and over real HTTP; Kafka never comes, so no stream gets past
+waiting."""
 
 from __future__ import annotations
 

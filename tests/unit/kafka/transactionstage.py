@@ -1,4 +1,5 @@
-"""A coordinator and leaders whose answers a test gives, and a sink that writes within transactions to them."""
+"""A coordinator and leaders whose answers a test gives, and a sink that writes within transactions
+to them."""
 
 from __future__ import annotations
 
@@ -25,16 +26,13 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
-from watchrelay.kafka.transactions import ANSWERS, Answer
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
 Delivered = asyncio.Task[Receipt]
 ID, FORMER = "k8s.c.pods", "k8s.c.pods-of-before"
 AWAY = KafkaConnectionError("no broker answers")
-TOO_LARGE, OUT_OF_ORDER, NOT_LEADER = 10, 45, 6
-AGAIN = sorted(code for code, answer in ANSWERS.items() if answer is not Answer.DONE)
-OVER = [47, 48, 49, 59, 90, 120]
+TOO_LARGE, NOT_LEADER = 10, 6
 
 
 class Coordinator:
