@@ -361,7 +361,6 @@ class StreamWriter:
             await self._backpressure.next_progress()
 
     def _send_claim_markers(self, tasks: asyncio.TaskGroup) -> None:
-        self._flush()
         tasks.create_task(self._send_all(), name=f"claim {self.spec.id}")
 
     async def _run_tasks(self, start: Callable[[asyncio.TaskGroup], None]) -> None:
