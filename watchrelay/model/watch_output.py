@@ -63,8 +63,8 @@ class Retrying(msgspec.Struct, frozen=True):
 
 
 class ResourceRemoved(msgspec.Struct, frozen=True):
-    """The resource is no longer served, as discovery reported twice: every object is a removal
-    (docs/watch-facts.md 8.4)."""
+    """The resource is no longer served, as discovery reported again after a while: every object is
+    a removal (docs/watch-facts.md 8.4)."""
 
 
 WatchOutput = (

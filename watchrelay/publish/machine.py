@@ -4,7 +4,8 @@ phases, events, effects, then the step. Pure.
 `step` takes a phase and an event; it returns the next phase and the effects that `writer.py`
 performs in order, before anything else runs (no `await` in between). No transition depends on the
 time. Snapshots, queues over their bound and repairs keep a state of their own
-(`snapshots.py`, `stream_queues.py`, `stale_records.py`); the phase decides whether they may begin.
+(`snapshots.py`, `stream_queues.py`, `stale_records.py`); the phase decides whether a snapshot or a
+repair may begin.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ class Live(msgspec.Struct, frozen=True):
 
 
 class Draining(msgspec.Struct, frozen=True):
-    """Nothing is accepted. `frontier` is that of the closing heartbeat, which `drain`
-    queues itself; None: it queues none."""
+    """Nothing is accepted, and only `StreamWriter.drain` queues a marker: a last heartbeat with
+    this `frontier`; None: none."""
 
     frontier: str | None = None
 
@@ -128,8 +129,6 @@ def frontier(phase: Phase) -> str:
     match phase:
         case Replaying(reached_version=reached_version) | Live(reached_version=reached_version):
             return reached_version
-        case Draining(frontier=last) if last is not None:
-            return last
     return "0"
 
 
@@ -146,7 +145,8 @@ def may_send_heartbeat(phase: Phase) -> bool:
 def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
     log: a later start, which reads from this snapshot on, would not find deletes that its replay
-    needs. Source: docs/record-contract-reasons.md, F5."""
+    needs. Source: docs/record-contract-reasons.md, F5. A first snapshot that was abandoned begins
+    again."""
     return isinstance(phase, PublishingFirstSnapshot | Live)
 
 
@@ -164,12 +164,12 @@ class FirstDifference(msgspec.Struct, frozen=True):
 
 
 class ListCompleted(msgspec.Struct, frozen=True):
-    """A list is complete as of `version`, its difference is pushed. `heartbeats`: what those queued
-    from now on confirm. `frontier_floors`: of the partitions, the last frontiers of the previous
+    """A list is complete as of `version`, its difference is pushed. `awaited`: the heartbeats that
+    confirm this state. `frontier_floors`: of the partitions, the last frontiers of the previous
     writer (`PartitionQueue.frontier_floor`)."""
 
     version: str
-    heartbeats: AwaitedHeartbeats
+    awaited: AwaitedHeartbeats
     frontier_floors: frozenset[str] = frozenset()
 
 
@@ -191,10 +191,10 @@ class WatchAccepted(msgspec.Struct, frozen=True):
 
 class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
     """The delay that HEARTBEAT_SOON asked for is over: had the history expired, the server's 410
-    would have arrived by now. `heartbeats`: those queued now; None while a list is due, which
-    decides when the state is complete."""
+    would have arrived by now. `awaited`: the heartbeats that confirm the state of now; None while
+    a list is due, which decides when the state is complete."""
 
-    heartbeats: AwaitedHeartbeats | None
+    awaited: AwaitedHeartbeats | None
 
 
 class MarkerAcked(msgspec.Struct, frozen=True):
@@ -207,10 +207,10 @@ class MarkerAcked(msgspec.Struct, frozen=True):
 
 class MembersQueued(msgspec.Struct, frozen=True):
     """All members of a snapshot are queued; its end is queued next, with the frontier that this
-    step leads to. `heartbeats`: what this end and heartbeats queued from now on confirm; None while
-    a list is due."""
+    step leads to. `awaited`: the heartbeats that confirm this state, as does the end; None while a
+    list is due."""
 
-    heartbeats: AwaitedHeartbeats | None
+    awaited: AwaitedHeartbeats | None
 
 
 class DrainBegun(msgspec.Struct, frozen=True):
@@ -285,7 +285,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
         case AwaitingDifference() | Replaying() | Live(), ResourceRemoved():
             return Live("0", phase.awaited), (Effect.LOWER_FRONTIER, Effect.REPAIR)
         case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
-            return Live(reached_version, event.heartbeats), ()
+            return Live(reached_version, event.awaited), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():
             return _listed(phase, event)
         case Replaying() | Live(), _:
@@ -307,7 +307,7 @@ def _listed(
     if any(compare(version, each) == -1 for each in reached_before):
         effects.append(Effect.LOWER_FRONTIER)
     if awaited != COMPLETE:
-        awaited = event.heartbeats
+        awaited = event.awaited
         effects += [Effect.HEARTBEAT, Effect.BEGIN_WANTED_SNAPSHOT]
     return Live(version, awaited), (*effects, Effect.REPAIR)
 
@@ -326,9 +326,9 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
                 phase = replace(phase, accepted=True)
             return _caught_up(phase), soon
         case EarlyHeartbeatDue() if awaited != COMPLETE:
-            return replace(phase, awaited=awaited or event.heartbeats), (Effect.HEARTBEAT,)
+            return replace(phase, awaited=awaited or event.awaited), (Effect.HEARTBEAT,)
         case MembersQueued() if isinstance(phase, Live):
-            return replace(phase, awaited=awaited or event.heartbeats), ()
+            return replace(phase, awaited=awaited or event.awaited), ()
         case MarkerAcked(partition=partition, after_record=after_record):
             if awaited is None or after_record < awaited.after_record or awaited == COMPLETE:
                 return phase, ()

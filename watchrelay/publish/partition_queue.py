@@ -34,11 +34,11 @@ class QueuedRecord(msgspec.Struct, gc=False):
     """One record of an object, without a sequence yet.
 
     `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
-    `value_hash` is that of the value as published. `replaced_hash` is that of what
-    the log holds for the key before this record, None for nothing. `received_at_s` is monotonic, 0
-    for what no watch event caused. `queued_bytes` counts towards the bound. `trailing_tombstone`:
-    the null that follows a delete with a value (formats with an envelope); a delete without a value
-    is a null itself.
+    `value_hash` is that of the value as published. `replaced_hash` is that of what the log holds
+    for the key before this record, None for nothing, or nothing verified. `received_at_s` is
+    monotonic, 0 for what no watch event caused. `queued_bytes` counts towards the bound.
+    `trailing_tombstone`: the null that follows a delete with a value (formats with an envelope); a
+    delete without a value is a null itself.
     """
 
     key: bytes
@@ -118,9 +118,10 @@ class DirtyKey(msgspec.Struct, gc=False):
     """One key of a conflated partition.
 
     `uid` and `hash` are what the log will hold once all that is queued is written; `hash` None:
-    nothing. `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record
-    is needed whatever the state. `states`: how many states wait for a record, counted up to
-    `STATES_MAX`; the oldest of them was received at `received_at_s`.
+    nothing, and `uid` is that of the delete that may have to be published. `deleted_version` is
+    that of the newest removal, "" for none. `must_publish`: a record is needed whatever the state.
+    `states`: how many states wait for a record, counted up to `STATES_MAX`; the oldest of them was
+    received at `received_at_s`.
     """
 
     uid: str
@@ -157,8 +158,9 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         removed: str | None = None,
     ) -> None:
         """Take a new state, or with `removed` the removal of the object with this `uid` as of that
-        version. `uid` and `published_hash` are what the log holds of a key that was not dirty: a
-        new state that replaces one has its uid, as another uid comes as a removal first."""
+        version. `published_hash` is what the log holds of a key that was not dirty, None for
+        nothing; for a dirty key it and `must_publish` are not used. `uid` is that of the change,
+        and so that of what the log holds: another uid comes as a removal first."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(uid, published_hash, removed or "", must_publish, 1, received_at_s)

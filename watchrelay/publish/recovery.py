@@ -18,7 +18,8 @@ from watchrelay.model.changes import Entry
 from watchrelay.model.resources import comparable, compare
 
 _LIST_REASONS: frozenset[Reason] = frozenset({"relist", "resume", "conflated"})
-"""Reasons of records that may come from a list, not from the watch."""
+"""Reasons of records that may come from a list, not from the watch. "resume": from the first list
+after a start that could not continue the watch from the log."""
 _SEQUENCE_BITS = 64
 """`Entry.position` is the epoch, then the sequence."""
 
@@ -96,8 +97,8 @@ class RecoveredState:
 
     @property
     def frontiers(self) -> tuple[str, ...]:
-        """The frontiers by partition, if they differ: the watch begins at the lowest, and up to its
-        own frontier a partition gets only replays. Empty where they are equal."""
+        """With `WatchFrom`, the frontiers by partition if they differ: the watch begins at the
+        lowest, and up to its own frontier a partition gets only replays. Else empty."""
         found = tuple(partition.frontier for partition in self.partitions)
         ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
         return found if ahead else ()
@@ -129,9 +130,10 @@ class LogRecovery:
         """The sequences after the newest marker have a gap: compaction removed records, or one is
         from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read. So that marker
-        was sent late by a previous writer, and lies behind the claim marker of the next one, which
-        compaction has removed: it only looks valid, and its frontier may be wrong (F32)."""
+        """A repair after the newest marker brought another state than what was read. So a previous
+        writer sent that marker late, after its successor had claimed. Compaction has removed the
+        successor's claim marker, so the late marker looks valid, but its frontier may be wrong
+        (F32)."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""
@@ -189,7 +191,8 @@ class LogRecovery:
         """Advance to this position. An epoch begins with its claim marker, sequence 1."""
         state = self.state
         expected = state.last + 1 if epoch == state.epoch else 1 if claim else None
-        if state.admit(epoch, sequence) is not None:
+        ignored_because = state.admit(epoch, sequence)
+        if ignored_because is not None:
             return False
         if sequence != expected:
             self.sequence_gap = True
@@ -275,9 +278,10 @@ class LogRecovery:
             self._records_at_begin = 0
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
-        swept = self.state.judge(marker)
-        self.proven = swept is not None
-        for key, entry in (swept or {}).items():
+        unmentioned = self.state.judge(marker)  # None: count or digest differ
+        self.proven = unmentioned is not None
+        # the end of a snapshot proves what it did not mention to be deleted
+        for key, entry in (unmentioned or {}).items():
             self._values.pop(key, None)
             self.trimmed.pop(key, None)
             self.deleted[key] = entry.resource_version

@@ -65,8 +65,8 @@ class Snapshot:
 
     @property
     def ready_to_end(self) -> bool:
-        """Whether every key is done and every begin acknowledged: what precedes begin on the log is
-        known."""
+        """Whether every key is done and every begin acknowledged: the ends name the offsets of the
+        begins, and what lies before these on the log can be checked for stale records."""
         return not self.unfinished and len(self._begins) == self._partitions
 
     @property

@@ -36,7 +36,8 @@ REFILL_KEYS_MAX = 4096
 """Dirty keys examined in one step at most, so that a step over keys that need no record stays under
 some milliseconds."""
 _CHANGE_REASONS: frozenset[Reason] = frozenset({"watch", "relist", "resume", "conflated"})
-"""Reasons of changes, as opposed to snapshot members and repairs."""
+"""Reasons of changes, as opposed to snapshot members and repairs. "resume": of the first list after
+a start that could not continue the watch from the log."""
 
 Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
 """(key, value or None to unpack it, entry, hash of the trimmed form on the log or None) -> what to
@@ -302,7 +303,8 @@ class StreamQueues:
         received_at_s: float = 0.0,
     ) -> None:
         """Queue the present state of an object that the store holds. `replaced_hash` None: the log
-        holds nothing of it, so a trimmed form that was published earlier is not reused."""
+        holds nothing of it, or nothing verified, so a trimmed form that was published earlier is
+        not reused."""
         self.snapshot_remaining.discard(key)
         whole_hash, form_hash = self.trimmed_hashes.pop(key, (0, 0))
         published_hash = (
@@ -333,7 +335,7 @@ class StreamQueues:
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
         """Publish the true state of a key whose last record in `partition` is stale: the object, or
-        a null.
+        a null where there is none or it belongs to another partition (`_belonging`).
 
         Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
         partition the key becomes dirty, unless it is withheld.
@@ -408,6 +410,7 @@ class StreamQueues:
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
             elif last.after_record != NOT_ALL:
+                # no record of its partition came after it, so it confirms those of the others too
                 last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
@@ -533,8 +536,9 @@ class StreamQueues:
             self._partition_conflated()
 
     def _conflate(self, queue: PartitionQueue) -> None:
-        """Replace the queue of a partition by its set of dirty keys. Markers are dropped; the
-        tombstone of a delete that was rendered stays."""
+        """Replace the queue of a partition by its set of dirty keys. Markers are dropped. What
+        stays is the tombstone of a delete that was rendered, and the nulls that repair withheld
+        keys: as a dirty key, one would publish the object."""
         waiting, queue.waiting, queue.dirty, queue.members_since_batch = (
             queue.waiting,
             deque(),

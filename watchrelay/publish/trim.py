@@ -58,7 +58,8 @@ def next_smaller(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None
 
 
 def without_fields(value: bytes) -> bytes:
-    """The object without managedFields and the last-applied annotation."""
+    """The object without managedFields and the last-applied annotation, which `keepManagedFields`
+    and `keepLastApplied` left in it."""
     fields = _decode(value)
     if "metadata" in fields:
         metadata = _decode(fields["metadata"])

@@ -123,7 +123,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     is taken for one that sends few."""
     frozen_watches: int = 0
     """Frozen watches since one that brought an object."""
-    current_as_of_s: float = -math.inf
+    current_at_s: float = -math.inf
     """When the server last showed its current state, in any watch or list."""
 
     def after_success(self, *, of_watch: bool = False) -> StreamContext:
@@ -139,8 +139,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     def retry(
         self, rules: WatchRules, error: KubeError, now_s: float, *, healthy: bool
     ) -> tuple[StreamContext, float]:
-        """The stream's exponential delay, at least the server's Retry-After. `healthy` as in
-        `Backoff.after_failure`."""
+        """The stream's exponential delay, at least the server's Retry-After. `healthy`: the
+        failed request had brought something."""
         unreachable = isinstance(error, Unreachable)
         after = self.backoff.after_unreachable if unreachable else self.backoff.after_failure
         backoff, delay_s = after(now_s, healthy=healthy, rng=rules.rng)

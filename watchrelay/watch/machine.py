@@ -132,11 +132,11 @@ at a version brings no bookmark before the server's cache has passed that versio
 minutes where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0,
 D8."""
 SILENCE_CHECK_EARLY_S = 50.0
-"""The same where a first bookmark was late once: the check makes the server's cache catch up, so
+"""The same with `StreamContext.check_early`: the check makes the server's cache catch up, so
 that the bookmark due after 60 s comes."""
 SECOND_BOOKMARK_S = 130.0
-"""Where the first bookmark of a watch is late: how long that watch may be silent, that is until its
-second one, due after 120 s, is late too."""
+"""How long the first watch of a stream whose first bookmark is late, though its check showed a
+newer version, may be silent: until its second one, due after 120 s, is late too."""
 FROZEN_WATCHES = 3
 """After so many frozen watches since one that brought an object, the next ones may be silent for
 twice as long; after so many more, for twice that, at most until their timeout. Two bookmarks within
@@ -154,7 +154,7 @@ NOT_SERVED_CONFIRM_S = 30.0
 """Discovery must report a resource as not served twice, this far apart, before its objects are
 removed. Source: docs/watch-facts.md 8.4."""
 CHECK_DISCOVERY_S = 30.0
-"""Interval of these checks."""
+"""Discovery is asked at least this often meanwhile."""
 
 # ---- what follows a wait or a failure ------------------------------------------------------------
 
@@ -268,7 +268,8 @@ class Watching(msgspec.Struct, frozen=True):
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. kube/client.py ends a read after `query.idle_timeout_s`, which is fixed when the
     watch is opened; where `frozen_after_s` is lower since, the loop ends it (`read_until_s`), and
-    where it is higher, the check before it has begun another read, whose limit counts from there.
+    where it is higher, the silence was checked first, and the read after that check has an idle
+    timeout of its own.
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
@@ -301,8 +302,9 @@ class Watching(msgspec.Struct, frozen=True):
 
 
 class NotServed(msgspec.Struct, frozen=True):
-    """The collection answered 404: every `CHECK_DISCOVERY_S` discovery is asked whether it
-    is served. The request itself is retried at `retry_at_s`."""
+    """The collection answered 404. Discovery is asked whether it is served at once and every
+    `CHECK_DISCOVERY_S`. The request itself is retried at `retry_at_s`; another 404 leads here
+    again."""
 
     context: StreamContext
     goal: ListGoal | None
@@ -472,7 +474,7 @@ def start(
         held_version=newest_on_log,
         has_state=bool(cursor),
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
-        current_as_of_s=now_s,
+        current_at_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
         watch_was_allowed=recovered or bool(cursor),
         forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else 0.0,
@@ -699,8 +701,7 @@ def _list_failed(
 
 def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool:
     """Whether undecodable objects are skipped at once. Where the watch continues from its previous
-    cursor, they are: if the list were made again with the cause `undecodable`, the watch would
-    continue from the list, and every change since it was closed would count as missed."""
+    cursor, they are: such a list, once failed, is made again only after `RELIST_AGAIN_S`."""
     return goal.watch_continues or context.skips_undecodable(now_s)
 
 
@@ -887,7 +888,7 @@ def _list_finished(
         held_version=state.version if continue_from else "",
         removal_reported=False,
         not_served_since_s=None,
-        current_as_of_s=now_s,
+        current_at_s=now_s,
         history_lost_at_s=now_s if context.history_lost else context.history_lost_at_s,
         history_lost=False,
         relist_at_s=rules.relist_at_s(now_s),
@@ -934,7 +935,7 @@ def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
         context.after_success(of_watch=True), context.cursor, query, query.idle_timeout_s,
         opened_at_s=now_s, silent_since_s=now_s, silence_check=_first_silence_check(rules, context),
     )  # fmt: skip
-    if now_s - context.current_as_of_s >= CHECK_AT_OPEN_AFTER_S:
+    if now_s - context.current_at_s >= CHECK_AT_OPEN_AFTER_S:
         watch = replace(watch, silence_check="opening")
         return _check_silence(watch, now_s + CHECK_AT_OPEN_WITHIN_S)
     return watch, (ReadWatch(watch.read_until_s),)
@@ -1049,7 +1050,7 @@ def _context_after(state: Watching, now_s: float) -> StreamContext:
     return replace(
         context,
         cursor=state.cursor,
-        current_as_of_s=state.silent_since_s if state.frames_received else context.current_as_of_s,
+        current_at_s=state.silent_since_s if state.frames_received else context.current_at_s,
         frozen_watches=0 if state.objects else context.frozen_watches,
         backoff=Backoff() if lived_long else context.backoff,
     )
@@ -1104,7 +1105,7 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
         restored = ListGoal("restored", most_recent=True, by_content=True)
         return begin_list(rules, _context_after(state, now_s), restored, now_s)
     if version:
-        context = replace(context, current_as_of_s=now_s)
+        context = replace(context, current_at_s=now_s)
     if version == state.cursor:
         state = replace(state, context=context, silent_since_s=now_s)
     elif at_opening:
@@ -1153,7 +1154,8 @@ def _after_error(
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
     """After an error. `goal`: the list to make again; None: the watch continues, after an error of
-    a watch or of a list with `watch_continues`. `healthy` as in `Backoff.after_failure`."""
+    a watch or of a list with `watch_continues`. `healthy`: the request had brought something, so
+    the row of failures before it may be over."""
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
             return _history_lost(rules, context, error, goal, now_s, healthy=healthy)
@@ -1213,10 +1215,11 @@ def _history_lost(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. The next list is not older than it; it requests the
-    most recent state if a list failed, if the history was lost before within `LOST_AGAIN_WITHIN_S`,
-    or if the error is no 410. It begins at once after the first loss, and after a list with a
-    minimum; else after a backoff, and after a version too large 1 s later at least."""
+    """The requested version cannot be served. The next list is not older than that version; but it
+    requests the most recent state, however old, if a list failed, if the history was lost before
+    within `LOST_AGAIN_WITHIN_S`, or if the error is no 410. It begins at once after the first loss,
+    and after a list with a minimum; else after a backoff, and after a version too large 1 s later
+    at least."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
@@ -1246,7 +1249,8 @@ def _discovery_checked(
     rules: WatchRules, state: NotServed, served: bool | None, now_s: float
 ) -> Step:
     """What discovery reports about a resource whose collection is 404. Its objects are removed
-    after the second "not served"; "served" after "not served" begins a list at once."""
+    after a "not served" at least `NOT_SERVED_CONFIRM_S` after the first; "served" after "not
+    served" begins a list at once."""
     context, goal = state.context, state.goal
     delivered: tuple[Command, ...] = ()
     if served is False:

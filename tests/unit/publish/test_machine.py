@@ -97,7 +97,7 @@ def test_the_table_names_every_phase_and_every_event() -> None:
         (Replaying("5", "9", accepted=True), True, False, True, "5"),
         (Replaying("5", ""), False, False, True, "5"),
         (Live("5"), True, True, True, "5"),
-        (Draining("5"), False, False, False, "5"),
+        (Draining("5"), False, False, False, "0"),
         (Draining(None), False, False, False, "0"),
     ],
 )
