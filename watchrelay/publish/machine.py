@@ -144,9 +144,9 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
-    log: a later start, which reads from this snapshot on, would not find deletes that its replay
-    needs. Source: docs/record-contract-reasons.md, F5. A first snapshot that was abandoned begins
-    again."""
+    log: a later start, which reads from this snapshot on, would not find the deletes before it, and
+    its replay would publish the deleted objects again. Source: docs/record-contract-reasons.md, F5.
+    A first snapshot that was abandoned begins again."""
     return isinstance(phase, PublishingFirstSnapshot | Live)
 
 

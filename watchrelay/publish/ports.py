@@ -39,18 +39,30 @@ class ControlLog(Protocol):
         starting_point: dict[str, object] | None,
         highest_epoch: Callable[[], Awaitable[int]],
         transactional_id: str,
-    ) -> int: ...
-    async def read_starting_point(
-        self, stream: str, partitions: int
-    ) -> dict[str, object] | None: ...
+    ) -> int:
+        """Write a claim, and return its epoch."""
+        ...
+
+    async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
+        """Where a writer that claims `stream` now starts to read it, None: at the start. Waits
+        until the topic was read once."""
+        ...
+
     def superseded(self, stream: str, epoch: int) -> bool: ...
     def newest_claims(self, stream: str) -> dict[str, int]:
         """The epochs of the newest claims of a stream, by stream or part: a stream that was split
         otherwise before has several writers."""
         ...
 
-    async def released(self, claims: Mapping[str, int], *, within_s: float) -> bool: ...
-    def index(self, stream: str) -> dict[str, object] | None: ...
+    async def released(self, claims: Mapping[str, int], *, within_s: float) -> bool:
+        """Whether the writers of these claims have released them, once that was read, or after
+        `within_s`."""
+        ...
+
+    def index(self, stream: str) -> dict[str, object] | None:
+        """The newest index record."""
+        ...
+
     async def write(
         self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
     ) -> None: ...

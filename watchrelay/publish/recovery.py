@@ -310,7 +310,8 @@ def decide(
     Args:
         from_start: The partitions that were read from their very start.
         recreated: The topic was recreated under its writer. Records before the claim are late ones
-            of that writer and prove nothing, but their deletes must be published.
+            of that writer and prove nothing, but what they hold and the cluster does not must be
+            published as deleted.
         foreign: A record without a claim was found. Consumers may have applied it, so the recovered
             state includes it; if it is wrong, only a list shows that.
         bookmarks: The watch requests bookmarks, so one of them confirms that everything on the log

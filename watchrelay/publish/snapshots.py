@@ -179,12 +179,14 @@ class SnapshotSchedule:
     def resumed(
         self, now_s: float, index: Mapping[str, object], *, wall_ms: int, records: int
     ) -> None:
-        """Continue from the last snapshot of a previous writer: the next one is due when it would
-        have been for that writer, and within an interval from now whatever its clock showed.
+        """Continue from the last snapshot of a previous writer: the next one is due an
+        interval after that one was complete, and within an interval from now whatever the clock of
+        that writer showed.
 
         Args:
             index: Its index record; empty if there is none.
-            records: This writer's count of object records minus those since its begin: 0 or less.
+            records: This writer's count of object records minus those since that snapshot began:
+                0 or less.
         """
         self._records = records
         if self._interval_s:

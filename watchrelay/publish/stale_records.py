@@ -1,6 +1,6 @@
 """Stale records between our own: found by their offsets, read, and repaired.
 
-An acknowledgement gives the offsets of a batch. A record between two batches that no
+An acknowledgement gives the offsets of a batch. A record of the stream between two batches that no
 acknowledgement of this process covers comes from a previous writer, or is a late copy of our own
 batch: consumers that ignore headers, and compaction, take it for the newest record of its key. See
 docs/record-contract.md.

@@ -448,8 +448,8 @@ class StreamQueues:
         """Remove the queued record `index`.
 
         The log then holds nothing of the object, and count and digest agree: what it held before is
-        deleted. The key is in `uncounted_keys`, so the object is "added" once a state of it fits,
-        and each snapshot tries again.
+        deleted. Unless another record of the key is queued, the key is then in `uncounted_keys`, so
+        the object is "added" once a state of it fits, and each snapshot tries again.
 
         Returns: False, and nothing is changed, where the record cannot be left out: a marker, or
             the deletion of what the log holds.

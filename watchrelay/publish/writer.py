@@ -705,7 +705,7 @@ class StreamWriter:
             )
             if snapshot.complete:
                 self._queues.unverified_keys = frozenset()
-                # the lowest: the ends may have several, where a start had several
+                # the lowest: those of the ends may differ, where those on the log did at the start
                 frontier = self._queues.frontier or "0"
                 self._spawn(self._complete_snapshot(snapshot, frontier), "snapshot")
 

@@ -66,8 +66,9 @@ class CircuitBreaker:
     circuit for all of them, once however many streams see it. When the time is up, exactly one
     stream probes; any answer of a running server closes the circuit, and the waiting streams follow
     spread out. A stream that fails again although another one was answered in between has a failure
-    of its own (an aggregated API that is down answers 503 for its resources), which opens the
-    circuit for no other stream until it is answered or the server fails. Source:
+    of its own (an aggregated API that is down answers 503 for its resources): until it is answered
+    or the server fails, its failures do not open the circuit, or only for `OPEN_LEAST_S` if it was
+    the probe. Source:
     docs/watch-facts.md 6.5.
     """
 
@@ -87,8 +88,9 @@ class CircuitBreaker:
 
     @property
     def failures_in_row(self) -> int:
-        """The failures in the present row (`Backoff`), plus the attempts after the last one of them
-        that reached no server. A watch that broke counts only where it begins the row."""
+        """The failures in the present row (`Backoff`), plus the attempts since the last of them
+        that reached no server, which are counted apart. A watch that broke counts only where it
+        begins the row."""
         return self._backoff.failures + self._backoff.unreachable_attempts
 
     @property

@@ -230,9 +230,9 @@ class Watcher:
         now_s = asyncio.get_running_loop().time()
         event = machine.FramesReceived(frames, now_s)
         state, commands = machine.step(self._rules, previous, event, now_s)
-        # every step that skips an object, reports an error or ends the watch replaces the context:
-        # it is the same object, so the commands are deliveries of the watch alone, and the deadline
-        # of `_read` only moves to a later time
+        # every step that skips an object, reports an error or ends the watch replaces the context.
+        # Where it is still the same object, the commands are deliveries of the watch alone, and the
+        # deadline of `_read` only moves to a later time
         if type(state) is not machine.Watching or state.context is not previous.context:
             return False
         self._reporter.received(frames)

@@ -126,17 +126,16 @@ CHECK_AT_OPEN_WITHIN_S = 10.0
 """That list is given up after this time, for no event is read meanwhile; it is made again where the
 watch is silent."""
 SILENCE_CHECK_AFTER_S = 65.0
-"""When the first bookmark of a watch is missing for so long, its silence is checked before the
-watch counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened
-at a version brings no bookmark before the server's cache has passed that version, which takes
-minutes where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0,
-D8."""
+"""When a watch has sent nothing for so long since its opening, its silence is checked before it
+counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened at a
+version brings no bookmark before the server's cache has passed that version, which takes minutes
+where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8."""
 SILENCE_CHECK_EARLY_S = 50.0
 """The same with `StreamContext.check_early`: the check makes the server's cache catch up, so
 that the bookmark due after 60 s comes."""
 SECOND_BOOKMARK_S = 130.0
-"""How long the first watch of a stream whose first bookmark is late, though its check showed a
-newer version, may be silent: until its second one, due after 120 s, is late too."""
+"""How long a watch may be silent from its opening on, the first time that this happens to a stream
+and the check shows a newer version: until its second bookmark, due after 120 s, is late too."""
 FROZEN_WATCHES = 3
 """After so many frozen watches since one that brought an object, the next ones may be silent for
 twice as long; after so many more, for twice that, at most until their timeout. Two bookmarks within
@@ -182,7 +181,8 @@ class ListGoal(msgspec.Struct, frozen=True):
     this list confirms a suspicious one, so the store accepts it however many objects it lacks.
     `by_content`: the store compares objects by content, for the server went back and may have used
     versions twice. `watch_continues`: nothing is known to be wrong with the watch, so after the
-    list, complete or failed, it continues from its cursor, which shows what it had missed.
+    list, complete or failed, it continues from its cursor; what the list found and the watch then
+    does not bring was missed.
     """
 
     cause: ListCause
@@ -268,15 +268,14 @@ class Watching(msgspec.Struct, frozen=True):
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. kube/client.py ends a read after `query.idle_timeout_s`, which is fixed when the
     watch is opened; where `frozen_after_s` is lower since, the loop ends it (`read_until_s`), and
-    where it is higher, the silence was checked first, and the read after that check has an idle
-    timeout of its own.
+    where it is higher, the silence was checked first, and the read after that check counts the idle
+    timeout anew.
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
 
-    `silence_check`: "" none is made; "due": one is made when the first bookmark is late; "opening":
-    that at the opening is being made, and one for a late first bookmark may still follow;
-    "checked": it was made.
+    `silence_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
+    that at the opening is being made, and the other may still follow; "checked": it was made.
     """
 
     context: StreamContext
@@ -302,8 +301,8 @@ class Watching(msgspec.Struct, frozen=True):
 
 
 class NotServed(msgspec.Struct, frozen=True):
-    """The collection answered 404. Discovery is asked whether it is served at once and every
-    `CHECK_DISCOVERY_S`. The request itself is retried at `retry_at_s`; another 404 leads here
+    """The collection answered 404. At once, and every `CHECK_DISCOVERY_S`, discovery is asked
+    whether it is served. The request itself is retried at `retry_at_s`; another 404 leads here
     again."""
 
     context: StreamContext
@@ -384,8 +383,8 @@ Event = (
 
 
 class Deliver(msgspec.Struct):
-    """Deliver `output` to the store, and wait until it is taken. `Retrying` is for the reporter
-    alone, which sees all that is delivered."""
+    """Deliver `output` to the store, and wait until it is taken. The store ignores `Retrying`,
+    which is for the reporter."""
 
     output: WatchOutput
 
@@ -706,7 +705,8 @@ def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool
 
 
 def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Command]:
-    """The commands that deliver objects of a list, and report those that are skipped."""
+    """The commands that deliver objects of a list, and report those that are skipped: by namespace
+    and name where these could be read, the others as a number."""
     about = [error.about for error in errors if isinstance(error, Undecodable)]
     damaged = tuple(each for each in about if each is not None)
     listed = ListedObjects(objects, unreadable=len(errors) - len(damaged), damaged=damaged)
@@ -871,8 +871,9 @@ def _streaming_list_incomplete(
 def _list_finished(
     rules: WatchRules, state: FinishingList, now_s: float, *, accepted: bool
 ) -> Step:
-    """After an accepted list a watch from its version. After a suspicious one another list, of the
-    most recent state, which is then accepted (docs/watch-facts.md 5.8)."""
+    """After an accepted list a watch from its version, or from the cursor with `watch_continues`.
+    After a suspicious one another list, of the most recent state, which is then accepted
+    (docs/watch-facts.md 5.8)."""
     context, goal = state.context, state.goal
     if not accepted:
         again = ListGoal(

@@ -284,7 +284,8 @@ def _continues_list(previous: machine.State, event: machine.Event, after: machin
 
 
 def _wants_list(state: machine.State) -> bool:
-    """True until a list is complete, however often it fails."""
+    """True until a list is complete, however often it fails; one with `watch_continues` only until
+    it fails."""
     if isinstance(state, machine.Pausing | machine.NotServed):
         return state.goal is not None
     return not isinstance(state, machine.Watching | machine.OpeningWatch)
