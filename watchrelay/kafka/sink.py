@@ -215,7 +215,12 @@ class KafkaSink:
     async def deliver(self, batch: Batch) -> Receipt:
         """As `send`. Cancelling withdraws the batch. Raises: RecordTooLarge."""
         answered: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
-        delivery = self.send(batch, answered.set_result)
+
+        def done(answer: Receipt | Exception) -> None:
+            if not answered.cancelled():  # it is until the `finally` below runs
+                answered.set_result(answer)
+
+        delivery = self.send(batch, done)
         try:
             answer = await answered
         finally:
@@ -391,7 +396,11 @@ class KafkaSink:
         self._append(deliveries)
 
     def _append(self, deliveries: _Deliveries) -> None:
-        """Append the next pack."""
+        """Append the next pack, unless records of it were withdrawn while the pack before it was on
+        its way."""
+        if any(each.done is _nobody for each in deliveries.packed):
+            self._put_back(deliveries, deliveries.unpack())
+            return
         deliveries.timer, deliveries.sent_s = None, clock.now_s()
         deliveries.pending = deliveries.producer.append(
             deliveries.partition, deliveries.packs[0], partial(self._answered, deliveries)

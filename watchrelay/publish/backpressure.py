@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.stream_queues import StreamQueues
@@ -18,6 +19,9 @@ YIELD_S = 0.05
 SNAPSHOT_TURN_S = 0.1
 """With `overload: block`, the watch is not read while a snapshot has been unable to queue a member
 for this long. So a snapshot ends under any load."""
+SNAPSHOT_TURN_MAX_S = 5.0
+"""A snapshot that has not moved after this long, though the watch is not read, waits for Kafka (a
+partition without a leader), so the watch is read on."""
 
 
 class Backpressure:
@@ -63,7 +67,8 @@ class Backpressure:
         if self._bound_bytes is None:
             return False
         since_s = self._stalled_since_s
-        stalled = since_s is not None and self._now_s() - since_s > SNAPSHOT_TURN_S
+        stalled_s = 0.0 if since_s is None else self._now_s() - since_s
+        stalled = SNAPSHOT_TURN_S < stalled_s < SNAPSHOT_TURN_MAX_S
         return stalled or self._queues.queued_bytes > self._bound_bytes
 
     def has_room(self) -> bool:
@@ -83,5 +88,7 @@ class Backpressure:
                 self._flowing = False
         while self._must_wait():
             began_at_s = self._now_s()
-            await self.next_progress()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SNAPSHOT_TURN_MAX_S):
+                    await self.next_progress()
             self._metrics.backpressure_seconds_total.inc(max(0.0, self._now_s() - began_at_s))

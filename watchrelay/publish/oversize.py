@@ -115,7 +115,7 @@ class Oversize:
     async def before_snapshot(self, queues: StreamQueues) -> None:
         """Read the limit again where objects are withheld or published in part: they may fit
         now."""
-        if queues.trimmed_hashes or queues.withheld:
+        if queues.trimmed_hashes or queues.trimmed_before or queues.withheld:
             await self._read_limit(queues)
 
     async def _read_limit(self, queues: StreamQueues) -> None:
@@ -128,6 +128,12 @@ class Oversize:
             self._blocked_partitions.remove(partition)
             if not self._blocked_partitions:
                 self._status.recovered("records")
+
+    def ended(self) -> None:
+        """Nothing is published any more: no partition is blocked."""
+        if self._blocked_partitions:
+            self._blocked_partitions.clear()
+            self._status.recovered("records")
 
     def _report(self, key: bytes, how: str, size_bytes: int, *, deleted: bool = False) -> None:
         self._metrics.records_trimmed_total[how].inc()

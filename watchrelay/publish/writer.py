@@ -375,6 +375,7 @@ class StreamWriter:
         finally:
             self._tasks = None
             self._reporter.ended()
+            self._oversize.ended()
             self._flush_trigger.cancel()
             for delivery in self._deliveries.values():
                 self._sink.withdraw(delivery)

@@ -269,7 +269,7 @@ class Watching(msgspec.Struct, frozen=True):
     as frozen. kube/client.py ends a read after `query.idle_timeout_s`, which is fixed when the
     watch is opened; where `frozen_after_s` is lower since, the loop ends it (`read_until_s`), and
     where it is higher, the silence was checked first, and the read after that check counts the idle
-    timeout anew.
+    timeout from its own begin.
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.

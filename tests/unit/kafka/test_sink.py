@@ -173,6 +173,41 @@ async def test_what_others_packed_with_a_batch_that_is_withdrawn_unsent_leaves_w
         assert answers == [Receipt([4]), Receipt([5]), Receipt([6])]
 
 
+@virtual
+async def test_what_was_withdrawn_does_not_leave_in_the_second_batch_of_what_was_packed() -> None:
+    noise = [random.Random(each).randbytes(150) for each in range(3)]
+    async with staged() as (stage, _):
+        stage.sink.limit("t", 300)
+        answers = list[Receipt | Exception]()
+        stage.sink.send(several(noise[0], stream="x"), answers.append)
+        withdrawn = stage.sink.send(several(noise[1], stream="y"), answers.append)
+        stage.sink.send(several(noise[2], stream="z"), answers.append)
+        await asyncio.sleep(0.1)
+        stage.sink.withdraw(withdrawn)
+        stage.answer(offset=4)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=5)
+        await asyncio.sleep(0.1)
+        assert (answers, len(stage.sent())) == ([Receipt([4]), Receipt([5])], 2)
+        assert not any(noise[1] in data for _, batches in stage.sent() for _, data in batches)
+
+
+@virtual
+async def test_an_answer_in_the_step_that_cancels_one_delivery_reaches_the_others() -> None:
+    async with staged() as (stage, tasks):
+        cancelled, other = stage.deliver(tasks, 0), stage.deliver(tasks, 2)
+        await asyncio.sleep(0.1)
+        ((_, batches),) = stage.sent()
+        assert len(batches) == 2, "one request"
+        cancelled.cancel()
+        stage.answer(offset=7)
+        assert await other == Receipt([7])
+        again = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=9)
+        assert await again == Receipt([9])
+
+
 # ---- secrets that are replaced -------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.fakesink import FakeSink, Faults
 from tests.support.relays import KEYS, DictStore, Rig, run_virtually, until
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
+from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.publish.snapshots import REQUESTS_WAITING
 
 
@@ -391,5 +392,45 @@ def test_under_a_load_that_never_ends_a_snapshot_has_its_turns_and_ends() -> Non
         assert published > 4000, "the watch is read on"
         assert rig.rebuilt() == rig.store.values()
         rig.assert_hashes()
+
+    run_virtually(body())
+
+
+class WithoutLeader(FakeSink):
+    """Partition 0 answers nothing without a `leader`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.leader = asyncio.Event()
+        self.leader.set()
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        if batch.partition == 0:
+            await self.leader.wait()
+        return await super().deliver(batch)
+
+
+def test_where_overload_blocks_a_partition_that_answers_nothing_does_not_stop_the_others() -> None:
+    async def body() -> None:
+        sink = WithoutLeader()
+        rig = Rig(partitions=2, conflate=False, sink=sink)
+        for number in range(1000):
+            rig.store.put(b"many/%d" % number, b"x" * 4000)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            sink.leader.clear()
+            rig.relay.request_snapshot("again")
+            await until(lambda: len(rig.markers("begin")) > 2)
+            for number in range(200):
+                await rig.relay.room()
+                rig.say(rig.store.put(b"busy/%d" % number, b"%d" % number))
+                await asyncio.sleep(0.1)
+            busy = {record.key for record in rig.objects() if record.key.startswith(b"busy/")}
+            assert len(busy) > 50
+            sink.leader.set()
+            await asyncio.sleep(60)
+        assert rig.rebuilt() == rig.store.values()
+        assert {marker.snapshot for marker in rig.markers("end")} == {"1-1", "1-2"}
 
     run_virtually(body())
