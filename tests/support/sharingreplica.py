@@ -36,7 +36,8 @@ class ScriptedGroup:
         assigned: Callable[[int, bytes], None],
         lost: Callable[[], None],
     ) -> None:
-        self.generation, self.leads, self.doubtful, self.silent = -1, False, False, False
+        self.generation, self.leads = -1, False
+        self.doubtful = self.silent = self.forgotten = False
         self.rejoins = self.left = 0
         self._metadata, self.assign, self._assigned, self.lose = metadata, assign, assigned, lost
 

@@ -52,13 +52,16 @@ def read_edit(
 
 
 def take(current: Settings, loaded: Loaded, *, cold: tuple[Path, ...] = COLD) -> Edit:
-    """What to put in force in place of `current`: the edited values, except those under `cold`.
+    """What to put in force in place of `current`: the edited values, except those under `cold`
+    and, where one of these was edited, the revision.
 
     Raises: ConfigError when the rest of the edit conflicts with the values that are kept."""
     settings, kept = loaded.settings, list[str]()
     for path in cold:
         kept.extend(map(show, _differences(current, settings, path, ())))
         settings = _with(settings, current, path)
+    if kept:  # what is in force is not the config of the edited revision
+        settings = _with(settings, current, ("revision",))
     if kept and (problems := loaded.problems_of(settings)):
         until = f"until a restart these keep their old values: {', '.join(kept)}"
         raise ConfigError(

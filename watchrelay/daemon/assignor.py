@@ -275,7 +275,7 @@ class _Group:
     def other_layouts(self, now_ms: int) -> list[str]:
         """The parts that are not assigned, since their stream is split otherwise: all parts of a
         stream belong to one layout, the newest that all able members know; after long the newest
-        of all."""
+        of all. None is older than the newest that is written."""
         layouts: dict[str, dict[int, list[str]]] = {}
         for each in self.weights:
             stream, part = stream_and_part(each)
@@ -307,11 +307,14 @@ class _Group:
 
         oldest_first = sorted(known, key=order)
         newest = oldest_first[-1]
+        written = [
+            count for count in known if not self.may_write.keys().isdisjoint(by_count[count])
+        ]
         everybody = {member for members in able.values() for member in members}
         (_, adopted_ms), _ = order(newest)
-        if everybody <= {*able[newest]} or now_ms - adopted_ms >= OLD_PLAN_MS:
+        if newest in written or everybody <= {*able[newest]} or now_ms - adopted_ms >= OLD_PLAN_MS:
             return newest
-        return oldest_first[-2]
+        return max([oldest_first[-2], *written], key=order)
 
     # ---- giving ----------------------------------------------------------------------------------
 

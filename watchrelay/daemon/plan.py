@@ -168,8 +168,8 @@ def plan_hash(spec: StreamSpec, *, suppress_unchanged: bool) -> str:
 
 def config_hash(settings: Settings) -> str:
     """Twelve digits that change with the settings. Neither passwords go into them nor the name of
-    a replica, the one thing in which replicas of one config differ."""
-    shared = settings.model_dump_json(exclude={"sharding": {"instance"}})
+    a replica, the one thing in which replicas of one config differ, nor the revision."""
+    shared = settings.model_dump_json(exclude={"sharding": {"instance"}, "revision": True})
     return hashlib.sha256(shared.encode()).hexdigest()[:12]
 
 

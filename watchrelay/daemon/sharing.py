@@ -52,6 +52,9 @@ SURE_S: Final = 2.0
 AWAIT_ASSIGNMENT_S: Final = 0.5
 """How long a writer that reads a claim of another member waits for the assignment behind it; that
 member waits for the release for 1 s."""
+REGATHER_S: Final = 3.0
+"""How long a replica that the group has forgotten claims nothing after: the others are forgotten
+too, perhaps, and write on; within this time they join again."""
 LEAVE_TIMEOUT_S: Final = 2.0
 _UNREADABLE: Final = "assignment"
 _UNREADABLE_CURE: Final = (
@@ -80,6 +83,8 @@ class Group(Protocol):
     def doubtful(self) -> bool: ...
     @property
     def silent(self) -> bool: ...
+    @property
+    def forgotten(self) -> bool: ...
     def rejoin(self) -> None: ...
     async def run(self) -> None: ...
     async def leave(self, *, within_s: float) -> None: ...
@@ -181,6 +186,8 @@ class Sharing:
         self._claimable: set[str] = set()
         """Streams of the assignment that were not lost since, nor was the membership."""
         self._lost_since_join: set[str] = set()
+        self._regathered_s = float("-inf")
+        """When claims may begin again after the group has forgotten this replica."""
         self._not_offered: dict[str, _NotOffered] = {}
         self._retired: set[str] = set()
         """Streams that were retired before the config was as it is, or are not offered since."""
@@ -237,10 +244,12 @@ class Sharing:
         Args:
             plans: by stream, the hash of how it would run it.
         """
-        (known_revision, _), known_hash = self._config
+        (known_revision, adopted_ms), known_hash = self._config
         edited = (revision, config_hash) != (known_revision, known_hash)
-        if edited:
+        if config_hash != known_hash:
             self._config = (revision, self._wall_ms()), config_hash
+        elif edited:
+            self._config = (revision, adopted_ms), config_hash
         if edited or plans != self._plan_hashes:
             self._group.rejoin()
         if plans != self._plan_hashes:
@@ -292,6 +301,7 @@ class Sharing:
         return (
             stream in self._claimable
             and not self._leaving
+            and self._now_s() >= self._regathered_s
             and (not self._assignment.own[stream] or self._api_answered_s >= self._given_s[stream])
         )
 
@@ -530,6 +540,9 @@ class Sharing:
         """The group does not know this member any more: others may own what was assigned to it."""
         self._claimable.clear()
         self._doubt_generation = None
+        if self._group.forgotten:
+            self._regathered_s = self._now_s() + REGATHER_S
+            asyncio.get_running_loop().call_later(REGATHER_S, self._wake)
         if self._tenures:
             self._in_doubt.set()
         self._reassigned()
@@ -573,10 +586,9 @@ class Sharing:
         it is not offered until the config changes."""
         retired = self._retirements()
         new, self._retired = retired - self._retired, retired
-        for stream in new - self._tenures.keys():
-            self._not_offered[stream] = _NotOffered(None)
-            self._claimable.discard(stream)
-            self._lost_since_join.add(stream)
+        self._not_offered.update(dict.fromkeys(new, _NotOffered(None)))
+        self._claimable -= new - self._tenures.keys()
+        self._lost_since_join |= new - self._tenures.keys()
         if new:
             self._group.rejoin()
 

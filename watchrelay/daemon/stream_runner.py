@@ -224,7 +224,7 @@ class StreamRunner:
         sharing.ended(self.spec.id)
         if over:
             self._epoch, self._topic_recreated, self._foreign = 0, False, False
-            self._context.sink.close(self.spec.topic, self.spec.id)
+            self._context.sink.close(self.spec.topic, self.spec.id, taken_over=True)
             self._status.renew()
             self._status.objects = 0
             self._status.epoch = self._status.frontier = None

@@ -145,6 +145,11 @@ class GroupMember:
         """No request of the last session was answered."""
         return self._boot_s() - self.answered_s > self._session_s
 
+    @property
+    def forgotten(self) -> bool:
+        """The coordinator does not know this member: it has another id with its next join."""
+        return not self.member_id
+
     def rejoin(self) -> None:
         """What `metadata` gives, or what `assign` decides, has changed: join again."""
         self._rejoin.set()
@@ -329,8 +334,9 @@ class GroupMember:
         return pause_s
 
     def _away(self, error: SinkUnavailable) -> float:
-        """The coordinator is looked up again. The next one knows the group."""
-        self._hang_up()
+        """The coordinator is looked up again, by a new connection: what ended one may have ended
+        all. The next one knows the group."""
+        self._let_go()
         now_s = self._boot_s()
         if self._away_since_s is None:
             self._away_since_s = now_s

@@ -251,10 +251,10 @@ class KafkaSink:
         self._topic_lost(topic, "it was missing and was recreated", others)
         return is_another_topic
 
-    def close(self, topic: str, stream: str) -> None:
-        """`stream` stops writing the topic."""
+    def close(self, topic: str, stream: str, *, taken_over: bool = False) -> None:
+        """`stream` stops writing the topic. Args: `taken_over` as of TopicWriters."""
         self._end_transactions(topic, stream)
-        if self._writers.close(topic, stream):
+        if self._writers.close(topic, stream, taken_over=taken_over):
             self._identity.forget(topic)
             self._written.forget(lambda place: place.topic == topic)
             self._forget(topic)

@@ -46,9 +46,14 @@ class TopicWriters:
         self._opened[topic, stream] = _Opened(now, lost)
         return made or before not in (None, now), others
 
-    def close(self, topic: str, stream: str) -> bool:
-        """`stream` stops writing the topic. True: no stream writes it."""
+    def close(self, topic: str, stream: str, *, taken_over: bool = False) -> bool:
+        """`stream` stops writing the topic. True: no stream writes it.
+
+        Args:
+            taken_over: another process writes it now, and answers for the topic meanwhile."""
         self._opened.pop((topic, stream), None)
+        if taken_over:
+            self._seen.pop((topic, stream), None)
         return not any(name == topic for name, _ in self._opened)
 
     def counts(self, topic: str, stream: str) -> bool:

@@ -83,6 +83,8 @@ def test_what_only_a_restart_can_change_is_named_and_keeps_its_value(
     assert [entry.resource for entry in taken.settings.resources] == ["pods"], "the rest is taken"
     assert take(held, read()).kept == ()
     assert taken.settings.model_copy(update={"resources": held.resources}) == held
+    assert take(held, read(**edit, revision=7)).settings.revision == 0, "it is not that config"
+    assert take(held, read(revision=7)).settings.revision == 7
 
 
 def test_before_anything_is_connected_only_the_address_and_the_cluster_are_kept(
@@ -170,6 +172,8 @@ def test_the_hash_of_a_config_changes_with_its_values_but_not_with_a_password(
     assert config_hash(password) == config_hash(settings)
     replica = load(str(file), ["sharding.instance=watchrelay-1"], environ={}).settings
     assert config_hash(replica) == config_hash(settings), "replicas have one config"
+    revised = load(str(file), ["revision=7"], environ={}).settings
+    assert config_hash(revised) == config_hash(settings)
 
 
 def test_settings_are_frozen(read: Callable[..., Loaded]) -> None:

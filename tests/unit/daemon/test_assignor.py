@@ -327,6 +327,28 @@ def test_after_five_minutes_the_newest_layout_counts_though_not_all_know_it() ->
     assert group.owners == dict.fromkeys(layout(4), "a")
 
 
+def test_who_comes_back_with_an_older_layout_does_not_bring_it_back() -> None:
+    group = Group(["a", "b", "c"], layout(2))
+    group.change("c", fit=False)
+    for name in ("a", "b"):
+        group.join(name, layout(4), revision=1)
+    group.now_ms += 60_000
+    group.assign()
+    assert group.owners.keys() == layout(4).keys(), "c is not able"
+    group.change("c", fit=True)
+    group.assign()
+    assert group.owners.keys() == layout(4).keys()
+    assert set(group.owners.values()) == {"a", "b"}
+
+
+def test_a_layout_that_is_taken_back_before_anyone_writes_it_is_written_by_nobody() -> None:
+    group = Group(["a", "b", "c"], layout(2))
+    group.join("c", layout(4), revision=1)
+    group.join("a", layout(2), revision=2)
+    group.assign()
+    assert group.owners.keys() == layout(2).keys()
+
+
 def test_those_who_are_not_able_do_not_delay_the_newest_layout() -> None:
     group = Group(["a", "b"], layout(2))
     group.join("a", layout(3), revision=1)

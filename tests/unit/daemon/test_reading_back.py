@@ -66,7 +66,7 @@ class Sink(FakeSink):
     def open(self, topic: str, stream: str, lost: Callable[[str], None], *, made: bool) -> bool:
         return False
 
-    def close(self, topic: str, stream: str) -> None:
+    def close(self, topic: str, stream: str, *, taken_over: bool = False) -> None:
         pass
 
     def unacknowledged_ranges(

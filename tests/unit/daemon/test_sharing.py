@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.support.relays import until, virtual
 from tests.support.sharingreplica import (
     KnownCopy,
@@ -12,7 +14,7 @@ from tests.support.sharingreplica import (
 from watchrelay.contract.control import control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.daemon.ownership import retirement_holder
-from watchrelay.daemon.sharing import AWAIT_ASSIGNMENT_S, UNFIT_AFTER_S
+from watchrelay.daemon.sharing import AWAIT_ASSIGNMENT_S, REGATHER_S, UNFIT_AFTER_S
 
 
 @virtual
@@ -80,6 +82,21 @@ async def test_with_the_membership_every_right_to_claim_is_lost_and_claims_on_th
         assert not replica.sharing.may_claim("pods")
         replica.group.give({"pods": ""})
         assert replica.sharing.may_claim("pods")
+
+
+@virtual
+async def test_a_forgotten_replica_claims_only_once_the_others_had_time_to_join_again() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        epoch = await replica.write()
+        replica.group.forgotten = True
+        replica.group.lose()
+        replica.group.forgotten = False
+        replica.group.give({"pods": "", "jobs": ""})
+        began_s = asyncio.get_running_loop().time()
+        assert await replica.sharing.assigned("jobs", KnownCopy()) == ""
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(REGATHER_S, abs=0.1)
+        assert not replica.topic.control.superseded("pods", epoch), "it writes on"
 
 
 @virtual
@@ -270,6 +287,20 @@ async def test_a_stream_that_is_retired_is_taken_over_by_no_replica() -> None:
 
 
 @virtual
+async def test_a_stream_that_is_retired_while_it_is_handed_over_is_not_offered_by_its_writer() -> (
+    None
+):
+    async with running() as replica:
+        replica.group.give({"pods": ""}, "other")
+        await replica.write()
+        replica.group.give({}, "other")
+        await replica.claimed_by(retirement_holder())
+        await until(lambda: replica.ended == ["pods"])
+        replica.sharing.ended("pods")
+        assert set(replica.group.reported().plans) == {"jobs"}
+
+
+@virtual
 async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> None:
     async with running() as replica:
         status = replica.statuses.open("pods")
@@ -326,7 +357,9 @@ async def test_a_changed_plan_joins_again_and_an_edit_is_newer() -> None:
         assert replica.group.rejoins == rejoins + 2
         assert third.config_order > second.config_order
         replica.plan("pods", config_hash="d", revision=2)
-        assert replica.group.reported().config_order > third.config_order
+        assert replica.group.reported().config_order == (2, third.config_order[1]), (
+            "older than a config that was edited with the revision"
+        )
 
 
 @virtual

@@ -59,6 +59,19 @@ async def test_a_leader_that_is_cut_off_counts_no_members() -> None:
 
 
 @virtual
+async def test_whose_heartbeat_is_not_answered_looks_for_the_coordinator_by_a_new_connection() -> (
+    None
+):
+    async with joined(FakeGroup(), "a") as a:
+        assert len(a.made) == 1
+        a.is_cut = True
+        await until(lambda: len(a.made) > 1)
+        a.is_cut = False
+        await passes(SESSION_S)
+        assert (a.losses, a.member.doubtful) == (0, False)
+
+
+@virtual
 async def test_heartbeats_are_as_frequent_as_a_short_session_needs() -> None:
     group = FakeGroup(least_session_s=1.0)
     replica = Replica(group, session_s=3.0)

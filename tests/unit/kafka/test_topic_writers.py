@@ -44,6 +44,19 @@ def test_a_topic_that_its_stream_finds_gone_is_lost_to_the_others_too() -> None:
     assert writers.counts("t", "pods")
 
 
+def test_a_topic_that_was_lost_while_another_process_wrote_it_is_no_other_to_whom_takes_it_back() -> (
+    None
+):
+    writers, pods, nodes = TopicWriters(), Losses(), Losses()
+    pods.open(writers, "pods")
+    nodes.open(writers, "nodes")
+    writers.close("t", "pods", taken_over=True)
+    writers.close("t", "nodes")
+    writers.lose("t")
+    assert not pods.open(writers, "pods")
+    assert nodes.open(writers, "nodes")
+
+
 def test_the_first_to_make_a_topic_does_not_disturb_the_streams_that_were_quicker() -> None:
     writers, pods, nodes = TopicWriters(), Losses(), Losses()
     assert not nodes.open(writers, "nodes")
