@@ -192,7 +192,8 @@ class WatchAccepted(msgspec.Struct, frozen=True):
 class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
     """The delay that HEARTBEAT_SOON asked for is over: had the history expired, the server's 410
     would have arrived by now. `awaited`: the heartbeats that confirm the state of now; None while
-    a list is due, which decides when the state is complete."""
+    a list is due, that is wanted or under way (`StreamStatus.list_due`): it decides when the state
+    is complete."""
 
     awaited: AwaitedHeartbeats | None
 

@@ -1,10 +1,10 @@
 """One partition's queue, the set of dirty keys that replaces it from when the stream exceeds its
 bound until the set is empty, and the one place that assigns sequences, counts and digests.
 
-A record's content is fixed when it is queued; its sequence, and a marker's count and digest, when
-it is rendered, because only then the records before it are known. A marker's frontier is that of
-the moment it was queued: all changes up to it precede it in the queue, which is not true of a later
-frontier. See docs/record-contract.md.
+A record's content is fixed when it is queued, unless the topic refuses it; its sequence, and a
+marker's count and digest, when it is rendered, because only then the records before it are known. A
+marker's frontier is that of the moment it was queued: all changes up to it precede it in the queue,
+which is not true of a later frontier. See docs/record-contract.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ set."""
 NOT_ALL = -1
 """`QueuedMarker.after_record` of a marker that does not follow all that is to be published."""
 STATES_MAX = 2
-"""A dirty key needs two records at most: a delete, and the object under its new uid."""
+"""A dirty key needs records for two states at most: a delete, and the object under its new uid."""
 
 
 class QueuedRecord(msgspec.Struct, gc=False):
@@ -121,7 +121,7 @@ class DirtyKey(msgspec.Struct, gc=False):
     nothing, and `uid` is that of the delete that may have to be published. `deleted_version` is
     that of the newest removal, "" for none. `must_publish`: a record is needed whatever the state.
     `states`: how many states wait for a record, counted up to `STATES_MAX`; the oldest of them was
-    received at `received_at_s`.
+    received at `received_at_s`, 0 where the key became dirty without an event.
     """
 
     uid: str
@@ -222,7 +222,7 @@ class PartitionQueue:
 
     def takes_members(self, members_limit_bytes: int) -> bool:
         """Whether a snapshot member may be queued: up to `members_limit_bytes` per batch, unless
-        much waits already."""
+        `MEMBERS_QUIET_BYTES` of anything wait already."""
         return (
             self.members_since_batch * self.mean_bytes < members_limit_bytes
             and self.waiting_bytes < MEMBERS_QUIET_BYTES

@@ -40,7 +40,8 @@ class ControlLog(Protocol):
         highest_epoch: Callable[[], Awaitable[int]],
         transactional_id: str,
     ) -> int:
-        """Write a claim, and return its epoch."""
+        """Write a claim, and return its epoch. `highest_epoch` is asked where the stream is
+        described for the first time: its epochs begin above that."""
         ...
 
     async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:

@@ -210,10 +210,10 @@ class LogRecovery:
             return
         self.deleted.pop(key, None)
         at = record.epoch << _SEQUENCE_BITS | record.sequence
-        held = self.state.hold(
+        before = self.state.hold(
             key, Entry(record.uid, record.version, record.value_hash, self.partition, b"", at)
         )
-        if record.reason == "healed" and (held is None or held.hash != record.value_hash):
+        if record.reason == "healed" and (before is None or before.hash != record.value_hash):
             self.repair_differs = True
         self._values[key] = record.value
         if record.trimmed:
@@ -226,18 +226,18 @@ class LogRecovery:
         if record.enveloped:
             # the tombstone must follow; if the log ends here, the key is repaired, which sends it
             self.stale[key] = None
-        held = self.state.hold(key, None)
+        before = self.state.hold(key, None)
         self._values.pop(key, None)
         self.trimmed.pop(key, None)
         if record.reason != "healed":
             self.deleted[key] = record.version
-        elif held is not None:
+        elif before is not None:
             self.repair_differs = True
-            self.deleted[key] = held.resource_version
+            self.deleted[key] = before.resource_version
 
     def _ignored(self, record: ObjectRecord) -> None:
         """Note a stale record: plain tables, which ignore headers, must get the true state again,
-        unless that is the deletion anyway.
+        unless the record is a null itself and the key does not exist.
 
         Also where it is a late copy of the true record: compaction keeps the copy, which readers of
         the contract ignore, and removes the true one.
@@ -340,7 +340,7 @@ def decide(
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):
         return ListAndDiff("the stream's config changed", config_changed=True)
     if foreign or any(recovery.sequence_gap for recovery in recoveries):
-        return ListAndDiff("a record after the newest marker may be from another writer")
+        return ListAndDiff("a record was found that may be from another writer")
     if any(recovery.repair_differs for recovery in recoveries):
         return ListAndDiff("a repair after the newest marker differs from what that marker covers")
     frontiers = [recovery.frontier for recovery in recoveries]

@@ -90,8 +90,8 @@ class StaleRecordFinder:
 
         Raises:
             EpochAhead: A gap has a record of a higher epoch.
-            EpochSpoiled: A gap has a record of this epoch with a sequence not reached yet, and it
-                is not a copy of ours.
+            EpochSpoiled: A gap has a record of this epoch with the sequence of our record after the
+                gap, or of a later one, and it is no copy of that.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)

@@ -410,7 +410,8 @@ class StreamQueues:
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
             elif last.after_record != NOT_ALL:
-                # no record of its partition came after it, so it confirms those of the others too
+                # numbers run over all partitions: nothing of its own has come after it, so it is as
+                # good as one that is queued now
                 last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
@@ -476,6 +477,7 @@ class StreamQueues:
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
         if item.replaced_hash is not None:
+            # a delete is neither a snapshot member nor a repair; the nearest reason is this one
             reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
             cost = RECORD_COST_BYTES
             deletion = replace(
@@ -538,7 +540,7 @@ class StreamQueues:
     def _conflate(self, queue: PartitionQueue) -> None:
         """Replace the queue of a partition by its set of dirty keys. Markers are dropped. What
         stays is the tombstone of a delete that was rendered, and the nulls that repair withheld
-        keys: as a dirty key, one would publish the object."""
+        keys: were such a key dirty, its object would be published."""
         waiting, queue.waiting, queue.dirty, queue.members_since_batch = (
             queue.waiting,
             deque(),

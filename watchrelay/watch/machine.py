@@ -7,7 +7,9 @@ state only when everything before the action was delivered: the cursor moves las
 
 Moments of the monotonic clock are `now_s`, `*_at_s`, `*_since_s` and `*until_s`; every other `*_s`
 is a duration in seconds. A bare `version` is a resourceVersion; those of Kubernetes are named
-`*server_version`. A watch is silent while no frame comes, and frozen once that takes too long.
+`*server_version`. `Unavailable`, with `Unreachable` and `Throttled`, is an error of the server,
+`Interrupted` one of a single response. A watch is silent while no frame comes, and frozen once that
+takes too long.
 """
 
 from __future__ import annotations
@@ -141,10 +143,10 @@ FROZEN_WATCHES = 3
 twice as long; after so many more, for twice that, at most until their timeout. Two bookmarks within
 `SILENCE_LIMIT_S` of each other end it."""
 SHORT_WATCH_S = 1.0
-"""A watch that ends sooner without an event counts as a failure, and the next one waits for a
-backoff. After one that ends sooner with events, the next one opens when this time is up. Otherwise
-a server that closes its watches at once would get requests in a hot loop (docs/watch-facts.md
-2.9)."""
+"""A watch that ends sooner without moving the cursor counts as a failure, and the next one waits
+for a backoff. After one that ends sooner with events, the next one opens when this time is up.
+Otherwise a server that closes its watches at once would get requests in a hot loop
+(docs/watch-facts.md 2.9)."""
 FORGET_FAILURES_AFTER_S = 30.0
 """A watch that was open for this long ends the row of failures of its stream: it lived as long as
 the longest delay before jitter, so opening it again soon makes no more requests than waiting for
@@ -200,8 +202,8 @@ CONSISTENCY = ListGoal("consistency", most_recent=True, watch_continues=True)
 
 
 class Pausing(msgspec.Struct, frozen=True):
-    """No request is sent before `until_s`. `error` is why; None: to spread requests, or because a
-    watch ended early."""
+    """No request is sent before `until_s`, or before `recheck()` where the sleep is wakeable.
+    `error` is why; None: to spread requests, or because a watch ended early."""
 
     context: StreamContext
     goal: ListGoal | None
@@ -266,13 +268,12 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen. kube/client.py ends a read after `query.idle_timeout_s`, which is fixed when the
-    watch is opened; where `frozen_after_s` is lower since, the loop ends it (`read_until_s`), and
-    where it is higher, the silence was checked first, and the read after that check counts the idle
-    timeout from its own begin.
-    `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
-    showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
-    bookmark came at `bookmark_at_s`.
+    as frozen. kube/client.py ends a read after `query.idle_timeout_s`, counted from where that read
+    begins and fixed when the watch is opened; where `frozen_after_s` is lower since, the loop ends
+    it (`read_until_s`), and where it is higher, the silence was checked first, and another read
+    follows. `silent_since_s` is when the newest frame came, when the watch was opened, or when a
+    check showed that nothing was missed; `objects` and `frames_received` count what came, and the
+    newest bookmark came at `bookmark_at_s`.
 
     `silence_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
     that at the opening is being made, and the other may still follow; "checked": it was made.
@@ -1179,7 +1180,7 @@ def _after_error(
         ):
             return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):
-            pass
+            pass  # the form of a request was refused, not what the config selects
         case _ if isinstance(error, NOT_CURED_BY_RETRY):
             context, delay_s = context.retry_by_kind(rules, error, now_s)
             delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
