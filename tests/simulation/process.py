@@ -438,7 +438,7 @@ class Life:
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             newest_on_log=found.newest_on_log,
             recovered=recovered,
-            on_resumed=self.relay.watch_accepted,
+            on_accepted=self.relay.watch_accepted,
         )
 
     async def _served(self, _resource: Resource) -> bool | None:

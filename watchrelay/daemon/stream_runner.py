@@ -505,7 +505,7 @@ class StreamRunner:
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             newest_on_log=newest,
             recovered=recovered,
-            on_resumed=writer.watch_accepted,
+            on_accepted=writer.watch_accepted,
         )
         try:
             async with asyncio.TaskGroup() as group:

@@ -59,8 +59,9 @@ class QueuedRecord(msgspec.Struct, gc=False):
 class QueuedMarker(msgspec.Struct, gc=False):
     """A marker without a sequence yet.
 
-    It comes after all records of its partition up to record number `after_record`; `NOT_ALL`: not
-    all of them. It does not count towards the bound: markers are few, and must not keep objects
+    It comes after all records of its partition up to record number `after_record`, counted over all
+    partitions as records are queued (`StreamQueues.last_record_number`; not a sequence); `NOT_ALL`:
+    not all of them. It does not count towards the bound: markers are few, and must not keep objects
     waiting. `lowerings`: `PartitionQueue.lowerings` at the time when it was queued.
     """
 
@@ -159,8 +160,9 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
     ) -> None:
         """Take a new state, or with `removed` the removal of the object with this `uid` as of that
         version. `published_hash` is what the log holds of a key that was not dirty, None for
-        nothing; for a dirty key it and `must_publish` are not used. `uid` is that of the change,
-        and so that of what the log holds: another uid comes as a removal first."""
+        nothing; for a dirty key it and `must_publish` are not used. `uid` is that of the change
+        and, where the log holds the key, that of what it holds: the store reports an object with
+        another uid as a removal, then an upsert."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(uid, published_hash, removed or "", must_publish, 1, received_at_s)

@@ -66,7 +66,9 @@ class ControlLog(Protocol):
 
     async def write(
         self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
-    ) -> None: ...
+    ) -> None:
+        """Write an index record ("snapshot") or the description of a stream; None deletes it."""
+        ...
 
 
 class Transactions(Protocol):

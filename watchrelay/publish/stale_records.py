@@ -45,7 +45,7 @@ class StaleRecordFinder:
         gap_reader: GapReader,
         checked: Mapping[int, int],
     ) -> None:
-        """`checked` is, by partition, the offset up to which the log was read already."""
+        """`checked` is, by partition, the offset up to which the log is read back."""
         self._stream_id, self._epoch, self._gap_reader = stream_id, epoch, gap_reader
         self._next = dict(checked)
         self._gaps: list[_Gap] = []

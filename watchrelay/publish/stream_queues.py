@@ -335,7 +335,7 @@ class StreamQueues:
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
         """Publish the true state of a key whose last record in `partition` is stale: the object, or
-        a null where there is none or it belongs to another partition (`_belonging`).
+        a null where there is none or it belongs to another partition (why: see `_belonging`).
 
         Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
         partition the key becomes dirty, unless it is withheld.
@@ -360,6 +360,7 @@ class StreamQueues:
             published_hash = self.published_hash(key, entry.hash)
             self._queue_object(key, entry, "read", "healed", published_hash, time_ms)
         else:
+            # nobody knows the version of the delete: docs/record-contract.md, section 3
             absent, version = Entry("", "", 0, queue.partition, b""), queue.frontier
             null = QueuedRecord(
                 key, absent, None, "deleted", "healed", 0, None, version, time_ms, 0.0

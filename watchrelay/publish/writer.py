@@ -58,7 +58,7 @@ BATCH_BYTES = 480 * 1024
 FLUSH_NOW_BYTES = 128 * 1024
 """A partition with this much queued is flushed at once."""
 EARLY_HEARTBEAT_S = 0.5
-"""From the moment when a resumed watch is accepted to its early heartbeat: a server whose history
+"""From the moment when a watch is accepted to the early heartbeat: a server whose history
 has expired sends its 410 within this time."""
 RELEASE_WAIT_S = 1.0
 """How long a writer that takes over waits for the last records of a running one

@@ -88,8 +88,8 @@ class CircuitBreaker:
 
     @property
     def failures_in_row(self) -> int:
-        """The failures in the present row (`Backoff`), plus the attempts since the last of them
-        that reached no server, which are counted apart. A watch that broke counts only where it
+        """The failures in the present row, plus the attempts that reached no server since the last
+        of them (`Backoff`). A watch that broke counts only where it
         begins the row."""
         return self._backoff.failures + self._backoff.unreachable_attempts
 
@@ -210,7 +210,8 @@ class CircuitBreaker:
         self.state = HalfOpen()
 
     def _keep_waiting(self, now_s: float) -> None:
-        """Streams that wait for their turn after the last failure wait for the end of the next."""
+        """Streams whose turn after the former outage has not come yet wait for the end of the new
+        one."""
         if isinstance(self.state, Closed):
             turns = self.state.turns.items()
             self._waiting.update(each for each, turn_at_s in turns if turn_at_s > now_s)

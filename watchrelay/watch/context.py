@@ -124,8 +124,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     frozen_watches: int = 0
     """Frozen watches since one that brought an object."""
     current_at_s: float = -math.inf
-    """When the server last showed its current state, in any watch or list; before, when the stream
-    started."""
+    """When the server last showed its current state, in any watch or list; until it has, when the
+    stream started."""
 
     def after_success(self, *, of_watch: bool = False) -> StreamContext:
         """The context after a successful request; `of_watch`: it was that of a watch."""

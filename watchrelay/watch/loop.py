@@ -75,7 +75,7 @@ class Watcher:
         server_version: Returns (major, minor), None while unknown.
         cursor: A version whose state the outlet has already; this, `newest_on_log` and
             `recovered` as in `machine.start`.
-        on_resumed: Called whenever the server accepts a watch that continues from the cursor.
+        on_accepted: Called whenever the server accepts a watch that continues from the cursor.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Watcher:
         cursor: str = "",
         newest_on_log: str = "",
         recovered: bool = False,
-        on_resumed: Callable[[], None] = lambda: None,
+        on_accepted: Callable[[], None] = lambda: None,
     ) -> None:
         self.stream = stream
         self._source = source
@@ -107,7 +107,7 @@ class Watcher:
         self._start = partial(
             machine.start, cursor=cursor, newest_on_log=newest_on_log, recovered=recovered
         )
-        self._on_resumed = on_resumed
+        self._on_accepted = on_accepted
         self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
         self._watch_stack = AsyncExitStack()
@@ -273,7 +273,7 @@ class Watcher:
         if self._frames is not None:
             self._reporter.opened(streaming=streaming)
             if not streaming:
-                self._on_resumed()
+                self._on_accepted()
         return event
 
     async def _current_resource_version(self, query: ListQuery, until_s: float) -> str:

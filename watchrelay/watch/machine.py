@@ -149,8 +149,8 @@ Otherwise a server that closes its watches at once would get requests in a hot l
 (docs/watch-facts.md 2.9)."""
 FORGET_FAILURES_AFTER_S = 30.0
 """A watch that was open for this long ends the row of failures of its stream: it lived as long as
-the longest delay before jitter, so opening it again soon makes no more requests than waiting for
-that delay after each failure would."""
+the longest delay before jitter (`Backoff.cap_s`), so opening it again soon makes no more requests
+than waiting for that delay after each failure would."""
 NOT_SERVED_CONFIRM_S = 30.0
 """Discovery must report a resource as not served twice, this far apart, before its objects are
 removed. Source: docs/watch-facts.md 8.4."""
@@ -268,12 +268,12 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen. kube/client.py ends a read after `query.idle_timeout_s`, counted from where that read
-    begins and fixed when the watch is opened; where `frozen_after_s` is lower since, the loop ends
-    it (`read_until_s`), and where it is higher, the silence was checked first, and another read
-    follows. `silent_since_s` is when the newest frame came, when the watch was opened, or when a
-    check showed that nothing was missed; `objects` and `frames_received` count what came, and the
-    newest bookmark came at `bookmark_at_s`.
+    as frozen. kube/watch_frames.py ends a read after `query.idle_timeout_s`, counted from where
+    that read begins, or from the newest bytes, and fixed when the watch is opened; where
+    `frozen_after_s` is lower since, the loop ends it (`read_until_s`); it becomes higher by a check
+    of the silence alone, which another read follows. `silent_since_s` is when the newest frame
+    came, when the watch was opened, or when a check showed that nothing was missed; `objects` and
+    `frames_received` count what came, and the newest bookmark came at `bookmark_at_s`.
 
     `silence_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
     that at the opening is being made, and the other may still follow; "checked": it was made.
@@ -1191,8 +1191,9 @@ def _after_error(
 
 NOT_CURED_BY_RETRY = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
 """Retried at the delays of `context.DELAYS_BY_KIND`, and logged as the error "operator action
-required". The status has another set, `reporting.SHOWN_AS_WAITING`: with resources that are not
-served (a warning in the log), without what concerns all streams."""
+required", except where an `Invalid` is about the form of the request. The status has another set,
+`reporting.SHOWN_AS_WAITING`: with resources that are not served (a warning in the log), without
+what concerns all streams."""
 
 
 def _forbidden(

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.support.virtualtime import run
-from watchrelay.core.errors import Expired, Undecodable
+from watchrelay.core.errors import Expired, Invalid, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
@@ -93,6 +93,31 @@ def test_a_history_that_expires_between_pages_is_not_logged_as_that_of_the_watch
         assert logged(watching, machine.FramesReceived(frames, 0.0)) == [
             "watch history expired; relisting"
         ]
+
+
+@pytest.mark.parametrize(
+    ("about", "level", "state"),
+    [("selector", "ERROR", "waiting"), ("continue", "WARNING", "backoff")],
+)
+def test_a_refused_form_of_a_request_asks_for_no_operator(
+    about: str, level: str, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
+        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status)
+        listing, _ = machine.start(by, now_s=0.0)
+        reporter.began(listing)
+        event = machine.RequestFailed(Invalid("refused", about=about, status=400))
+        after, commands = machine.step(by, listing, event, 0.0)
+        reporter.stepped(listing, event, after, 0.0)
+        (delivered,) = (each for each in commands if isinstance(each, machine.Deliver))
+        reporter.delivering(delivered.output)
+        assert status.state == state
+        assert (status.wait is not None) == (state == "waiting")
+
+    with caplog.at_level(logging.WARNING):
+        run(scene())
+    assert [each.levelname for each in caplog.records] == [level]
 
 
 def test_objects_and_bookmarks_of_the_watch_have_their_newest_times() -> None:
