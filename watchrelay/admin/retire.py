@@ -103,7 +103,7 @@ async def plan_retirement(
     async with read_control_topic(ControlTopic(connection, name, ReadOnlySink())) as control:
         published_streams(control, [stream])
         spec = spec_of(settings, stream, control.described_streams()[stream])
-        count = (control.index(stream) or {}).get("count")
+        counts = [each.get("count") for each in control.indexes(stream).values()]
         exists = await _exists(connection, spec)
         if exists and not force:
             await refuse_written(
@@ -114,7 +114,9 @@ async def plan_retirement(
                 session_s=sharding.session_timeout_s if sharding.enabled else None,
                 watching=watching,
             )
-        return RetirementPlan(stream, spec.topic, count if isinstance(count, int) else None, exists)
+        known = [count for count in counts if isinstance(count, int)]
+        objects = sum(known) if known and len(known) == len(counts) else None
+        return RetirementPlan(stream, spec.topic, objects, exists)
 
 
 async def retire_stream(settings: Settings, stream: str) -> Retired:

@@ -168,9 +168,16 @@ class Finder:
             return None
         return {
             stream: each
+            for stream, each in self.described_anywhere().items()
+            if not self._topics or each.topic in self._topics
+        }
+
+    def described_anywhere(self) -> Mapping[str, DescribedStream]:
+        """The same, on whatever topic; empty without the control topic."""
+        return {
+            stream: each
             for stream, each in self._view.described().items()
-            if (not self._streams or stream in self._streams)
-            and (not self._topics or each.topic in self._topics)
+            if not self._streams or stream in self._streams
         }
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
@@ -200,7 +207,10 @@ class Finder:
                 for topic in wanted
                 if topic not in there
             }
-            return {} if known else await self._places_by_heartbeat()
+            if not known:
+                return await self._places_by_heartbeat()
+            places = {TopicPartition(topic, each) for topic, all_ in there.items() for each in all_}
+            return {place: {} for place in places - known}
         control = self.control.topic if self.control else ""
         self.missing = what_is_missing(described, there, control=control, servers=self._servers)
         found: dict[TopicPartition, dict[str, Origin]] = {}

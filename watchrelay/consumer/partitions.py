@@ -171,7 +171,8 @@ class PartitionReplica:
 
     @property
     def proven(self) -> bool:
-        return self.replica.proven and not self.replica.rereading
+        replica = self.replica
+        return replica.proven and replica.complete and not replica.rereading
 
     def state(self) -> PartitionState:
         replica = self.replica
@@ -223,7 +224,7 @@ class PartitionReplicas:
         self.topic, self.partition = topic, partition
         self.by_stream: dict[str, PartitionReplica] = {}
         self.elsewhere: Collection[str] = ()
-        """Streams that are on another topic now: their records here are ignored."""
+        """Streams that are not in this partition now: their records here are ignored."""
         self.next = 0
         """The offset behind what was applied last: older ones, unasked, are of a recreated
         topic."""

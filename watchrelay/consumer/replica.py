@@ -71,6 +71,12 @@ class Replica:
         return self._shown.proven
 
     @property
+    def complete(self) -> bool:
+        """A marker agreed that describes a complete state: not while the first snapshot of the
+        stream is being written."""
+        return self._shown.complete
+
+    @property
     def digest(self) -> int:
         return self._shown.digest
 
@@ -111,10 +117,16 @@ class Replica:
         swept = state.judge(marker)
         if swept is None:
             return Noted() if state.started_in else self._failed(marker)
+        state.complete = (
+            state.complete
+            or marker.kind == "end"
+            or marker.last_snapshot != ""
+            or marker.frontier not in {"", "0"}
+        )
         replaces = state is self._second
         if not replaces:
             changes = tuple(Changed(key, held, None) for key, held in swept.items())
-        elif Position(marker.epoch, marker.sequence) < self._failed_at:
+        elif not state.complete or Position(marker.epoch, marker.sequence) < self._failed_at:
             return Noted()
         else:
             changes = _difference(self._shown.held, state.held)

@@ -23,7 +23,6 @@ from watchrelay.consumer.partitions import Objects, PartitionReplica, PartitionR
 from watchrelay.consumer.reader import LOOK_AGAIN_S
 from watchrelay.consumer.replica import Noted, Outcome, ReadAgain, Replaced, Unproven
 from watchrelay.consumer.saved import UnreachedPositions, saved_from
-from watchrelay.contract.control import DescribedStream
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.contract.state import Changed, Ignored
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
@@ -439,7 +438,8 @@ class TopicReader:
         """Take in partitions that were found, restart recreated ones, drop those that will
         not come back."""
         finder = self._finder
-        self._drop_moved(finder.described() or {})
+        self._unreached.compare(finder.described() or {})
+        self._drop_moved()
         found = await finder.places(frozenset(self._replicas))
         absent = {
             place
@@ -474,6 +474,7 @@ class TopicReader:
             )
             starts[place] = max(begin, replicas.start)
             replicas.end = end if end > starts[place] else 0
+        self._drop_moved()
         for place, replicas in self._replicas.items():
             doubtful = replicas.absent and place.topic not in finder.unchanged
             if place not in absent and (doubtful or place.topic in finder.recreated):
@@ -511,15 +512,18 @@ class TopicReader:
         ):
             self._replicas[place].end = min(self._replicas[place].end, end)
 
-    def _drop_moved(self, described: Mapping[str, DescribedStream]) -> None:
-        """Give up the streams that are on other topics now. Raises: PositionsLost."""
-        self._unreached.compare(described)
+    def _drop_moved(self) -> None:
+        """Give up the streams that are on other topics, or have fewer partitions, now."""
+        described = self._finder.described_anywhere()
         for replicas in self._replicas.values():
             replicas.elsewhere = {
-                stream for stream, each in described.items() if each.topic != replicas.topic
+                stream
+                for stream, each in described.items()
+                if each.topic != replicas.topic or each.partitions <= replicas.partition
             }
             for stream in replicas.elsewhere & replicas.by_stream.keys():
-                self._pending.close(replicas.by_stream.pop(stream), "moved")
+                moved = described[stream].topic != replicas.topic
+                self._pending.close(replicas.by_stream.pop(stream), "moved" if moved else "gone")
 
     def _give_proven(self) -> None:
         """What was read to its end and is proven may be given out."""

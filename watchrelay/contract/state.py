@@ -129,6 +129,8 @@ class ObjectState(State[Held]):
 
     def __init__(self, started_in: str = "") -> None:
         super().__init__(attrgetter("value_hash"), attrgetter("position"), started_in)
+        self.complete = False
+        """A marker agreed that describes a complete state, not a part of the first snapshot."""
 
     def put(self, record: ObjectRecord) -> Changed:
         """Apply an object's record that was admitted."""

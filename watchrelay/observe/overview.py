@@ -95,7 +95,8 @@ ADVICE: Final = {
         "The credentials for the API server do not work",
         "Renew or correct the token, the client certificate, the exec plugin or the CA that "
         "the message names. "
-        "Files are read again without a restart; the relay retries by itself.",
+        "Files that the kubeconfig names are read again without a restart, and the relay retries "
+        "by itself; after a change of the kubeconfig itself, restart it.",
         "WatchRelayWatchNotActive",
         level="person",
     ),

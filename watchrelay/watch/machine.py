@@ -115,6 +115,10 @@ would end at the same time again and again. Source: client-go; docs/watch-facts.
 END_BOOKMARK_WITHIN_S = 30.0
 """A streaming list has failed if its initial-events-end bookmark does not come within this time
 after its newest object. Source: docs/watch-facts.md 3.6."""
+PAGE_RETRIES = 10
+"""A page behind the first is requested again this often where the server throttles, before the list
+begins anew: else a list of many pages would never end while few of its requests are rejected.
+Source: client-go."""
 RELIST_AGAIN_S = 600.0
 """A failed list with `watch_continues` is retried after this time, or after `relistInterval` where
 that is shorter."""
@@ -203,22 +207,25 @@ CONSISTENCY = ListGoal("consistency", most_recent=True, watch_continues=True)
 
 class Pausing(msgspec.Struct, frozen=True):
     """No request is sent before `until_s`, or before `recheck()` where the sleep is wakeable.
-    `error` is why; None: to spread requests, or because a watch ended early."""
+    `error` is why; None: to spread requests, or because a watch ended early. `page`: the page that
+    is requested then, of a list that goes on."""
 
     context: StreamContext
     goal: ListGoal | None
     until_s: float
     error: KubeError | None = None
+    page: ListingPages | None = None
 
 
 class ListingPages(msgspec.Struct, frozen=True):
     """The request for a page of a list, `query`, is in flight. `version`: that of the list, ""
-    before the first page."""
+    before the first page. `failures`: how often this page was throttled."""
 
     context: StreamContext
     goal: ListGoal
     query: ListQuery
     version: str = ""
+    failures: int = 0
 
 
 class OpeningList(msgspec.Struct, frozen=True):
@@ -494,6 +501,8 @@ def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
     match state, event:
         case Watching() | OpeningWatch(), _:
             return _watch_step(rules, state, event, now_s)
+        case Pausing(page=ListingPages() as page), SleepEnded():
+            return page, (FetchPage(page.query),)
         case Pausing(), SleepEnded():
             return begin(rules, state.context, state.goal, now_s)
         case NotServed(), SleepEnded(rechecked=rechecked):
@@ -639,6 +648,17 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
     refused = isinstance(error, Invalid) and error.about == "continue"
     if not_first and refused and goal.cause != "continue":
         return _begin_at_once(rules, context, replace(goal, cause="continue"), error, now_s)
+    if (
+        not_first
+        and isinstance(error, Throttled)
+        and not goal.watch_continues
+        and state.failures < PAGE_RETRIES
+    ):
+        context, delay_s = context.retry(rules, error, now_s, healthy=True)
+        page = replace(state, context=context, failures=state.failures + 1)
+        until_s = now_s + delay_s
+        pausing = Pausing(context, goal, until_s, error, page)
+        return pausing, (Deliver(Retrying(error, until_s)), Sleep(until_s))
     in_one_page = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
     # A server that throttles or cannot be reached shows nothing about the size of the list.
     tells_nothing = isinstance(error, Throttled | Unreachable)

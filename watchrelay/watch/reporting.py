@@ -286,6 +286,8 @@ def _continues_list(previous: machine.State, event: machine.Event, after: machin
         if not isinstance(after, machine.FinishingList | machine.ListingPages):
             return False
         return after.goal == previous.goal
+    if isinstance(after, machine.Pausing) and after.page is not None:
+        return True
     return isinstance(event, machine.WatchOpened | machine.FramesReceived) and isinstance(
         after, machine.FinishingList | machine.StreamingList
     )

@@ -230,3 +230,37 @@ def test_a_recreated_log_replaces_the_state_once_proven_whatever_its_epochs() ->
     ]
     assert shown(replica) == {b"b": b"2", b"z": b"1"}
     assert not replica.rereading
+
+
+def test_a_part_of_the_first_snapshot_agrees_with_its_markers_and_is_not_complete() -> None:
+    writer, replica = Writer(), Replica()
+    first = {"snapshot": "1-1", "frontier": "0"}
+    for record in (
+        writer.mark("claim"),
+        writer.mark("begin", **first),
+        writer.say("added", b"a"),
+        writer.mark("heartbeat", frontier="0"),
+    ):
+        replica.apply(record)
+        assert not replica.complete
+    assert replica.proven
+    replica.apply(writer.say("added", b"b"))
+    replica.apply(writer.mark("end", snapshot="1-1", begin_sequence=2))
+    assert replica.complete
+    replica.apply(writer.mark("heartbeat", frontier="0"))
+    assert replica.complete, "the resource is not served any more, say"
+
+
+def test_a_recreated_log_replaces_the_state_only_once_its_first_snapshot_is_whole() -> None:
+    former, replica = Writer(epoch=7), Replica()
+    for record in (former.mark("claim"), former.say("added", b"a"), former.mark("heartbeat")):
+        replica.apply(record)
+    replica.restart()
+    new = Writer(epoch=1)
+    replica.apply(new.mark("claim"))
+    assert replica.apply(new.mark("begin", snapshot="1-1", frontier="0")) == Noted()
+    replica.apply(new.say("added", b"b"))
+    assert replica.apply(new.mark("heartbeat", frontier="0")) == Noted()
+    assert set(shown(replica)) == {b"a"}
+    assert isinstance(replica.apply(new.mark("end", snapshot="1-1", begin_sequence=2)), Replaced)
+    assert set(shown(replica)) == {b"b"}

@@ -21,13 +21,16 @@ from watchrelay.model.watch_output import (
 )
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
+    PAGE_RETRIES,
     DeadlineReached,
     Deliver,
     FetchPage,
+    FinishingList,
     FinishList,
     FramesReceived,
     ListFinished,
     ListGoal,
+    ListingPages,
     OpenWatch,
     PageReceived,
     Pausing,
@@ -195,6 +198,26 @@ def test_a_list_that_an_older_server_cannot_answer_at_once_is_repeated_in_pages(
     state, _ = step(by, state, RequestFailed(Unavailable("503")), 90.0)
     _, commands = step(by, state, SleepEnded(), 100.0)
     assert commands[-1] == FetchPage(ListQuery(limit=500)), "and stays so"
+
+
+def test_a_throttled_page_is_requested_again_and_the_list_goes_on() -> None:
+    by = rules((1, 33))
+    state, _ = start(by, now_s=0.0)
+    state, commands = step(by, state, PageReceived(Page("100", "next", [])), 0.0)
+    second = commands[-1]
+    for failures in range(1, PAGE_RETRIES + 1):
+        state, commands = step(by, state, RequestFailed(Throttled("429", retry_after_s=2)), 1.0)
+        assert isinstance(state, Pausing)
+        assert state.until_s >= 3.0
+        state, commands = step(by, state, SleepEnded(), state.until_s)
+        assert commands == (second,), "no list is begun"
+        assert isinstance(state, ListingPages)
+        assert (state.failures, state.version) == (failures, "100")
+    finishing, _ = step(by, state, PageReceived(Page("100", None, [])), 400.0)
+    assert isinstance(finishing, FinishingList)
+    state, _ = step(by, state, RequestFailed(Throttled("429")), 400.0)
+    state, commands = step(by, state, SleepEnded(), 500.0)
+    assert commands[0] == Deliver(ListBegun(by_content=False)), "not for ever"
 
 
 def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
