@@ -241,8 +241,13 @@ def test_a_static_replica_that_restarts_within_its_session_has_its_streams_back(
     with ExitStack() as stack:
         trio = Trio(testbed, stack, sharding={"instance": "a", "sessionTimeout": "15s"})
         replicas = trio.replicas
-        owned, epochs = replicas.owned(), replicas.epochs()
         restarted = replicas.running["a"]
+        wait_until(
+            "its second join, which a new static member asks for, is over",
+            lambda: sum(line["message"] == "joined the group" for line in restarted.lines()) >= 2,
+        )
+        replicas.await_shared(deadline_s=15.0)
+        owned, epochs = replicas.owned(), replicas.epochs()
         restarted.kill()
         restarted.start().await_ready()
         replicas.await_shared(deadline_s=15.0)

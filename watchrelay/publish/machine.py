@@ -69,8 +69,8 @@ class AwaitingList(msgspec.Struct, frozen=True):
     prove an empty state that no list has shown. The first list begins the first snapshot.
     `log_mismatched`: the log holds what cannot be trusted, as its digests do not agree or the topic
     was recreated; then the difference of the first list is pushed before `ListCompleted`, and its
-    first change begins the snapshot. Else the store reports no difference for that list: the
-    snapshot publishes all of it."""
+    first change begins the snapshot. Else the store reports nothing for its first list
+    (`Store.replace`): the snapshot publishes all of it."""
 
     log_mismatched: bool = False
 
@@ -239,7 +239,7 @@ class Effect(Enum):
     BEGIN_FIRST_SNAPSHOT = auto()
     BEGIN_WANTED_SNAPSHOT = auto()
     """One that the start wants (the config changed, or a partition has none) or that was abandoned,
-    not one that was requested or is due."""
+    not one that was requested, or is due by time or growth."""
     LOWER_FRONTIER = auto()
     """The API server was restored from a backup, or the resource is not served any more: markers
     may go back."""

@@ -41,7 +41,8 @@ class Oversize:
         reread_limit: Callable[[], Awaitable[int | None]],
     ) -> None:
         self.packed_max = packed_max(max_message_bytes)
-        """An entry whose packed value is not larger is published whole, without a check."""
+        """An entry whose packed value is not larger is published whole, unless a trimmed form of
+        the same state is on the log."""
         self._spec, self._store, self._metrics, self._status = spec, store, metrics, status
         self._reread_limit = reread_limit
         self._log_throttle = LogLimit()
@@ -130,7 +131,7 @@ class Oversize:
                 self._status.recovered("records")
 
     def ended(self) -> None:
-        """Nothing is published any more: no partition is blocked."""
+        """The writer's tasks have ended: no partition is blocked."""
         if self._blocked_partitions:
             self._blocked_partitions.clear()
             self._status.recovered("records")

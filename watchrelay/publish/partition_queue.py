@@ -160,9 +160,9 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
     ) -> None:
         """Take a new state, or with `removed` the removal of the object with this `uid` as of that
         version. `published_hash` is what the log holds of a key that was not dirty, None for
-        nothing; for a dirty key it and `must_publish` are not used. `uid` is that of the change
-        and, where the log holds the key, that of what it holds: the store reports an object with
-        another uid as a removal, then an upsert."""
+        nothing; for a dirty key it and `must_publish` are not used. `uid` is that of the change.
+        Where the log holds the key it is the same there: the store reports an object with another
+        uid as a removal, then an upsert."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(uid, published_hash, removed or "", must_publish, 1, received_at_s)

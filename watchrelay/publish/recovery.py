@@ -224,7 +224,8 @@ class LogRecovery:
     def _deleted(self, record: ObjectRecord) -> None:
         key = record.key
         if record.enveloped:
-            # the tombstone must follow; if the log ends here, the key is repaired, which sends it
+            # a delete within an envelope: its tombstone must follow; if the log ends here, the key
+            # is repaired, which sends it
             self.stale[key] = None
         before = self.state.hold(key, None)
         self._values.pop(key, None)
@@ -278,9 +279,10 @@ class LogRecovery:
             self._records_at_begin = 0
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
-        unmentioned = self.state.judge(marker)  # None: count or digest differ
+        unmentioned = self.state.judge(marker)
         self.proven = unmentioned is not None
-        # the end of a snapshot proves what it did not mention to be deleted
+        # the end of a snapshot proves what it did not mention to be deleted, and `judge` has
+        # removed that from `entries`; None: count or digest differ
         for key, entry in (unmentioned or {}).items():
             self._values.pop(key, None)
             self.trimmed.pop(key, None)

@@ -17,10 +17,10 @@ from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.publish.ports import GapReader
 
 PAUSE_MIN_S = 0.05
-"""So that one check serves the gaps of several partitions."""
+"""How long to wait before gaps are read, so that one check serves those of several partitions."""
 PAUSE_MAX_S = 10.0
-"""Where another process writes its own streams to the topic, gaps never end, and each check costs a
-consumer."""
+"""Where another process writes its own streams to the topic, gaps never end, and each check opens a
+Kafka consumer."""
 
 
 class _Gap(NamedTuple):

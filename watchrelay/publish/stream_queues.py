@@ -411,8 +411,8 @@ class StreamQueues:
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
             elif last.after_record != NOT_ALL:
-                # numbers run over all partitions: nothing of its own has come after it, so it is as
-                # good as one that is queued now
+                # numbers run over all partitions: no record of this one has come after it, so it
+                # confirms as much as one that is queued now; only its frontier is older
                 last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:

@@ -218,8 +218,8 @@ class StreamWriter:
     # ---- called by the watcher, and for requests on the signal topic -----------------------------
 
     def watch_accepted(self) -> None:
-        """The API server accepted a watch that continues from the held state: a heartbeat follows
-        soon, which shows that the log is complete."""
+        """The API server accepted a watch that continues from the held state: until that is
+        confirmed once, a heartbeat follows soon, which shows that the log is complete."""
         self._handle(machine.WatchAccepted())
 
     def request_snapshot(self, request_id: str) -> None:
@@ -631,7 +631,9 @@ class StreamWriter:
             self._begin_snapshot()
 
     def _begin_snapshot(self, *, first: bool = False) -> None:
-        """Queue begin on every partition, with the frontier reached so far, "0" for the first."""
+        """Queue begin on every partition, with the frontier reached so far, "0" for the first.
+        `first`: at the machine's effect. A first snapshot that was abandoned begins again without
+        it: `uncounted_keys` goes on."""
         assert self._encoder is not None, "a snapshot before the claim"
         queues, keys, now_s = self._queues, self._store.keys(), self._now_s()
         if first:
@@ -706,7 +708,7 @@ class StreamWriter:
             )
             if snapshot.complete:
                 self._queues.unverified_keys = frozenset()
-                # the lowest: those of the ends may differ, where those on the log did at the start
+                # the lowest: an end has the `frontier_floor` of its partition where that is higher
                 frontier = self._queues.frontier or "0"
                 self._spawn(self._complete_snapshot(snapshot, frontier), "snapshot")
 

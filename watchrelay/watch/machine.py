@@ -8,8 +8,8 @@ state only when everything before the action was delivered: the cursor moves las
 Moments of the monotonic clock are `now_s`, `*_at_s`, `*_since_s` and `*until_s`; every other `*_s`
 is a duration in seconds. A bare `version` is a resourceVersion; those of Kubernetes are named
 `*server_version`. `Unavailable`, with `Unreachable` and `Throttled`, is an error of the server,
-`Interrupted` one of a single response. A watch is silent while no frame comes, and frozen once that
-takes too long.
+`Interrupted` one of a single response. The client is kube/client.py; it ends a silent read with the
+reason "inactive". A watch is silent while no frame comes, and frozen once that takes too long.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ CONSISTENCY = ListGoal("consistency", most_recent=True, watch_continues=True)
 
 class Pausing(msgspec.Struct, frozen=True):
     """No request is sent before `until_s`, or before `recheck()` where the sleep is wakeable.
-    `error` is why; None: to spread requests, or because a watch ended early. `page`: the page that
-    is requested then, of a list that goes on."""
+    `error` is why; None: to spread requests, or because a watch ended early. `page`: the state to
+    return to, whose page is then requested again."""
 
     context: StreamContext
     goal: ListGoal | None
@@ -275,10 +275,12 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen. kube/watch_frames.py ends a read after `query.idle_timeout_s`, counted from where
-    that read begins, or from the newest bytes, and fixed when the watch is opened; where
-    `frozen_after_s` is lower since, the loop ends it (`read_until_s`); it becomes higher by a check
-    of the silence alone, which another read follows. `silent_since_s` is when the newest frame
+    as frozen. Two things end a silent read. The client does after `query.idle_timeout_s`, which is
+    fixed at the opening and counted anew in each read. Where `frozen_after_s` has become lower than
+    that since, the loop does, at `read_until_s`. It becomes higher only by a silence check; the
+    read after that counts from zero, so the client does not end it too soon.
+
+    `silent_since_s` is when the newest frame
     came, when the watch was opened, or when a check showed that nothing was missed; `objects` and
     `frames_received` count what came, and the newest bookmark came at `bookmark_at_s`.
 
@@ -299,7 +301,7 @@ class Watching(msgspec.Struct, frozen=True):
 
     @property
     def read_until_s(self) -> float:
-        """When a read must end; infinity where the client ends it."""
+        """When a read must end, also for a list that is due; infinity where the client ends it."""
         silent_s = math.inf
         if self.silence_check == "due":
             silent_s = SILENCE_CHECK_EARLY_S if self.context.check_early else SILENCE_CHECK_AFTER_S
@@ -754,9 +756,9 @@ def _list_again(
     now_s: float,
 ) -> Step | None:  # fmt: skip
     """The step after a list that must be made again: it is older than requested
-    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored. It was begun
-    for a comparison by version, but a restored server may use versions twice, so it is made again
-    for one by content. None: it need not."""
+    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored. That
+    list was begun to be compared by version, but a restored server may use versions twice, so
+    another one is made, to be compared by content. None: it need not."""
     again = ListGoal(
         "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
     )
@@ -1239,10 +1241,10 @@ def _history_lost(
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
     """The requested version cannot be served. The next list is not older than that version; but it
-    requests the most recent state, however old, if a list failed, if the history was lost before
-    within `LOST_AGAIN_WITHIN_S`, or if the error is no 410. It begins at once after the first loss,
-    and after a list with a minimum; else after a backoff, and after a version too large 1 s later
-    at least."""
+    requests the most recent state, even if it is older, if a list failed, if the history was lost
+    before within `LOST_AGAIN_WITHIN_S`, or if the error is no 410. It begins at once after the
+    first loss and after a list with a minimum, else after a backoff. After `VersionTooLarge` it
+    never begins sooner than 1 s."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
