@@ -121,14 +121,20 @@ def test_a_replica_that_ends_hands_each_stream_over_and_exits_with_0(shared: Any
 def test_a_replica_that_was_suspended_writes_nothing_of_what_it_lost(shared: Any) -> None:
     with shared() as (replicas, churn, _):
         suspended = replicas.running.pop("a")
+        assigned = len(suspended.logged("streams assigned"))
         suspended.send(signal.SIGSTOP)
         try:
             replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
             last(2.0)  # the rest of a suspension that is longer than a session by far
         finally:
             suspended.send(signal.SIGCONT)
+        continued_s = time.monotonic()
         replicas.running["a"] = suspended
-        wait_until("it is a member again", lambda: suspended.logged("streams assigned")[1:])
+        wait_until("it is a member again", lambda: suspended.logged("streams assigned")[assigned:])
+        wait_until(
+            "it follows streams of others", lambda: suspended.metric("watchrelay_stream_warm") > 0
+        )
+        print(f"suspended: back as a standby after {time.monotonic() - continued_s:.1f} s")
         replicas.await_shared(deadline_s=30.0)
         assert suspended.alive
         churn.finish()

@@ -116,8 +116,8 @@ END_BOOKMARK_WITHIN_S = 30.0
 """A streaming list has failed if its initial-events-end bookmark does not come within this time
 after its newest object. Source: docs/watch-facts.md 3.6."""
 PAGE_RETRIES = 10
-"""A page behind the first is requested again this often where the server throttles, before the list
-begins anew: else a list of many pages would never end while few of its requests are rejected.
+"""A page behind the first is requested again this often where the server throttles, before the
+whole list is: else a list of many pages would never end while few of its requests are rejected.
 Source: client-go."""
 RELIST_AGAIN_S = 600.0
 """A failed list with `watch_continues` is retried after this time, or after `relistInterval` where
@@ -276,9 +276,9 @@ class Watching(msgspec.Struct, frozen=True):
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. Two things end a silent read. The client does after `query.idle_timeout_s`, which is
-    fixed at the opening and counted anew in each read. Where `frozen_after_s` has become lower than
-    that since, the loop does, at `read_until_s`. It becomes higher only by a silence check; the
-    read after that counts from zero, so the client does not end it too soon.
+    fixed at the opening and counted from its begin in each read. Where `frozen_after_s` has become
+    lower than that since, the loop does, at `read_until_s`. It becomes higher only by a silence
+    check; the read after that counts from zero, so the client does not end it too soon.
 
     `silent_since_s` is when the newest frame
     came, when the watch was opened, or when a check showed that nothing was missed; `objects` and

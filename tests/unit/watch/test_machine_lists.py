@@ -217,7 +217,7 @@ def test_a_throttled_page_is_requested_again_and_the_list_goes_on() -> None:
     assert isinstance(finishing, FinishingList)
     state, _ = step(by, state, RequestFailed(Throttled("429")), 400.0)
     state, commands = step(by, state, SleepEnded(), 500.0)
-    assert commands[0] == Deliver(ListBegun(by_content=False)), "not for ever"
+    assert commands[0] == Deliver(ListBegun(by_content=False)), "the list begins again in the end"
 
 
 def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
