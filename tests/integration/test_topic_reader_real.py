@@ -85,6 +85,33 @@ async def test_topics_recreated_while_they_are_read_are_read_again(
     )
 
 
+async def test_without_a_control_topic_partitions_that_a_recreated_topic_gained_are_read(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = "k8s.gained.core.pods"
+    await written(kafka_broker, "gained", "shop/a", epoch=7)
+
+    async def follow(reader: TopicReader) -> None:
+        async for _ in reader:
+            pass
+
+    async with asyncio.timeout(60.0), TopicReader(kafka_broker.bootstrap, topics=[topic]) as reader:
+        await reader.ready()
+        delete(kafka_broker, topic)
+        kafka_broker.create_topic(topic, partitions=3)
+        new = Writer(stream(partitions=3), [Log(), Log(), Log()], epoch=2)
+        new.first(*(f"shop/{letter}" for letter in "bcdefgh"))
+        new.beat()
+        async with LogAppender(kafka_broker.bootstrap) as appender:
+            await appender.append(topic, new.logs)
+        held = {key.decode() for each in new.held for key in each}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(follow(reader), name="follow")
+            await until(lambda: reader.proven and set(reader.objects("pods")) == held)
+            await reader.close()
+        assert [each.partition for each in reader.partitions()] == [0, 1, 2]
+
+
 async def test_a_recreated_log_is_not_proven_before_its_end_is_reached(
     kafka_broker: KafkaBroker,
 ) -> None:

@@ -246,9 +246,9 @@ class Sharing:
         """
         (known_revision, adopted_ms), known_hash = self._config
         edited = (revision, config_hash) != (known_revision, known_hash)
-        if config_hash != known_hash:
-            self._config = (revision, self._wall_ms()), config_hash
-        elif edited:
+        if edited:
+            if config_hash != known_hash:
+                adopted_ms = self._wall_ms()
             self._config = (revision, adopted_ms), config_hash
         if edited or plans != self._plan_hashes:
             self._group.rejoin()

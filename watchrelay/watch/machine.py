@@ -280,9 +280,9 @@ class Watching(msgspec.Struct, frozen=True):
     lower than that since, the loop does, at `read_until_s`. It becomes higher only by a silence
     check; the read after that counts from zero, so the client does not end it too soon.
 
-    `silent_since_s` is when the newest frame
-    came, when the watch was opened, or when a check showed that nothing was missed; `objects` and
-    `frames_received` count what came, and the newest bookmark came at `bookmark_at_s`.
+    `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
+    showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
+    bookmark came at `bookmark_at_s`.
 
     `silence_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
     that at the opening is being made, and the other may still follow; "checked": it was made.

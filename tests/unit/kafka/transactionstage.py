@@ -24,6 +24,7 @@ from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.link import Link
+from watchrelay.kafka.client.transaction_coordinator import TransactionCoordinator
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
@@ -35,7 +36,7 @@ AWAY = KafkaConnectionError("no broker answers")
 TOO_LARGE, NOT_LEADER = 10, 6
 
 
-class Coordinator:
+class Coordinator(TransactionCoordinator):
     """Answers with what the test has scripted for a request, else with 0."""
 
     def __init__(self, stage: Stage, name: str) -> None:
@@ -98,7 +99,7 @@ class Cluster(Brokers):
             raise ConnectionRefusedError
         link.adopt(Leader(self._stage, link))
 
-    async def transaction_coordinator(self, transactional_id: str) -> Coordinator:  # type: ignore[override]
+    async def transaction_coordinator(self, transactional_id: str) -> Coordinator:
         return Coordinator(self._stage, transactional_id)
 
     async def locate(self, *_: object) -> None:

@@ -14,6 +14,7 @@ from tests.support.relays import KEYS, Rig, run_virtually, until
 from watchrelay.contract.records import content_hash
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import RecordTooLarge
+from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
 
 
 def test_an_object_that_the_broker_refuses_is_published_in_part_and_digests_stay_right() -> None:
@@ -155,5 +156,38 @@ def test_an_object_known_to_be_too_large_is_trimmed_before_it_is_queued_in_snaps
         assert (
             rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "stub")._value.get() == 4
         )
+
+    run_virtually(body())
+
+
+def test_a_limit_that_is_raised_is_noticed_by_a_writer_that_found_objects_published_in_part() -> (
+    None
+):
+    key, stub = b"shop/part", b'{"kind":"Pod","metadata":{"name":"part"}}'
+    whole = stub[:-1] + b',"spec":"%s"}' % random.Random(1).randbytes(4000).hex().encode()
+    limits = list[int]()
+
+    async def raised() -> int:
+        limits.append(1 << 20)
+        return limits[-1]
+
+    async def body() -> None:
+        rig = Rig(partitions=1, max_message_bytes=3500, reread_limit=raised)
+        rig.store.put(key, stub)
+        await rig.relay.claim(rig.highest_epoch)
+        found = RecoveredPartition(1, content_hash(key, stub), "100", ("1-1", 0))
+        rig.relay.resume(
+            RecoveredState(WatchFrom("100"), (found,), ({},), {}, "100", {}, {key: "stub"})
+        )
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(rig.relay.run(), name="run")
+            rig.relay.request_snapshot("again")
+            rig.relay.watch_accepted()
+            await until(lambda: bool(rig.markers("end")))
+            assert limits
+            rig.say(rig.store.put(key, whole))
+            await asyncio.sleep(30)
+            running.cancel()
+        assert (rig.objects()[-1].value, rig.objects()[-1].trimmed) == (whole, "")
 
     run_virtually(body())

@@ -8,15 +8,15 @@ import dataclasses
 import json
 import logging
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.support.fakesink import FakeSink
 from tests.support.relays import Rig, run_virtually, spec_of, until
-from watchrelay.contract.records import content_hash
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge
-from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
 
 
 class Strict(FakeSink):
@@ -204,17 +204,24 @@ class OnePartition(Strict):
         return await super().deliver(batch)
 
 
+@asynccontextmanager
+async def blocked() -> AsyncIterator[tuple[Rig, OnePartition]]:
+    """A running writer of two partitions, of which one waits for a larger limit."""
+    sink = OnePartition()
+    rig = Rig(partitions=2, sink=sink)
+    async with rig.running():
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        sink.stuck = True
+        await until(lambda: bool(rig.status.waits_for))
+        yield rig, sink
+
+
 def test_a_partition_that_waits_is_shown_until_it_goes_on_whatever_the_others_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body() -> None:
-        sink = OnePartition()
-        rig = Rig(partitions=2, sink=sink)
-        async with rig.running():
-            rig.sync()
-            await until(lambda: rig.status.complete)
-            sink.stuck = True
-            await until(lambda: bool(rig.status.waits_for))
+        async with blocked() as (rig, sink):
             assert rig.status.waits_for.startswith("partition 0 is blocked: record ")
             for _ in range(600):
                 await asyncio.sleep(1)
@@ -231,46 +238,9 @@ def test_a_partition_that_waits_is_shown_until_it_goes_on_whatever_the_others_do
 
 def test_a_writer_that_ends_leaves_no_word_of_a_partition_that_was_blocked() -> None:
     async def body() -> None:
-        sink = OnePartition()
-        rig = Rig(partitions=2, sink=sink)
-        async with rig.running():
-            rig.sync()
-            await until(lambda: rig.status.complete)
-            sink.stuck = True
-            await until(lambda: rig.status.waits_for.startswith("partition 0 is blocked"))
+        async with blocked() as (rig, _):
+            assert rig.status.waits_for.startswith("partition 0 is blocked")
         assert rig.status.waits_for == ""
-
-    run_virtually(body())
-
-
-def test_a_limit_that_is_raised_is_noticed_by_a_writer_that_found_objects_published_in_part() -> (
-    None
-):
-    key, whole = b"shop/part", large("part")
-    limits = list[int]()
-
-    async def raised() -> int:
-        limits.append(1 << 20)
-        return limits[-1]
-
-    async def body() -> None:
-        rig = Rig(partitions=1, max_message_bytes=3500, reread_limit=raised)
-        rig.store.put(key, pod("part"))
-        await rig.relay.claim(rig.highest_epoch)
-        found = RecoveredPartition(1, content_hash(key, pod("part")), "100", ("1-1", 0))
-        rig.relay.resume(
-            RecoveredState(WatchFrom("100"), (found,), ({},), {}, "100", {}, {key: "stub"})
-        )
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(rig.relay.run(), name="run")
-            rig.relay.request_snapshot("again")
-            rig.relay.watch_accepted()
-            await until(lambda: bool(rig.markers("end")))
-            assert limits
-            rig.say(rig.store.put(key, whole))
-            await asyncio.sleep(30)
-            running.cancel()
-        assert (rig.objects()[-1].value, rig.objects()[-1].trimmed) == (whole, "")
 
     run_virtually(body())
 
