@@ -88,9 +88,18 @@ def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_t
             assert relay.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("entry", "runs"),
+    [
+        pytest.param(_WIDGETS, True, id="running"),
+        pytest.param(f"*.{GROUP}", False, id="stopped", marks=pytest.mark.long),
+    ],
+)
 def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_followed_there(
-    testbed: Testbed, real_cluster: ControlPlane
+    testbed: Testbed, real_cluster: ControlPlane, entry: str, *, runs: bool
 ) -> None:
+    """While the relay runs, or while it is stopped."""
+
     def serve(version: str) -> str:
         definition = widget_definition()
         definition["spec"]["versions"][0]["name"] = version
@@ -119,12 +128,17 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
             )
         with (
             testbed.reader(testbed.topic("widgets", GROUP)) as reader,
-            testbed.relay(_WIDGETS) as relay,
+            testbed.relay(entry) as relay,
         ):
             relay.await_ready()
             await_equal(real_cluster, reader, {_WIDGETS: f"{before}/widgets"})
+            if not runs:
+                assert relay.stop() == 0
             real_cluster.request("DELETE", _DEFINITION)
             real_cluster.wait_for("widgets are gone", gone)
+            if not runs:
+                relay.start()
+                relay.await_ready()
             reader.read_until(
                 "the deletes are published",
                 lambda: len(reader.of(_WIDGETS, "deleted")) == 2,

@@ -374,7 +374,7 @@ def _schemas(settings: Settings) -> dict[str, Any]:
         "release": _object({"epoch": _INTEGER}, "Written when a stream moves to another replica."),
         "stream": _object(
             {
-                **dict.fromkeys(("topic", "keyFormat", "resource", "configHash"), _STRING),
+                **dict.fromkeys(("topic", "keyFormat", "resource", "kind", "configHash"), _STRING),
                 "partitions": _INTEGER,
                 "epochBase": _INTEGER,
                 "namespace": {"type": ["string", "null"]},

@@ -82,6 +82,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "partitions": Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)],
         "keyFormat": Literal["plain", "prefixed"],
         "resource": _Name,
+        "kind": Annotated[str, Meta(max_length=NAME_MAX)],
         "namespace": _Name | None,
         "selectors": _Selectors,
         "configHash": Annotated[str, Meta(max_length=NAME_MAX)],

@@ -30,7 +30,7 @@ from watchrelay.core import causes
 from watchrelay.core.causes import Cause
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
-from watchrelay.model.names import DOTLESS_GROUPS
+from watchrelay.model.names import DOTLESS_GROUPS, parse_name
 from watchrelay.model.parts import Part, part_id
 from watchrelay.model.reach import Overlaps, Reach
 from watchrelay.model.resources import Resource, Selection
@@ -116,6 +116,29 @@ def plan_entries(
     found = ((entry, each.resources if isinstance(each, Found) else ()) for entry, each in resolved)
     shared = shared_topics(settings, found)
     return [plan(settings, entry, each, shared) for entry, each in resolved]
+
+
+def resources_described(
+    entry: ResourceEntry, described: Mapping[str, Mapping[str, object]]
+) -> tuple[Resource, ...]:
+    """What an entry meant when its streams were described: what it names in the plural, or all of
+    the group of a wildcard. None where a name without a group has meant several.
+
+    Args:
+        described: the descriptions on the control topic, by stream."""
+    wanted, found = parse_name(entry.resource), dict[str, Resource]()
+    for stream, description in described.items():
+        if (resource := resource_of(description)) is None:
+            continue
+        name = entry.id or resource.qualified
+        if (
+            stream in {name + (f"@{each}" if each else "") for each in namespaces_of(entry)}
+            and (wanted.wildcard or wanted.name.lower() == resource.plural)
+            and wanted.group in {None, resource.group}
+            and wanted.version in {"", resource.version}
+        ):
+            found[resource.qualified] = resource
+    return tuple(found.values()) if wanted.wildcard or len(found) == 1 else ()
 
 
 def streams_by_id(plans: Iterable[EntryPlan]) -> dict[str, PlannedStream]:
@@ -336,6 +359,19 @@ class KeyFormats:
         return _with_keys(stream, PLAIN) if formats == {PLAIN} and alike else stream
 
 
+def resource_of(description: Mapping[str, object]) -> Resource | None:
+    """The resource of a stream by its description, which does not tell its scope; None where it
+    names none, or not its kind."""
+    try:
+        named = parse_name(str(description.get("resource")))
+    except ValueError:
+        return None
+    kind = description.get("kind")
+    if named.wildcard or not named.version or not isinstance(kind, str) or not kind:
+        return None
+    return Resource(named.group or "", named.version, named.name, kind, namespaced=True)
+
+
 def qualified(description: Mapping[str, object]) -> str:
     """The resource of a stream by its description, without the version."""
     return str(description.get("resource")).partition("/")[0]
@@ -495,6 +531,7 @@ def _plan(
         "partitions": partitions,
         "keyFormat": PREFIXED if prefixed else PLAIN,
         "resource": str(resource),
+        "kind": resource.kind,
         "namespace": namespace,
         "selectors": selectors,
         "configHash": config_hash,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watchrelay.core import causes, clock
@@ -26,13 +27,14 @@ from watchrelay.daemon.plan import (
     plan_entry,
     plan_hash,
     provisional_ids,
+    resources_described,
     streams_by_id,
     why_overlapping,
 )
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
-from watchrelay.kube.discovery.resolve import Resolution
+from watchrelay.kube.discovery.resolve import Found, Missing, Resolution
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import Readiness
@@ -277,13 +279,35 @@ class Supervisor:
         self, settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
     ) -> EntryPlan:
         try:
-            return plan_entry(settings, entry, resolution, shared)
+            return plan_entry(settings, entry, self._with_gone(entry, resolution), shared)
         except Exception as error:
             # logged: what is odd about one resource concerns its entry alone
             message, new = self._unexpected.explain(error)
             extra = {"resource": entry.resource, "error": message}
             log.error("entry cannot be planned", extra=extra, exc_info=new)
             return EntryPlan(entry, problem=message, cause=causes.INTERNAL)
+
+    def _with_gone(self, entry: ResourceEntry, resolution: Resolution) -> Resolution:
+        """With the resources of its streams that nothing serves any more and that do not run: they
+        went while no relay ran, and the watch of each finds that and removes its objects."""
+        if isinstance(resolution, Found):
+            known = resolution if entry.resource.startswith("*") else None
+        else:
+            known = Found(()) if isinstance(resolution, Missing) else None
+        control, catalog = self._context.control, self._discovery.catalog
+        if known is None or catalog is None or not control.is_caught_up:
+            return resolution
+        running = {
+            each.spec.plan.selection.resource.qualified
+            for each in self._running.values()
+            if each.planned.entry == entry
+        }
+        gone = [
+            each
+            for each in resources_described(entry, control.described_streams())
+            if each.qualified not in running and not catalog.may_serve(each)
+        ]
+        return replace(known, resources=(*known.resources, *gone)) if gone else resolution
 
     def _reconcile(self) -> None:
         if self._stopped:

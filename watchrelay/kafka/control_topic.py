@@ -352,6 +352,11 @@ class ControlTopic:
         `described` is complete."""
         await self._caught_up.wait()
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether `caught_up` returns at once."""
+        return self._caught_up.is_set()
+
     async def until(self, true: Callable[[], bool]) -> None:
         """Return once `true()`, asked again whenever something was read."""
         while not true():

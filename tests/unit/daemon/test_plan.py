@@ -18,6 +18,7 @@ from watchrelay.daemon.plan import (
     plan_hash,
     plan_streams,
     provisional_ids,
+    resources_described,
     topic_conflict,
     topic_spec,
 )
@@ -65,6 +66,45 @@ def test_until_discovery_answers_a_stream_is_called_as_it_was_written() -> None:
     assert provisional(namespaces=["a", "b"]) == ["Widget@a", "Widget@b"]
     assert provisional(namespaces=["a", "b"], scope="cluster") == ["Widget"]
     assert provisional(id="mine", namespaces=["a"]) == ["mine@a"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "meant"),
+    [
+        ({"resource": "widgets.example.com"}, ["widgets.example.com"]),
+        ({"resource": "Widgets"}, ["widgets.example.com"]),
+        ({"resource": "widgets.example.com/v1"}, ["widgets.example.com"]),
+        ({"resource": "widgets.example.com/v2"}, []),
+        ({"resource": "widgets.example.org"}, []),
+        ({"resource": "gadgets"}, []),  # of two groups
+        ({"resource": "*.example.com"}, ["widgets.example.com", "gadgets.example.com"]),
+        ({"resource": "wd"}, []),
+        ({"resource": "widgets", "id": "mine"}, []),
+        ({"resource": "things", "id": "taken"}, []),
+        ({"resource": "tools", "id": "taken"}, ["tools.example.net"]),
+        ({"resource": "tools", "id": "taken", "namespaces": ["a", "b"]}, []),
+        ({"resource": "parts", "namespaces": ["a", "b"]}, ["parts.example.net"]),
+        ({"resource": "odd"}, []),
+        ({"resource": "old.example.com"}, []),  # described before kinds were
+    ],
+    ids=str,
+)
+def test_the_descriptions_of_its_streams_say_what_an_entry_meant(
+    entry: dict[str, Any], meant: list[str]
+) -> None:
+    resources = {
+        "widgets.example.com": "widgets.example.com/v1",
+        "gadgets.example.com": "gadgets.example.com/v1",
+        "gadgets.example.org": "gadgets.example.org/v1",
+        "taken": "tools.example.net/v1",
+        "parts.example.net@b": "parts.example.net/v1",
+        "odd": "odd/../../v1",
+        "numbers": 7,
+    }
+    described = {stream: {"resource": each, "kind": "Thing"} for stream, each in resources.items()}
+    described["old.example.com"] = {"resource": "old.example.com/v1"}
+    found = resources_described(settings_of([entry]).resources[0], described)
+    assert [each.qualified for each in found] == meant
 
 
 def test_topics_come_from_the_template_unless_an_entry_names_its_own() -> None:

@@ -69,6 +69,15 @@ class ApiCatalog:
         wanted = (resource.plural, resource.namespaced)
         return any((s.resource.plural, s.resource.namespaced) == wanted for s in version.served)
 
+    def may_serve(self, resource: Resource) -> bool:
+        """Whether any version of its group has it, or may: what serves it does not answer now."""
+        group = self.group(resource.group)
+        return any(
+            not version.fresh
+            or any(each.resource.plural == resource.plural for each in version.served)
+            for version in (group.versions if group else ())
+        )
+
 
 def is_aggregated(content_type: str) -> bool:
     return "as=apigroupdiscoverylist" in content_type.lower().replace(" ", "")
