@@ -95,7 +95,7 @@ class Supervisor:
         self._wait_for_all()
         while True:
             # where the streams stay away, one of them probes for all
-            await self._context.admission.wait_until_closed(within_s=DISCOVERY_INTERVAL_S[1])
+            await self._context.admission.wait_while_open(within_s=DISCOVERY_INTERVAL_S[1])
             try:
                 await self._refresh()
                 await self._ask_version()

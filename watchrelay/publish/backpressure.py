@@ -11,14 +11,15 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.stream_queues import StreamQueues
 
 SOFT_BYTES = 8 * 1024 * 1024
-"""`soft_bytes` where the bound of the queues permits it: up to this size of the queues, values are
-kept as they came (17 full batches); beyond it a value is
-unpacked from the store's entry when it is sent (6 us), and the watch slows down."""
+"""`soft_bytes`, unless half of the queues' bound is less: up to this size of the queues, values are
+kept uncompressed (17 full batches); beyond it a value is unpacked from the store's entry when it is
+sent (6 us), and the watch slows down."""
 YIELD_S = 0.05
-"""Beyond `soft_bytes` the watch waits this long at most, for a sink that keeps up."""
+"""Beyond `soft_bytes` each read waits this long at most, and only while records are being
+acknowledged."""
 SNAPSHOT_TURN_S = 0.1
-"""With `overload: block`, the watch is not read while a snapshot has been unable to queue a member
-for this long. So a snapshot ends under any load."""
+"""With `overload: block`, the watch is not read while a snapshot has been unable to go on for this
+long. So a snapshot ends under any load."""
 SNAPSHOT_TURN_MAX_S = 5.0
 """A snapshot that has not moved after this long, though the watch is not read, waits for Kafka (a
 partition without a leader), so the watch is read on."""
@@ -42,7 +43,7 @@ class Backpressure:
         self._flowing = True  # something was acknowledged since the last wait in vain
         self._progress = asyncio.Event()
         self._stalled_since_s: float | None = None
-        """Since when a snapshot has members left and could queue none."""
+        """Since when a snapshot has keys left and could go on with none."""
 
     def room_made(self) -> None:
         """Records were acknowledged, or need not be published any more."""

@@ -26,7 +26,7 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     },
     "PublishingFirstSnapshot": {
         "VersionReached ListCompleted ResourceRemoved": "PublishingFirstSnapshot",
-        "MembersQueued": "Live",
+        "SnapshotEndDue": "Live",
         "DrainBegun": "Draining",
     },
     "AwaitingDifference": {"ListCompleted ResourceRemoved": "Live", "DrainBegun": "Draining"},
@@ -38,14 +38,14 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     },
     "Live": {
         "WatchAccepted VersionReached ListCompleted ResourceRemoved": "Live",
-        "EarlyHeartbeatDue MarkerAcked MembersQueued": "Live",
+        "EarlyHeartbeatDue MarkerAcked SnapshotEndDue": "Live",
         "DrainBegun": "Draining",
     },
     "Draining": {},
 }
-"""Phase, events, the phases that follow; every other event changes nothing and has no effect,
-except `FirstDifference` in `AwaitingList` without `log_mismatched`, which is a bug and raises. A
-test holds it equal to what `step` does."""
+"""Phase, events, the phases that follow; every other event changes nothing and has no effect.
+`FirstDifference` in `AwaitingList` without `log_mismatched` is a bug and raises. A test holds it
+equal to what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class AwaitingList(msgspec.Struct, frozen=True):
 
 
 class PublishingFirstSnapshot(msgspec.Struct, frozen=True):
-    """The first snapshot is under way. Until all its members are queued, markers have frontier "0",
+    """The first snapshot is under way. Until its ends are queued, markers have frontier "0",
     which says nothing about completeness. `reached_version` here, in `Replaying` and in `Live`:
     every change up to this version was pushed, or suppressed because no published field had
     changed."""
@@ -146,12 +146,12 @@ def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
     log: a later start, which reads from this snapshot on, would not find the deletes before it, and
     its replay would publish the deleted objects again. Source: docs/record-contract-reasons.md, F5.
-    A first snapshot that was abandoned begins again."""
+    In `PublishingFirstSnapshot`, because a first snapshot that was abandoned begins again."""
     return isinstance(phase, PublishingFirstSnapshot | Live)
 
 
 def may_repair(phase: Phase) -> bool:
-    """Whether the state of the store may be published."""
+    """Whether repairs may be queued: they publish the state of the store."""
     return isinstance(phase, PublishingFirstSnapshot | Replaying | Live)
 
 
@@ -160,7 +160,7 @@ def may_repair(phase: Phase) -> bool:
 
 class FirstDifference(msgspec.Struct, frozen=True):
     """With `log_mismatched`: the first change that the first list found is about to be queued, or
-    the first delete where the resource is not served instead."""
+    the first delete, where no list came because the resource is not served."""
 
 
 class ListCompleted(msgspec.Struct, frozen=True):
@@ -192,8 +192,8 @@ class WatchAccepted(msgspec.Struct, frozen=True):
 class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
     """The delay that HEARTBEAT_SOON asked for is over: had the history expired, the server's 410
     would have arrived by now. `awaited`: the heartbeats that confirm the state of now; None while
-    a list is due, that is wanted or under way (`StreamStatus.list_due`): it decides when the state
-    is complete."""
+    a list is due (wanted or under way, `StreamStatus.list_due`): then the list decides when the
+    state is complete."""
 
     awaited: AwaitedHeartbeats | None
 
@@ -206,10 +206,10 @@ class MarkerAcked(msgspec.Struct, frozen=True):
     after_record: int
 
 
-class MembersQueued(msgspec.Struct, frozen=True):
-    """All members of a snapshot are queued; its end is queued next, with the frontier that this
-    step leads to. `awaited`: the heartbeats that confirm this state, as does the end; None while a
-    list is due."""
+class SnapshotEndDue(msgspec.Struct, frozen=True):
+    """All members of a snapshot are queued, its begins are acknowledged and the known gaps checked:
+    the ends are queued next, with the frontier that this step leads to. `awaited`: the heartbeats
+    that confirm this state, as does the end; None while a list is due."""
 
     awaited: AwaitedHeartbeats | None
 
@@ -226,7 +226,7 @@ Event = (
     | WatchAccepted
     | EarlyHeartbeatDue
     | MarkerAcked
-    | MembersQueued
+    | SnapshotEndDue
     | DrainBegun
 )
 
@@ -241,8 +241,8 @@ class Effect(Enum):
     """One that the start wants (the config changed, or a partition has none) or that was abandoned,
     not one that was requested, or is due by time or growth."""
     LOWER_FRONTIER = auto()
-    """The API server was restored from a backup, or the resource is not served any more: markers
-    may go back."""
+    """The API server was restored from a backup, or the resource is not served any more:
+    frontiers may go back."""
     HEARTBEAT = auto()
     HEARTBEAT_SOON = auto()
     """A heartbeat ahead of the next periodic one: `EarlyHeartbeatDue` follows after a short
@@ -285,7 +285,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return PublishingFirstSnapshot(), (Effect.LOWER_FRONTIER,)
         case AwaitingDifference() | Replaying() | Live(), ResourceRemoved():
             return Live("0", phase.awaited), (Effect.LOWER_FRONTIER, Effect.REPAIR)
-        case PublishingFirstSnapshot(reached_version=reached_version), MembersQueued():
+        case PublishingFirstSnapshot(reached_version=reached_version), SnapshotEndDue():
             return Live(reached_version, event.awaited), ()
         case AwaitingDifference() | Replaying() | Live(), ListCompleted():
             return _listed(phase, event)
@@ -328,7 +328,7 @@ def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effe
             return _caught_up(phase), soon
         case EarlyHeartbeatDue() if awaited != COMPLETE:
             return replace(phase, awaited=awaited or event.awaited), (Effect.HEARTBEAT,)
-        case MembersQueued() if isinstance(phase, Live):
+        case SnapshotEndDue() if isinstance(phase, Live):
             return replace(phase, awaited=awaited or event.awaited), ()
         case MarkerAcked(partition=partition, after_record=after_record):
             if awaited is None or after_record < awaited.after_record or awaited == COMPLETE:

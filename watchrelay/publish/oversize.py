@@ -28,7 +28,7 @@ REREAD_EVERY_S = 30.0
 
 
 class Oversize:
-    """Applies the topic's `max_message_bytes`, which counts compressed batches, to one stream."""
+    """Applies the topic's `max_message_bytes`, the largest compressed batch, to one stream."""
 
     def __init__(
         self,

@@ -118,11 +118,11 @@ class RenderedBatch(msgspec.Struct):
 class DirtyKey(msgspec.Struct, gc=False):
     """One key of a conflated partition.
 
-    `uid` and `hash` are what the log will hold once all that is queued is written; `hash` None:
-    nothing, and `uid` is that of the delete that may have to be published. `deleted_version` is
-    that of the newest removal, "" for none. `must_publish`: a record is needed whatever the state.
-    `states`: how many states wait for a record, counted up to `STATES_MAX`; the oldest of them was
-    received at `received_at_s`, 0 where the key became dirty without an event.
+    `uid` and `hash` are what the log will hold once the other records queued are written; `hash`
+    None: nothing, and `uid` is that of the delete that may have to be published. `deleted_version`
+    is that of the newest removal, "" for none. `must_publish`: a record is needed whatever the
+    state. `states`: how many states wait for a record, counted up to `STATES_MAX`; the oldest of
+    them was received at `received_at_s`, 0 where the key became dirty without an event.
     """
 
     uid: str
@@ -161,8 +161,8 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         """Take a new state, or with `removed` the removal of the object with this `uid` as of that
         version. `published_hash` is what the log holds of a key that was not dirty, None for
         nothing; for a dirty key it and `must_publish` are not used. `uid` is that of the change.
-        Where the log holds the key it is the same there: the store reports an object with another
-        uid as a removal, then an upsert."""
+        Where the log holds the key, it holds it with this uid: the store reports an object with
+        another uid as a removal, then an upsert."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(uid, published_hash, removed or "", must_publish, 1, received_at_s)
@@ -200,7 +200,7 @@ class PartitionQueue:
         """It was lowered, and no marker that was queued since is acknowledged yet."""
         self.difference_unconfirmed = False
         """The stream started with a list that is compared with the log, and no marker after that
-        difference is acknowledged yet: no marker may be placed within it."""
+        difference is acknowledged yet: no marker may come between its records."""
         self.dirty: DirtyKeys | None = None
         """While this partition is conflated: the keys to publish after `waiting`."""
         self.claim_marker_offset = -1
@@ -213,13 +213,13 @@ class PartitionQueue:
         self.next: RenderedBatch | None = None
         """Rendered while `outstanding` is in flight."""
         self.mean_bytes = 4096
-        """Mean wire size of a record, estimated from what was rendered."""
+        """Mean uncompressed size of a record, estimated from what was rendered."""
         self.members_since_batch = 0
         """Snapshot members queued since the last batch was rendered."""
 
     @property
     def waiting_bytes(self) -> int:
-        """Estimated wire size of what is queued and not rendered."""
+        """Estimated uncompressed size of what is queued and not rendered."""
         return len(self.waiting) * self.mean_bytes
 
     def takes_members(self, members_limit_bytes: int) -> bool:
@@ -260,8 +260,8 @@ class PartitionQueue:
         seen_ms: int | None,
         limit_records: int | None = None,
     ) -> RenderedBatch:
-        """The next batch of queued records, in order, with sequences: up to `limit_bytes` of wire
-        size, but at least one record. `seen_ms`: when the API server was last seen."""
+        """The next batch of queued records, in order, with sequences: up to `limit_bytes`
+        uncompressed, but at least one record. `seen_ms`: when the API server was last seen."""
         assert self.waiting, "rendering an empty queue"
         waiting, partition, overhead = self.waiting, self.partition, encoder.overhead_bytes
         sequence, count, digest = start = (self.sequence, self.count, self.digest)

@@ -14,10 +14,9 @@ class RecordSink(Protocol):
     """Appends batches to Kafka. Implemented by kafka/sink.py."""
 
     def send(self, batch: Batch, done: Callable[[Receipt | Exception], None]) -> Any:
-        """Append all records in order. `done` is called once, in a later step of the loop: with a
-        Receipt when all are acknowledged, with a RecordTooLarge that has the offsets of what was
-        appended before, or with another error, which ends the
-        stream.
+        """Append all records in order. `done` is called once, in a later iteration of the
+        event loop: with a Receipt when all are acknowledged, with a RecordTooLarge that has the
+        offsets of what was appended before, or with another error, which ends the stream.
 
         Returns: what `withdraw` takes.
         """
@@ -45,19 +44,19 @@ class ControlLog(Protocol):
         ...
 
     async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """Where a writer that claims `stream` now starts to read it, None: at the start. Waits
-        until the topic was read once."""
+        """Where a writer that claims `stream` now starts to read it, None: at the start of
+        each partition. Waits until the control topic was read to its end once."""
         ...
 
     def superseded(self, stream: str, epoch: int) -> bool: ...
     def newest_claims(self, stream: str) -> dict[str, int]:
-        """The epochs of the newest claims of a stream, by stream or part: a stream that was split
-        otherwise before has several writers."""
+        """The epochs of the newest claims of a stream, by the stream or part that was claimed:
+        after a change of `split` there are several."""
         ...
 
     async def released(self, claims: Mapping[str, int], *, within_s: float) -> bool:
-        """Whether the writers of these claims have released them, once that was read, or after
-        `within_s`."""
+        """True as soon as the releases of all these claims are read; False after `within_s`
+        without."""
         ...
 
     def index(self, stream: str) -> dict[str, object] | None:

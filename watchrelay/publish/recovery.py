@@ -82,7 +82,7 @@ class RecoveredState:
     resourceVersion (`ce_wrrv`) of their delete: the store ignores replayed events of a key up to
     it. For `WatchFrom` it has only deletes newer than the decision's frontier. `newest_on_log` is
     the highest resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their
-    partition, whose last record is stale, so that their true state must be published again.
+    partition, whose true state must be published again (`LogRecovery.to_repair`).
     `records_since_snapshot` counts object records since the begin of the last complete snapshot.
     """
 
@@ -105,7 +105,7 @@ class RecoveredState:
 
 
 class LogRecovery:
-    """Recovers one partition of one stream, record by record, in the form of the store.
+    """Recovers one partition of one stream, record by record, into entries of the store.
 
     `state` is what a consumer's `Replica` holds after the same records, with store entries as its
     values.
@@ -119,16 +119,17 @@ class LogRecovery:
         self.entries = self.state.held
         self.deleted: dict[bytes, str] = {}
         """Deleted keys, with the `ce_wrrv` of their last record other than a repair."""
-        self.stale: dict[bytes, None] = {}
-        """Keys whose last record on the log is one that readers of the contract ignore."""
+        self.to_repair: dict[bytes, None] = {}
+        """Keys to publish again: the last record is one that readers of the contract ignore, or a
+        delete within an envelope whose tombstone is missing."""
         self.trimmed: dict[bytes, Trimmed] = {}
         self.highest_epoch = 0
         """The highest epoch read."""
         self.claimed = 0
         """The epoch of the newest valid claim marker."""
         self.sequence_gap = False
-        """The sequences after the newest marker have a gap: compaction removed records, or one is
-        from a writer without a claim in this log."""
+        """The sequences after the newest marker have a gap: compaction removed records, or a record
+        is from a writer without a claim in this log."""
         self.repair_differs = False
         """A repair after the newest marker brought another state than what was read. So a previous
         writer sent that marker late, after its successor had claimed. Compaction has removed the
@@ -143,7 +144,7 @@ class LogRecovery:
         self.last_snapshot: tuple[str, int] | None = None
         self.newest_on_log, self.versions_comparable = "", True
         self.newest_of_lists = ""
-        """The highest version that may come from a list: the watch need not show it again."""
+        """The highest version that may come from a list: the watch may never show it."""
         self.highest_frontier = "0"
         """The highest frontier of a marker so far."""
         self.api_server_restored = False
@@ -155,9 +156,9 @@ class LogRecovery:
 
     @property
     def empty(self) -> bool:
-        """Whether what was read has no record of an object, a delete and a stale one included, and
-        no complete snapshot."""
-        return not (self.entries or self.deleted or self.stale or self.last_snapshot)
+        """Whether what was read has no record of an object (deletes and stale records count) and no
+        complete snapshot."""
+        return not (self.entries or self.deleted or self.to_repair or self.last_snapshot)
 
     def apply(self, records: Iterable[Decoded]) -> None:
         """Apply the next records of the log and pack the values left by them; records of other
@@ -200,7 +201,7 @@ class LogRecovery:
 
     def _object(self, record: ObjectRecord) -> None:
         key = record.key
-        self.stale.pop(key, None)
+        self.to_repair.pop(key, None)
         self.records_since_snapshot += 1
         # a null that repairs carries the frontier, not the version of a delete
         if record.verb != "deleted" or record.reason != "healed":
@@ -226,7 +227,7 @@ class LogRecovery:
         if record.enveloped:
             # a delete within an envelope: its tombstone must follow; if the log ends here, the key
             # is repaired, which sends it
-            self.stale[key] = None
+            self.to_repair[key] = None
         before = self.state.hold(key, None)
         self._values.pop(key, None)
         self.trimmed.pop(key, None)
@@ -244,9 +245,9 @@ class LogRecovery:
         the contract ignore, and removes the true one.
         """
         if record.key not in self.entries and record.value is None and not record.enveloped:
-            self.stale.pop(record.key, None)
+            self.to_repair.pop(record.key, None)
         else:
-            self.stale[record.key] = None
+            self.to_repair[record.key] = None
 
     def _note_version(self, version: str, reason: Reason) -> None:
         if not comparable(version):
@@ -264,7 +265,7 @@ class LogRecovery:
             self.claimed = marker.epoch
             return
         self.configs = {marker.config}
-        # not with the one before alone: "0" may lie between, which cannot be compared
+        # compared with the highest so far: the one before may be "0", which cannot be compared
         if compare(marker.frontier, self.highest_frontier) == -1:
             self.api_server_restored = True
         elif comparable(marker.frontier):
@@ -281,7 +282,7 @@ class LogRecovery:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
         unmentioned = self.state.judge(marker)
         self.proven = unmentioned is not None
-        # the end of a snapshot proves what it did not mention to be deleted, and `judge` has
+        # the end of a snapshot proves that what it did not mention is deleted, and `judge` has
         # removed that from `entries`; None: count or digest differ
         for key, entry in (unmentioned or {}).items():
             self._values.pop(key, None)
@@ -311,9 +312,9 @@ def decide(
 
     Args:
         from_start: The partitions that were read from their very start.
-        recreated: The topic was recreated under its writer. Records before the claim are late ones
-            of that writer and prove nothing, but what they hold and the cluster does not must be
-            published as deleted.
+        recreated: The topic was recreated while a writer ran. Records before the claim are late
+            ones of that writer and prove nothing, but objects that they hold and the cluster does
+            not must be published as deleted.
         foreign: A record without a claim was found. Consumers may have applied it, so the recovered
             state includes it; if it is wrong, only a list shows that.
         bookmarks: The watch requests bookmarks, so one of them confirms that everything on the log
@@ -330,12 +331,14 @@ def decide(
         if not recovery.proven and (recovery.marker_found or not recovery.empty)
     ]
     if log_mismatched:
-        known = set(from_start)
-        older = tuple(
-            recovery.partition for recovery in log_mismatched if recovery.partition not in known
+        read_whole = set(from_start)
+        not_whole = tuple(
+            recovery.partition
+            for recovery in log_mismatched
+            if recovery.partition not in read_whole
         )
-        if older:
-            return ReadAgainFromStart(older)
+        if not_whole:
+            return ReadAgainFromStart(not_whole)
         return FirstSnapshot("the log does not match its digests", log_mismatched=True)
     if all(recovery.empty for recovery in recoveries):
         return FirstSnapshot("nothing was published before")
@@ -393,7 +396,7 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
             (recovery.newest_on_log for recovery in recoveries), key=_in_order, default=""
         ),
         pending_repairs={
-            key: recovery.partition for recovery in recoveries for key in recovery.stale
+            key: recovery.partition for recovery in recoveries for key in recovery.to_repair
         },
         trimmed={
             key: trimmed for recovery in recoveries for key, trimmed in recovery.trimmed.items()

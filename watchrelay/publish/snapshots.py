@@ -65,8 +65,8 @@ class Snapshot:
 
     @property
     def ready_to_end(self) -> bool:
-        """Whether every key is done and every begin acknowledged: the ends name the offsets of the
-        begins, and what lies before these on the log can be checked for stale records."""
+        """Whether every key is done and every begin acknowledged, for two reasons: the ends name
+        the offsets of the begins, and only then are the gaps before the begins known."""
         return not self.unfinished and len(self._begins) == self._partitions
 
     @property
@@ -185,8 +185,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: This writer's count of object records minus those since that snapshot began:
-                0 or less.
+            records: The record count from which growth is measured: 0, less the records that
+                previous writers wrote since that snapshot began.
         """
         self._records = records
         if self._interval_s:
@@ -201,9 +201,9 @@ class SnapshotSchedule:
         return None if self._at_s is None else max(0.0, self._at_s - now_s)
 
     def due(self, now_s: float, *, records: int, objects: int) -> bool:
-        """Due because it was requested, by time, or because the log grew by 10,000 records and
-        three for each object."""
-        requested = self.wanted or bool(self._requests)
+        """Due because it is wanted or was requested, by time, or because the log grew by 10,000
+        records and three for each object."""
+        asked_for = self.wanted or bool(self._requests)
         by_time = self._at_s is not None and now_s >= self._at_s
         grown = records - self._records > GROWTH_RECORDS + GROWTH_PER_OBJECT * objects
-        return requested or by_time or grown
+        return asked_for or by_time or grown

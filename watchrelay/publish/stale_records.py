@@ -1,6 +1,6 @@
 """Stale records between our own: found by their offsets, read, and repaired.
 
-An acknowledgement gives the offsets of a batch. A record of the stream between two batches that no
+An acknowledgement gives the offsets of a batch. A record of the stream between two of ours that no
 acknowledgement of this process covers comes from a previous writer, or is a late copy of our own
 batch: consumers that ignore headers, and compaction, take it for the newest record of its key. See
 docs/record-contract.md.
@@ -56,11 +56,11 @@ class StaleRecordFinder:
         self._pause_s = PAUSE_MIN_S
 
     def may_end(self, snapshot: str, *, ready_to_end: bool) -> bool:
-        """Whether `snapshot` may end: all gaps that were known when its last member was queued, and
-        its begins were acknowledged, have been checked. A later writer reads back from this begin,
-        and would not find a stale record before it. Later gaps do not count, for where another
-        process writes to the same topic there is always one: the first call with `ready_to_end`
-        fixes how many count."""
+        """Whether `snapshot` may end: all gaps that were known at the moment when its last member
+        was queued and its begins were acknowledged are checked. A later writer reads back from this
+        begin, and would not find a stale record before it. Later gaps do not count, for where
+        another process writes to the same topic there is always one: the first call with
+        `ready_to_end` fixes how many count."""
         if ready_to_end and self._ending[0] != snapshot:
             self._ending = (snapshot, self._gaps_found)
         return ready_to_end and self._gaps_checked >= self._ending[1]
@@ -88,10 +88,9 @@ class StaleRecordFinder:
         """Wait for gaps, read them, and return the stale keys in them with their partition, often
         none.
 
-        Raises:
-            EpochAhead: A gap has a record of a higher epoch.
-            EpochSpoiled: A gap has a record of this epoch with the sequence of our record after the
-                gap, or of a later one, and it is no copy of that.
+        Raises: EpochAhead: A gap has a record of a higher epoch. EpochSpoiled: A gap has a record
+        of this epoch whose sequence is that of our record after the gap or higher, and which is no
+        copy of a record of ours.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)

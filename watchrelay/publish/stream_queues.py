@@ -49,7 +49,7 @@ class StreamQueues:
 
     Args:
         partitions: Those that are written.
-        soft_bytes: Up to this size of the queues, values are kept as they came; beyond it they are
+        soft_bytes: Up to this size of the queues, values are kept uncompressed; beyond it they are
             unpacked from the entry when they are sent.
         packed_max: An entry whose packed value is not larger is published whole, unless a
             trimmed form of it was published before. Bytes.
@@ -84,9 +84,9 @@ class StreamQueues:
         self.snapshot_remaining: set[bytes] = set()
         """Keys that the running snapshot still has to publish: no record since its begin."""
         self.uncounted_keys: set[bytes] = set()
-        """Keys that do not count yet in what this writer says of the log (count and digest): the
-        first snapshot has not reached them (the log may lack them, or hold a state that was not
-        verified), or they are `withheld`."""
+        """Keys that are not in this writer's count and digest: those that the first snapshot has
+        not reached (the log may lack them, or hold a state that was not verified), and
+        `withheld`."""
         self.withheld: set[bytes] = set()
         """Those of which the topic does not accept anything: the log holds nothing of them."""
         self.unverified_keys: frozenset[bytes] = frozenset()
@@ -119,7 +119,7 @@ class StreamQueues:
 
     @property
     def frontier(self) -> str | None:
-        """The lowest acknowledged frontier of all partitions; None before there is one."""
+        """The lowest acknowledged frontier of all partitions; None while one of them is "0"."""
         lowest = self.partitions[0].frontier
         for queue in self.partitions:
             if queue.frontier == "0" or compare(queue.frontier, lowest) == -1:
@@ -334,8 +334,9 @@ class StreamQueues:
         self._append(self.by_partition[entry.partition], item)
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
-        """Publish the true state of a key whose last record in `partition` is stale: the object, or
-        a null where there is none or it belongs to another partition (why: see `_belonging`).
+        """Publish the true state of a key whose last record in `partition` does not show it: the
+        object, or a null where there is none or it belongs to another partition (why: see
+        `_belonging`).
 
         Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
         partition the key becomes dirty, unless it is withheld.
@@ -447,11 +448,12 @@ class StreamQueues:
         item.value, item.value_hash, item.trimmed = value, new, trimmed
 
     def withhold(self, queue: PartitionQueue, index: int) -> bool:
-        """Remove the queued record `index`.
+        """Remove the queued record `index`, or replace it by a delete where the log holds an
+        earlier state of the object.
 
-        The log then holds nothing of the object, and count and digest agree: what it held before is
-        deleted. Unless another record of the key is queued, the key is then in `uncounted_keys`, so
-        the object is "added" once a state of it fits, and each snapshot tries again.
+        The log then holds nothing of the object, and count and digest agree. Unless another record
+        of the key is queued, the key is then in `uncounted_keys`, so the object is "added" once a
+        state of it fits, and each snapshot tries again.
 
         Returns: False, and nothing is changed, where the record cannot be left out: a marker, or
             the deletion of what the log holds.
@@ -478,7 +480,7 @@ class StreamQueues:
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
         if item.replaced_hash is not None:
-            # a delete is neither a snapshot member nor a repair; the nearest reason is this one
+            # a delete is neither a snapshot member nor a repair: "conflated" is nearest to those
             reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
             cost = RECORD_COST_BYTES
             deletion = replace(
@@ -592,7 +594,7 @@ class StreamQueues:
 
         Args:
             get: Returns the present entry of a key.
-            limit_bytes: About the wire size to queue.
+            limit_bytes: About how much to queue, uncompressed.
 
         Returns: True when no key is left and the partition is back to a plain queue.
         """

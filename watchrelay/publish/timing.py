@@ -1,7 +1,7 @@
 """When queued records are flushed, and when heartbeats are due.
 
 A produce request costs more than its events (360 us of CPU per event with one request each, 185 us
-with one flush of everything every 5 ms, as first measured; now it is 3), so all streams of a
+with one flush of everything every 5 ms, as first measured; now it is 3 ms), so all streams of a
 process share one `FlushTimer`.
 """
 
@@ -48,7 +48,8 @@ class FlushTimer:
         for read in reads:
             read()
         if reads:
-            # in each turn of the loop, timers that are due come after the sockets that are read
+            # in each iteration of the event loop, timers that are due come after the sockets that
+            # are read
             asyncio.get_running_loop().call_later(0, self._flush)
         else:
             self._flush()
@@ -63,8 +64,8 @@ class FlushTimer:
 
 
 class FlushTrigger:
-    """Has the records of one stream flushed: one flush follows any number of requests. `flush` does
-    not raise."""
+    """Requests flushes of one stream's records: one flush follows any number of requests. `flush`
+    does not raise."""
 
     def __init__(self, timer: FlushTimer, flush: Callable[[], None]) -> None:
         self._timer, self._flush = timer, flush

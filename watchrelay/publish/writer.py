@@ -77,9 +77,8 @@ class StreamWriter:
     `run()`. "In the same step" means without an `await` in between.
 
     Args:
-        queue_bytes: Bound of the queues. With `conflate`, the fullest partitions keep only the set
-            of their keys from when the sum is over it until that set is empty; else the watch
-            waits.
+        queue_bytes: Bound of the queues together. Beyond it, with `conflate`, the fullest
+            partitions keep only a set of keys until that set is empty; else the watch waits.
         snapshot_completed: Called when a snapshot is complete.
         may_finish: Whether what is queued may be sent although a newer claim was read in the
             control topic; by default the writer stops.
@@ -158,7 +157,7 @@ class StreamWriter:
         self._snapshot: Snapshot | None = None
         self._snapshots, self._preparing_snapshot = 0, False
         self._pending_repairs: dict[bytes, int] = {}
-        """Stale keys with their partition, to be repaired once the phase permits it."""
+        """Keys to repair, with their partition, once the phase permits it."""
         self._epoch = 0
         self._starting_point: dict[str, object] | None = None
         self._encoder: CloudEvents | None = None
@@ -218,8 +217,9 @@ class StreamWriter:
     # ---- called by the watcher, and for requests on the signal topic -----------------------------
 
     def watch_accepted(self) -> None:
-        """The API server accepted a watch that continues from the held state: until that is
-        confirmed once, a heartbeat follows soon, which shows that the log is complete."""
+        """The API server accepted a watch that continues from the held state. Unless a heartbeat
+        has confirmed that state already, an early one follows, which shows that the log is
+        complete."""
         self._handle(machine.WatchAccepted())
 
     def request_snapshot(self, request_id: str) -> None:
@@ -335,17 +335,17 @@ class StreamWriter:
         finally:
             self._phase = Draining()
 
-    async def drain(self, deadline_s: float) -> bool:
+    async def drain(self, within_s: float) -> bool:
         """Accept no more changes, send what is queued and a last heartbeat.
 
-        Returns: Whether everything was acknowledged within `deadline_s` seconds.
+        Returns: Whether everything was acknowledged within `within_s`.
         """
         self._handle(machine.DrainBegun())
         try:
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout(within_s):
                 await self._send_all()
                 last = self._phase.frontier if isinstance(self._phase, Draining) else None
-                if last is not None and not self._is_superseded():
+                if last is not None and not self._must_stop():
                     self._queues.mark("heartbeat", frontier=last, time_ms=self._wall_ms())
                 await self._send_all()
         except TimeoutError:
@@ -561,11 +561,11 @@ class StreamWriter:
         elif queue.waiting or self._snapshot is not None or queue.dirty is not None:
             self._request_flush()
 
-    def _is_superseded(self) -> bool:
+    def _must_stop(self) -> bool:
         return self._control.superseded(self.spec.id, self._epoch) and not self._may_finish()
 
     def _check_ownership(self) -> None:
-        if self._is_superseded():
+        if self._must_stop():
             raise Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     async def _refused(self, queue: PartitionQueue, error: RecordTooLarge) -> None:
@@ -632,8 +632,8 @@ class StreamWriter:
 
     def _begin_snapshot(self, *, first: bool = False) -> None:
         """Queue begin on every partition, with the frontier reached so far, "0" for the first.
-        `first`: at the machine's effect. A first snapshot that was abandoned begins again without
-        it: `uncounted_keys` goes on."""
+        `first`: for BEGIN_FIRST_SNAPSHOT. A first snapshot that was abandoned begins again without
+        it, and `uncounted_keys` keeps its keys."""
         assert self._encoder is not None, "a snapshot before the claim"
         queues, keys, now_s = self._queues, self._store.keys(), self._now_s()
         if first:
@@ -685,7 +685,7 @@ class StreamWriter:
             snapshot.id, ready_to_end=snapshot.ready_to_end
         )
         if repaired and snapshot.take_end():
-            self._handle(machine.MembersQueued(self._heartbeats_unless_list_due()))
+            self._handle(machine.SnapshotEndDue(self._heartbeats_unless_list_due()))
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
 
@@ -708,7 +708,7 @@ class StreamWriter:
             )
             if snapshot.complete:
                 self._queues.unverified_keys = frozenset()
-                # the lowest: an end has the `frontier_floor` of its partition where that is higher
+                # the ends' frontiers may differ (`frontier_floor`): the index record has the lowest
                 frontier = self._queues.frontier or "0"
                 self._spawn(self._complete_snapshot(snapshot, frontier), "snapshot")
 

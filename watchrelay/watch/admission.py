@@ -76,7 +76,7 @@ class Admission:
         except TimeoutError:
             return
 
-    async def wait_until_closed(self, *, within_s: float) -> None:
+    async def wait_while_open(self, *, within_s: float) -> None:
         """Return once the circuit lets requests pass, or after `within_s`: for requests that are
         neither probes nor reported to the circuit breaker."""
         now_s = asyncio.get_running_loop().time

@@ -14,11 +14,12 @@ SPREAD_PER_STREAM_S = 0.02
 fairness. Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
 OPEN_RETRY_AFTER_MAX_S = 32.0
-"""How much of a Retry-After delays all streams; the stream that received it obeys all of it.
+"""How much of a Retry-After delays all streams; the stream that received it obeys more of it
+(`RETRY_AFTER_MAX_S`).
 kube-apiserver asks for less: a longer one probably comes from an aggregated API server, and
 concerns one resource. Source: docs/watch-facts.md 6.4, class B."""
 OPEN_LEAST_S = 1.0
-"""The circuit stays open for at least this long."""
+"""After a failure the circuit stays open for at least this long."""
 
 
 def spread_s(streams: int, rng: Random) -> float:
@@ -62,14 +63,13 @@ class CircuitBreaker:
     """Closed, open or half-open, for all streams of one API server; streams are numbers chosen by
     the caller.
 
-    Streams share the permission to send, not a failure counter: a failure of the *server* opens the
-    circuit for all of them, once however many streams see it. When the time is up, exactly one
-    stream probes; any answer of a running server closes the circuit, and the waiting streams follow
-    spread out. A stream that fails again although another one was answered in between has a failure
-    of its own (an aggregated API that is down answers 503 for its resources): until it is answered
-    or the server fails, its failures do not open the circuit, or only for `OPEN_LEAST_S` if it was
-    the probe. Source:
-    docs/watch-facts.md 6.5.
+    A failure of the *server* opens the circuit for all streams, and counts once however many of
+    them see it. When the time is up, exactly one stream probes; any answer of a running server to
+    it closes the circuit, and the waiting streams follow spread out. A stream that fails again
+    although another one was answered in between has a failure of its own (an aggregated API that is
+    down answers 503 for its resources). Such failures do not open the circuit, and open it for
+    `OPEN_LEAST_S` only where the stream was the probe; that ends once the stream is answered or a
+    failure of the server opens the circuit. Source: docs/watch-facts.md 6.5.
     """
 
     def __init__(self, rng: Random) -> None:

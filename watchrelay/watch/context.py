@@ -71,8 +71,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The resourceVersion from which the next watch starts. It is set only by a state whose events
     were all delivered."""
     held_version: str = ""
-    """A version newer than the cursor that the store's state includes, "" for none: the newest of
-    the log that was read back, or that of a list of `relistInterval`, after which the watch
+    """The newest version that the store's state includes, where that is newer than the cursor, else
+    "": that of the log that was read back, or of a list of `relistInterval`, after which the watch
     continues from the older cursor. A server whose version is lower was restored; lists that may
     not be older than the cursor may not be older than this either (`_newest_known`)."""
     has_state: bool = False
@@ -164,8 +164,8 @@ class StreamContext(msgspec.Struct, frozen=True):
         return replace(self, undecodable=count, undecodable_at_s=now_s)
 
     def skipping_undecodable(self, now_s: float) -> StreamContext:
-        """Count an undecodable object of a list. The list made again would have it too, so it skips
-        it."""
+        """Count an undecodable object of a list. The next list would have the object too, so it is
+        skipped there."""
         return replace(self.with_undecodable(now_s), undecodable=2)
 
     def skips_undecodable(self, now_s: float) -> bool:

@@ -28,8 +28,8 @@ from watchrelay.watch.reporting import WatchReporter
 
 class Source(Protocol):
     """Where pages and frames come from: kube/client.py. Both methods raise KubeError, with the
-    `reason` "inactive" when one wait for frames lasted `idle_timeout_s`; each `anext` is a wait of
-    its own, and one that is cancelled loses nothing.
+    `reason` "inactive" when nothing was received for `idle_timeout_s` during a wait; each `anext`
+    is a wait of its own, and one that is cancelled loses nothing.
 
     `take` is offered the frames of each chunk first, while `anext` is awaited; those that it does
     not take (False) are yielded."""

@@ -6,10 +6,11 @@ which is the one action whose result is the next event. `loop.py` performs them,
 state only when everything before the action was delivered: the cursor moves last.
 
 Moments of the monotonic clock are `now_s`, `*_at_s`, `*_since_s` and `*until_s`; every other `*_s`
-is a duration in seconds. A bare `version` is a resourceVersion; those of Kubernetes are named
-`*server_version`. `Unavailable`, with `Unreachable` and `Throttled`, is an error of the server,
-`Interrupted` one of a single response. The client is kube/client.py; it ends a silent read with the
-reason "inactive". A watch is silent while no frame comes, and frozen once that takes too long.
+is a duration in seconds. A bare `version` is a resourceVersion; the releases of the API server are
+named `*server_version`. `Unavailable`, with `Unreachable` and `Throttled`, is an error of the
+server, `Interrupted` one of a single response. The client is kube/client.py; it ends a silent read
+with the reason "inactive". A watch is silent while no frame comes, and frozen once that takes too
+long.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ END_BOOKMARK_WITHIN_S = 30.0
 """A streaming list has failed if its initial-events-end bookmark does not come within this time
 after its newest object. Source: docs/watch-facts.md 3.6."""
 PAGE_RETRIES = 10
-"""A page behind the first is requested again this often where the server throttles, before the
-whole list is: else a list of many pages would never end while few of its requests are rejected.
-Source: client-go."""
+"""A page behind the first is requested again up to so many times while the server throttles, before
+the whole list is begun again: else a list of many pages might never end, though few of its requests
+are rejected. Source: client-go."""
 RELIST_AGAIN_S = 600.0
 """A failed list with `watch_continues` is retried after this time, or after `relistInterval` where
 that is shorter."""
@@ -156,8 +157,8 @@ FORGET_FAILURES_AFTER_S = 30.0
 the longest delay before jitter (`Backoff.cap_s`), so opening it again soon makes no more requests
 than waiting for that delay after each failure would."""
 NOT_SERVED_CONFIRM_S = 30.0
-"""Discovery must report a resource as not served twice, this far apart, before its objects are
-removed. Source: docs/watch-facts.md 8.4."""
+"""Discovery must report twice, at least this far apart, that a resource is not served, before its
+objects are removed. Source: docs/watch-facts.md 8.4."""
 CHECK_DISCOVERY_S = 30.0
 """Discovery is asked at least this often meanwhile."""
 
@@ -276,9 +277,10 @@ class Watching(msgspec.Struct, frozen=True):
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. Two things end a silent read. The client does after `query.idle_timeout_s`, which is
-    fixed at the opening and counted from its begin in each read. Where `frozen_after_s` has become
-    lower than that since, the loop does, at `read_until_s`. It becomes higher only by a silence
-    check; the read after that counts from zero, so the client does not end it too soon.
+    fixed at the opening and counted from the newest bytes of this read, or from its begin while
+    none have come. Where `frozen_after_s` has become lower than that since, the loop does, at
+    `read_until_s`. Only a silence check makes `frozen_after_s` higher; the read after it begins a
+    count of its own, so the client does not end it too soon.
 
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
@@ -345,7 +347,7 @@ class WatchOpened(msgspec.Struct, frozen=True):
 
 
 class FramesReceived(msgspec.Struct):
-    """The frames of one chunk, never none; `at_s` is when it came."""
+    """The frames of one chunk, at least one; `at_s` is when it came."""
 
     frames: list[Frame]
     at_s: float
@@ -757,8 +759,8 @@ def _list_again(
 ) -> Step | None:  # fmt: skip
     """The step after a list that must be made again: it is older than requested
     (docs/watch-facts.md 5.7), or it is the first to show that the server was restored. That
-    list was begun to be compared by version, but a restored server may use versions twice, so
-    another one is made, to be compared by content. None: it need not."""
+    list was to be compared by version, but a restored server may use versions twice, so another
+    one is made, to be compared by content. None: the list need not be made again."""
     again = ListGoal(
         "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
     )
@@ -1087,8 +1089,8 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
         error = Interrupted("the server closed the watch at once, without an event")
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
         # A line of the response over the limit is reported as an undecodable object, and the watch
-        # ends. While those are skipped, a clean end is all that is seen of it, and each new watch
-        # ends there again: only a list leads past it.
+        # ends. While undecodable objects are skipped, such a line shows only as a clean end, and
+        # each new watch ends at the same line: only a list leads past it.
         goal = ListGoal("undecodable") if context.skips_undecodable(now_s) else None
         return wait(context, goal, error, now_s + delay_s)
     if early:
@@ -1156,8 +1158,8 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
 
 
 def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """Open another watch, for the connection may have lost its other end. After `FROZEN_WATCHES` in
-    a row without an object, the server is taken for one that sends few bookmarks."""
+    """Open another watch, for the connection may have lost its other end. After `FROZEN_WATCHES`
+    since a watch last brought an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state, now_s)
     frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
     if frozen >= FROZEN_WATCHES:
@@ -1240,9 +1242,10 @@ def _history_lost(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. The next list is not older than that version; but it
-    requests the most recent state, even if it is older, if a list failed, if the history was lost
-    before within `LOST_AGAIN_WITHIN_S`, or if the error is no 410. It begins at once after the
+    """The requested version cannot be served. The next list has that version as its minimum. It
+    requests the most recent state instead, which may be older, where the failed request was a list,
+    where the history was lost before within `LOST_AGAIN_WITHIN_S`, and where the error is no 410.
+    It begins at once after the
     first loss and after a list with a minimum, else after a backoff. After `VersionTooLarge` it
     never begins sooner than 1 s."""
     repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S

@@ -137,7 +137,7 @@ class WatchReporter:
             case machine.OpeningWatch() | machine.Pausing(error=None, goal=None):
                 return "watching" if self._has_watched else "resuming"
             case machine.Pausing(error=error) if error is not None:
-                return "waiting" if _needs(SHOWN_AS_WAITING, error) else "backoff"
+                return "waiting" if _is_of(SHOWN_AS_WAITING, error) else "backoff"
             case machine.NotServed():
                 return "waiting"
             case _:
@@ -247,7 +247,7 @@ class WatchReporter:
             "watch",
             str(error),
             cause=error.cause,
-            operator=_needs(SHOWN_AS_WAITING, error) and at_s is not None,
+            operator=_is_of(SHOWN_AS_WAITING, error) and at_s is not None,
             next_attempt_ms=None if at_s is None else _wall_ms(at_s),
         )
         retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()
@@ -259,7 +259,7 @@ class WatchReporter:
         }
         if error.reason == self._last_logged_reason:
             log.debug("stream error; retrying", extra=extra)
-        elif _needs(machine.NOT_CURED_BY_RETRY, error) and at_s is not None:
+        elif _is_of(machine.NOT_CURED_BY_RETRY, error) and at_s is not None:
             log.error("operator action required; retrying", extra=extra)
         else:
             log.warning("stream error; retrying", extra=extra)
@@ -272,7 +272,7 @@ class WatchReporter:
         self._status.recovered("watch")
 
 
-def _needs(kinds: tuple[type[KubeError], ...], error: KubeError | None) -> bool:
+def _is_of(kinds: tuple[type[KubeError], ...], error: KubeError | None) -> bool:
     """Whether it is one of these errors, and not about the form of a request, which changes with
     the next one."""
     return isinstance(error, kinds) and (

@@ -53,8 +53,8 @@ EVENTS: list[Event] = [
     machine.EarlyHeartbeatDue(AWAITED),
     machine.MarkerAcked(1, 6),
     machine.MarkerAcked(1, 7),
-    machine.MembersQueued(None),
-    machine.MembersQueued(AWAITED),
+    machine.SnapshotEndDue(None),
+    machine.SnapshotEndDue(AWAITED),
     machine.DrainBegun(),
 ]
 

@@ -325,15 +325,15 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
     log = Log().claim(1).say("a", 1).say("b", 2).delete("b", 3)
     again = [log.records[1], log.records[2], log.records[3]]
     (recovery,) = folded([*log.records, *again])
-    assert list(recovery.stale) == [b"a"], (
+    assert list(recovery.to_repair) == [b"a"], (
         "a table is right, but compaction takes the true record for its copy, which readers pass "
         "over"
     )
     (recovery,) = folded([*log.records, again[1]])
-    assert list(recovery.stale) == [b"b"], "a late first copy shows a dead object"
+    assert list(recovery.to_repair) == [b"b"], "a late first copy shows a dead object"
     later = Log().claim(1).say("a", 1).say("a", 2, "modified")
     (recovery,) = folded([*later.records, later.records[1]])
-    assert list(recovery.stale) == [b"a"]
+    assert list(recovery.to_repair) == [b"a"]
     (recovery,) = folded(
         [
             *later.records,
@@ -341,7 +341,7 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
             *Log(1).say("x", 1, sequence=4).say("a", 5, sequence=5).records,
         ]
     )
-    assert not recovery.stale, "published again behind it already"
+    assert not recovery.to_repair, "published again behind it already"
 
 
 def test_a_repair_that_differs_from_what_the_newest_marker_covers_is_listed_for() -> None:

@@ -41,4 +41,4 @@ def test_a_tombstone_is_pending_where_the_last_record_of_a_deleted_key_is_a_valu
         decoded = decode(*record)
         assert isinstance(decoded, ObjectRecord)
         recovery.apply([decoded])
-    assert (b"n/a" in recovery.stale) == pending
+    assert (b"n/a" in recovery.to_repair) == pending

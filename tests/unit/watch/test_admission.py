@@ -79,14 +79,14 @@ def test_requests_outside_of_the_circuit_wait_until_it_is_closed_and_no_longer_t
         loop, admission = asyncio.get_running_loop(), Admission()
         began_s = loop.time()
         with admission.register() as stream:
-            await admission.wait_until_closed(within_s=60)
+            await admission.wait_while_open(within_s=60)
             assert loop.time() == began_s
             await stream.enter(quiet)
             stream.failed(Throttled("busy", retry_after_s=20))
-            await admission.wait_until_closed(within_s=5)
+            await admission.wait_while_open(within_s=5)
             assert loop.time() == began_s + 5
             async with asyncio.TaskGroup() as tasks:
-                waiting = tasks.create_task(admission.wait_until_closed(within_s=60))
+                waiting = tasks.create_task(admission.wait_while_open(within_s=60))
                 await stream.enter(quiet)
                 assert loop.time() == began_s + 20
                 assert not waiting.done(), "the probe is out, not answered"
