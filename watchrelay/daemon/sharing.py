@@ -69,6 +69,9 @@ _BALANCE_AGAIN_MAX: Final = 32
 """Where balancing moves nothing, since all that could move is on its way or waits for an operator,
 it is tried again after twice the time, at most this many times `balance_after_s`."""
 _SILENCE_CHECK_S: Final = 1.0
+_DOUBT_CHECK_S: Final = 0.5
+"""A replica that sends nothing, for all its requests are unanswered, begins a doubt too: what it
+has sent must not arrive behind the claim of another."""
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 _HEALTHY_S: Final = 60.0
 
@@ -680,7 +683,8 @@ class Sharing:
 
     async def _resolve_doubts(self) -> None:
         while True:
-            await self._in_doubt.wait()
+            while not self.check_doubt():
+                await first_of(self._in_doubt, timeout_s=_DOUBT_CHECK_S)
             began_s = self._now_s()
             while not await self._look():
                 if (
