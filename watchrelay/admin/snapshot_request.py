@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -143,19 +143,19 @@ async def request_snapshots(
                 for each in requests_for(wanted, missing):
                     await send_signal(connection, signal.name, settings.cluster, each)
                 request = wanted
-                answers: dict[str, Mapping[str, object]] = {}
+                answers: dict[str, dict[str, Mapping[str, object]]] = {}
 
                 def all_complete() -> bool:
                     for stream in list(missing):
-                        indexes = control.indexes(stream)
-                        for writer, index in indexes.items():
+                        found = answers.setdefault(stream, {})
+                        for writer, index in control.index_records(stream).items():
                             requests = index.get("requests")
                             if isinstance(requests, list) and wanted in requests:
-                                answers.setdefault(writer, index)
-                        if indexes and answers.keys() >= indexes.keys():
+                                found.setdefault(writer, index)
+                        if covers(found.values(), control.described(stream)):
                             missing.remove(stream)
-                            for writer in indexes:
-                                completed(writer, answers[writer])
+                            for writer in found:
+                                completed(writer, found[writer])
                     return not missing
 
                 await control.until(all_complete)
@@ -171,3 +171,18 @@ async def request_snapshots(
             f"in its config? Request {request} stays valid: a relay that starts within "
             "the hour answers"
         ) from None
+
+
+def covers(
+    indexes: Iterable[Mapping[str, object]], description: Mapping[str, object] | None
+) -> bool:
+    """Whether the snapshots of these index records are, together, of every partition: while a
+    stream is split otherwise, parts of both layouts may answer."""
+    found = set[object]()
+    for index in indexes:
+        partitions = index.get("partitions")
+        found |= (
+            {each["partition"] for each in partitions} if isinstance(partitions, list) else set()
+        )
+    count = (description or {}).get("partitions")
+    return isinstance(count, int) and found >= set(range(count))

@@ -380,10 +380,14 @@ class StreamControl(WriterControl):
         return named and not any(each is None or each is self for each in owners)
 
     def newest_index(self, part: Part) -> Value | None:
-        """The oldest of the index records that are the newest of a partition of `part`; None where
-        a partition has none."""
+        """The oldest of `newest_indexes`; None for none."""
+        return min(self.newest_indexes(part), key=_epoch_in, default=None)
+
+    def newest_indexes(self, part: Part) -> list[Value]:
+        """The newest index record of each partition of `part`, possibly of another part then;
+        empty where a partition has none."""
         if not self.parts or self.description is None:
-            return self.index
+            return [self.index] if self.index else []
         found: list[Value] = []
         indexes = [each.index for each in (self, *self.parts.values()) if each.index]
         for partition in part.partitions(self.description["partitions"]):
@@ -393,9 +397,9 @@ class StreamControl(WriterControl):
                 if any(each["partition"] == partition for each in index.get("partitions", ()))
             ]
             if not of_it:
-                return None
+                return []
             found.append(max(of_it, key=_epoch_in))
-        return min(found, key=_epoch_in, default=None)
+        return found
 
     def starts(self, partitions: int) -> dict[int, Origin]:
         """Where each partition is read from, by its newest claim; those that are missing, from

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -31,7 +31,7 @@ Ask = Callable[[str], None]
 class Indexes(Protocol):
     """The newest `snapshot/<stream>` and `stream/<stream>` records of the control topic."""
 
-    def index(self, stream: str) -> Mapping[str, object] | None: ...
+    def newest_indexes(self, stream: str) -> Sequence[Mapping[str, object]]: ...
 
     def described(self, stream: str) -> Mapping[str, object] | None: ...
 
@@ -113,11 +113,13 @@ class SnapshotRequests:
             del waiting[next(iter(waiting))]
 
     def _ask_open(self, stream: str, ask: Ask, *, only: str = "") -> None:
-        index, now_ms = self._control.index(stream), self._wall_ms()
+        indexes, now_ms = self._control.newest_indexes(stream), self._wall_ms()
         whole, part = stream_and_part(stream)
         waiting = self._open.get(whole, {})
         for request_id, kept in list(waiting.items()):
-            done = answered(index, request_id, kept.written_ms, now_ms)
+            done = bool(indexes) and all(
+                answered(index, request_id, kept.written_ms, now_ms) for index in indexes
+            )
             if self._now_s() - kept.taken_s > EXPIRE_S or (done and part.of == 1):
                 del waiting[request_id]
             elif not done and (not only or request_id == only):

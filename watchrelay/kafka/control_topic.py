@@ -35,7 +35,7 @@ from watchrelay.core.errors import Fenced, RecordRefused, TopicLost, TopicRefuse
 from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topic_follower import TopicFollower
-from watchrelay.model.parts import stream_and_part
+from watchrelay.model.parts import Part, stream_and_part
 from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
@@ -318,11 +318,28 @@ class ControlTopic:
     def index(self, stream: str) -> dict[str, object] | None:
         """The newest index record of `stream`; of a part, the oldest of those that are the newest
         of a partition of it, which was possibly in another part then; None where one has none."""
+        held, part = self._indexed(stream)
+        return held.newest_index(part)
+
+    def newest_indexes(self, stream: str) -> list[dict[str, object]]:
+        """The newest index record of each partition of a stream, or of a part; empty where one has
+        none."""
+        held, part = self._indexed(stream)
+        return held.newest_indexes(part)
+
+    def _indexed(self, stream: str) -> tuple[StreamControl, Part]:
         whole, part = stream_and_part(stream)
         held = self._state.of(whole)
         if held.description is None or not held.parts:
             held = held if held.index else self._unrestored(whole)
-        return held.newest_index(part)
+        return held, part
+
+    def index_records(self, stream: str) -> dict[str, dict[str, object]]:
+        """All index records of a stream, by the stream or part that wrote them."""
+        held = self._state.of(stream)
+        return {
+            name: each.index for name, each in ((stream, held), *held.parts.items()) if each.index
+        }
 
     def indexes(self, stream: str) -> dict[str, dict[str, object]]:
         """The newest index record of the stream, or of each part that now writes it; {} of those

@@ -27,8 +27,8 @@ class Control:
     def __init__(self, **indexes: dict[str, object]) -> None:
         self.indexes = indexes
 
-    def index(self, stream: str) -> dict[str, object] | None:
-        return self.indexes.get(stream)
+    def newest_indexes(self, stream: str) -> list[dict[str, object]]:
+        return [self.indexes[stream]] if stream in self.indexes else []
 
     def described(self, stream: str) -> dict[str, object] | None:
         return {} if stream_and_part(stream)[0] in {"pods", "nodes"} else None
@@ -239,3 +239,15 @@ def test_a_request_for_a_split_stream_goes_to_each_of_its_parts_also_where_one_h
         assert (first, second) == (["one"], ["one"])
         ask(requests, "two", "pods")
     assert (first, second) == (["one", "two"], ["one", "two"])
+
+
+def test_a_request_is_answered_only_once_the_newest_snapshot_of_each_partition_answers_it() -> None:
+    class Resized(Control):
+        def newest_indexes(self, stream: str) -> list[dict[str, object]]:
+            return [index("one"), index()]  # of the parts before
+
+    requests = SnapshotRequests(Resized())
+    ask(requests, "one", "pods", backlog=True)
+    received: list[str] = []
+    with requests.serving("pods", received.append):
+        assert received == ["one"]
