@@ -45,8 +45,7 @@ UNFIT_AFTER_S: Final = 30.0
 API_CHECK_S: Final = 10.0
 API_CHECK_AGAIN_S: Final = 2.0
 LOOK_TIMEOUT_S: Final = 2.0
-"""How long a doubtful replica tries to read the control topic to its end before the connections of
-the producer are reset."""
+"""After so long without the end of the control topic, the producer's connections are reset."""
 SURE_S: Final = 2.0
 """How long a replica writes on after such a look, if no heartbeat is answered meanwhile."""
 AWAIT_ASSIGNMENT_S: Final = 0.5
@@ -70,8 +69,7 @@ _BALANCE_AGAIN_MAX: Final = 32
 it is tried again after twice the time, at most this many times `balance_after_s`."""
 _SILENCE_CHECK_S: Final = 1.0
 _DOUBT_CHECK_S: Final = 0.5
-"""A replica that sends nothing, for all its requests are unanswered, begins a doubt too: what it
-has sent must not arrive behind the claim of another."""
+"""One that sends nothing, for nothing is answered, must not have that arrive later either."""
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 _HEALTHY_S: Final = 60.0
 
@@ -337,14 +335,10 @@ class Sharing:
 
     def ended(self, stream: str) -> None:
         """The writer has ended: of what is queued nothing leaves any more."""
-        tenure = self._tenures.pop(stream, None)
-        if (
-            tenure is not None
-            and tenure.epoch is not None
-            and not (tenure.ending or self._leaving)
-            and stream not in self._assignment.own
-        ):
-            self._group.rejoin()  # its successor waits for a writer that hands it over
+        tenure, own = self._tenures.pop(stream, None), self._assignment.own
+        handed_over = tenure is not None and tenure.ending and tenure.epoch is not None
+        if not (tenure is None or handed_over or self._leaving) and own.get(stream) != "":
+            self._group.rejoin()  # who is to write it waits for a writer that hands it over
         self._wake()
 
     def may_finish(self, stream: str) -> bool:

@@ -271,3 +271,34 @@ async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement
 
 
 # ---- doubt ---------------------------------------------------------------------------------------
+
+
+# ---- who waits for a writer that has ended -------------------------------------------------------
+
+
+@virtual
+async def test_a_claim_that_comes_to_nothing_has_the_group_decide_again() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": "other", "jobs": ""}, "other")
+        rejoins = replica.group.rejoins
+        replica.sharing.claiming("jobs", lambda: None)
+        replica.sharing.ended("jobs")
+        assert replica.group.rejoins == rejoins, "nobody hands it over"
+        replica.sharing.claiming("pods", lambda: None)
+        replica.sharing.ended("pods")
+        assert replica.group.rejoins == rejoins + 1, "the other may have read the claim"
+        replica.sharing.claiming("pods", lambda: None)
+        replica.group.give({"jobs": ""}, "other")
+        replica.sharing.ended("pods")
+        assert replica.group.rejoins == rejoins + 2, "its successor waits for this one"
+
+
+@virtual
+async def test_a_writer_that_ends_does_not_wait_for_one_that_had_begun_to_claim() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        replica.group.give({"pods": "other"}, "other")
+        rejoins = replica.group.rejoins
+        replica.sharing.ended("pods")
+        assert replica.group.rejoins == rejoins + 1, "the other may have ended since"
