@@ -677,8 +677,9 @@ class Sharing:
 
     async def _resolve_doubts(self) -> None:
         while True:
-            while not self.check_doubt():
+            while not self._in_doubt.is_set():
                 await first_of(self._in_doubt, timeout_s=_DOUBT_CHECK_S)
+                self.check_doubt()
             began_s = self._now_s()
             while not await self._look():
                 if (
