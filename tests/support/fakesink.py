@@ -184,6 +184,10 @@ class FakeControl:
         """As the port says."""
         return self.indexes.get(stream)
 
+    def newest_indexes(self, stream: str) -> list[dict[str, object]]:
+        """Of each partition; they all have the stream's."""
+        return [self.indexes[stream]] if stream in self.indexes else []
+
 
 @dataclass
 class KafkaLogs:
