@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests.support.reference_decoder import wrong_frames, wrong_record
 from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
 from watchrelay.config import load_settings
-from watchrelay.contract.control import ControlState
+from watchrelay.contract.control_state import ControlState
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.core.errors import ConfigError, Misconfigured, RecordRefused, Undecodable

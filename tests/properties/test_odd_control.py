@@ -14,21 +14,12 @@ from hypothesis import strategies as st
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.admin.retire import spec_of
 from watchrelay.cli.snapshot import answer_text
-from watchrelay.contract.control import (
-    EPOCH_BASE_MAX,
-    ControlState,
-    claim_origins,
-    parse_control,
-)
+from watchrelay.contract.control import EPOCH_BASE_MAX, parse_control
+from watchrelay.contract.control_state import ControlState, claim_origins
 from watchrelay.contract.records import EPOCH_MAX
 from watchrelay.core.errors import RecordRefused
-from watchrelay.daemon.plan import (
-    KeyFormats,
-    deadlocked,
-    pinned_conflict,
-    plan_streams,
-    topic_conflict,
-)
+from watchrelay.daemon.described import KeyFormats, deadlocked, pinned_conflict, topic_conflict
+from watchrelay.daemon.plan import plan_streams
 from watchrelay.daemon.snapshot_requests import answered
 from watchrelay.model.parts import Part
 from watchrelay.model.resources import Resource

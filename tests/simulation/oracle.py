@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.apiserver import selects
 from tests.simulation.readers import published
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -44,7 +44,7 @@ from tests.simulation.process import STREAM, Control, Life
 from tests.simulation.process import Reader as Back
 from tests.simulation.world import Kinds
 from tests.support.producefake import batch_head
-from watchrelay.contract.control import from_value, index_origins
+from watchrelay.contract.control_state import from_value, index_origins
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.contract.wire import WireRecord
 from watchrelay.kafka.client.record_batch import Packer

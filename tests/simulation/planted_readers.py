@@ -8,7 +8,7 @@ from tests.simulation.partition_log import Stored
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.world import Kinds
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.contract.state import Ignored
 

@@ -20,7 +20,7 @@ from watchrelay.consumer.replica import (
     Replica,
     Unproven,
 )
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position

@@ -28,7 +28,7 @@ from tests.simulation.suspending import SuspendingLoop
 from tests.simulation.world import World
 from tests.support.groupfake import FakeGroup
 from watchrelay.config.settings import Delivery
-from watchrelay.contract.control import ControlState
+from watchrelay.contract.control_state import ControlState
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.parts import stream_and_part

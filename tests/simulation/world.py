@@ -26,7 +26,7 @@ from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC,
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.weather import Weather
 from tests.support.relays import run_virtually
-from watchrelay.contract.control import ControlState, Origin
+from watchrelay.contract.control_state import ControlState, Origin
 from watchrelay.contract.records import ObjectRecord
 
 CONFIGS = (PLAIN, Config("narrow", selector=FRONT), Config("quiet", noise=False))

@@ -17,7 +17,7 @@ from watchrelay.cli.audits import print_rows
 from watchrelay.cli.records import as_json, as_name, as_text, yaml_printer
 from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.reader import TailRecord
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import ObjectRecord, decode
 from watchrelay.contract.wire import WireRecord
 from watchrelay.model.resources import Selection

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from watchrelay.contract.control import from_value, index_origins
+from watchrelay.contract.control_state import from_value, index_origins
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import Fenced, RecordTooLarge

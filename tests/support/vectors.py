@@ -19,7 +19,7 @@ from watchrelay.consumer.replica import (
     Replaced,
     Unproven,
 )
-from watchrelay.contract.control import ControlState, Origin
+from watchrelay.contract.control_state import ControlState, Origin
 from watchrelay.contract.records import DIGEST_MASK, Decoded, decode
 from watchrelay.contract.state import Changed, Ignored
 from watchrelay.contract.wire import WireRecord

@@ -22,19 +22,17 @@ from watchrelay.core.errors import (
 )
 from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.core.text import counted, printable
+from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import (
     EntryPlan,
-    KeyFormats,
     PlannedStream,
     control_spec,
     overlapping,
-    pinned_conflict,
     plan_entries,
     replicas_group,
     signal_spec,
     streams_by_id,
-    topic_conflict,
     topic_spec,
     transactional_id,
     why_overlapping,

@@ -312,7 +312,7 @@ class _Kind(msgspec.Struct):
 
 
 def kind_of(remaining: Sequence[RemainingObjects]) -> str:
-    """The kind of the objects, which the control topic does not have; "" when no object has it."""
+    """The kind of the objects as these name it, for an older description lacks it; "" for none."""
     for held in (held for each in remaining for held in each.objects.values()):
         try:
             kind = msgspec.json.decode(held.value, type=_Kind).kind

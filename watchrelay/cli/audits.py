@@ -22,8 +22,9 @@ from watchrelay.consumer.audit_run import Auditor, open_auditor
 from watchrelay.contract.records import DIGEST_MASK
 from watchrelay.core.exit_codes import FAILED, OK
 from watchrelay.core.text import counted, printable
+from watchrelay.daemon.described import KeyFormats
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import KeyFormats, PlannedStream, control_topic
+from watchrelay.daemon.plan import PlannedStream, control_topic
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kube.client import KubeClient
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.headers import Header
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, Trimmed, content_hash

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchrelay.consumer.changes import Problem, ReadProblems
-from watchrelay.contract.control import ControlState, DescribedStream, Origin
+from watchrelay.contract.control_state import ControlState, DescribedStream, Origin
 from watchrelay.contract.records import Decoded, MarkerRecord, decode, refuse_unreadable
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
 from watchrelay.core.text import counted, printable

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from watchrelay.consumer.changes import Change, ChangeVerb, PartitionState, Saved, Why, parsed
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import Decoded, MarkerRecord
 from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position

@@ -12,7 +12,7 @@ import msgspec
 from watchrelay.consumer.changes import Saved
 from watchrelay.consumer.errors import PositionsLost
 from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas
-from watchrelay.contract.control import DescribedStream, Origin
+from watchrelay.contract.control_state import DescribedStream, Origin
 from watchrelay.core.text import counted
 
 _AT = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)

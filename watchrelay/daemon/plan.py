@@ -1,16 +1,12 @@
 """Config and discovery results as the streams to run, with ids, topics, key formats and the hash of
-what decides their content; and which of them may be written as their topics are. Pure.
-
-Only the config decides which topics are shared, but an older release or another config may have
-started a topic with other keys. Such a topic keeps its keys, and only a stream that cannot be
-written beside them is refused.
+what decides their content. Pure.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,12 +21,11 @@ from watchrelay.config.streams import (
     separate,
     shared_topics,
 )
-from watchrelay.contract.records import PARTITIONS_MAX
 from watchrelay.core import causes
 from watchrelay.core.causes import Cause
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
-from watchrelay.model.names import DOTLESS_GROUPS, parse_name
+from watchrelay.model.names import DOTLESS_GROUPS
 from watchrelay.model.parts import Part, part_id
 from watchrelay.model.reach import Overlaps, Reach
 from watchrelay.model.resources import Resource, Selection
@@ -42,11 +37,6 @@ if TYPE_CHECKING:
 
 PLAIN, PREFIXED = "plain", "prefixed"
 
-DEADLOCK_CURE = (
-    "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it "
-    "is to be; or name another topic"
-)
-"""What to do about a stream that `deadlocked` names."""
 
 CONTENT_VERSION = 1
 """Raised when a release publishes other bytes for the same object and config."""
@@ -118,29 +108,6 @@ def plan_entries(
     return [plan(settings, entry, each, shared) for entry, each in resolved]
 
 
-def resources_described(
-    entry: ResourceEntry, described: Mapping[str, Mapping[str, object]]
-) -> tuple[Resource, ...]:
-    """What an entry meant when its streams were described: what it names in the plural, or all of
-    the group of a wildcard. None where a name without a group has meant several.
-
-    Args:
-        described: the descriptions on the control topic, by stream."""
-    wanted, found = parse_name(entry.resource), dict[str, Resource]()
-    for stream, description in described.items():
-        if (resource := resource_of(description)) is None:
-            continue
-        name = entry.id or resource.qualified
-        if (
-            stream in {name + (f"@{each}" if each else "") for each in namespaces_of(entry)}
-            and (wanted.wildcard or wanted.name.lower() == resource.plural)
-            and wanted.group in {None, resource.group}
-            and wanted.version in {"", resource.version}
-        ):
-            found[resource.qualified] = resource
-    return tuple(found.values()) if wanted.wildcard or len(found) == 1 else ()
-
-
 def streams_by_id(plans: Iterable[EntryPlan]) -> dict[str, PlannedStream]:
     """All streams; of two entries that mean one, the first."""
     planned: dict[str, PlannedStream] = {}
@@ -196,10 +163,15 @@ def config_hash(settings: Settings) -> str:
     return hashlib.sha256(shared.encode()).hexdigest()[:12]
 
 
+def stream_ids(entry: ResourceEntry, resource: str) -> list[str]:
+    """What an entry's streams of a resource are called."""
+    base = entry.id or resource
+    return [base + (f"@{each}" if each else "") for each in namespaces_of(entry)]
+
+
 def provisional_ids(entry: ResourceEntry) -> list[str]:
     """What an entry's streams are called until discovery knows its resource."""
-    base = entry.id or entry.resource
-    return [base + (f"@{each}" if each else "") for each in namespaces_of(entry)]
+    return stream_ids(entry, entry.resource)
 
 
 def control_topic(settings: Settings) -> str:
@@ -224,190 +196,13 @@ def transactional_id(settings: Settings, stream: str) -> str:
     return f"{settings.kafka.topic_prefix}.{settings.cluster}.{stream}"
 
 
-def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
-    """Why a stream may not be written as the config asks, for its description pins another
-    shape; "" when it may."""
-    pinned = described or {}
-    if pinned.get("topic") != stream.topic:
-        return ""
-    for key, name in (("partitions", "partitions"), ("keyFormat", "key format")):
-        held, asked = pinned.get(key), stream.description[key]
-        default = key == "partitions" and stream.partitions_from == "default"
-        if held is not None and held != asked and not default:
-            cure = f"`partitions: {held}`" if key == "partitions" else "it"
-            return (
-                f"stream {stream.stream} on topic {stream.topic} has {name} {held!r}, the config "
-                f"asks for {asked!r}: keep {cure}, or give the stream another topic"
-            )
-    return ""
-
-
-def deadlocked(
-    planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
-) -> dict[str, str]:
-    """By id the streams of one config that would block each other, with why: each is to take
-    objects that another of them has, and lets go of only under its own new config. Those that
-    wait for one that may go on are not among them."""
-    plans = {each.id: each for each in planned}
-    known = {other: theirs for other, theirs in described.items() if other in plans}
-    waiting = {plan.id: _clashes(plan, known) for plan in plans.values()}
-    while free := [
-        stream for stream, others in waiting.items() if not waiting.keys() & others.keys()
-    ]:
-        for stream in free:
-            del waiting[stream]
-    stuck: dict[str, str] = {}
-    for stream, others in waiting.items():
-        other = next(each for each in others if each in waiting)
-        # else the config itself is wrong, whatever the topic holds now
-        if not _clashes(plans[stream], {other: plans[other].description}):
-            stuck[stream] = (
-                f"stream {stream} {others[other]}, and neither can let go before the other does"
-            )
-    return stuck
-
-
-def topic_conflict(
-    stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
-) -> str:
-    """Why a stream may not be written beside those that the control topic describes, and the
-    cure; "" when it may. Refused are another form of keys, plain keys for several resources,
-    and the same resource unless namespaces or names are disjoint.
-
-    Args:
-        stream: as `KeyFormats` keeps it.
-        planned: the streams of the config, likewise: these cannot be retired.
-        described: the descriptions on the control topic."""
-    plans = {each.id: each for each in planned}
-    resource = stream.plan.selection.resource.qualified
-    for other, theirs in described.items():
-        if (
-            other != stream.stream
-            and other in plans
-            and plans[other].topic == theirs.get("topic") == stream.topic
-            and theirs.get("keyFormat") == PLAIN
-            and qualified(theirs) != resource
-        ):
-            return (
-                f"stream {stream.stream} writes {stream.description['keyFormat']} keys for "
-                f"{resource}, "
-                f"stream {other} on the same topic {stream.topic} plain ones for "
-                f"{qualified(theirs)}: take all of topic {stream.topic} out of the config, "
-                f"retire {other} (`watchrelay retire {other}`) and put all of it back; or name "
-                "another topic"
-            )
-    clashes = _clashes(stream, described)
-    if not clashes:
-        return ""
-    if stuck := deadlocked(plans.values(), described).get(stream.stream):
-        return f"{stuck}: {DEADLOCK_CURE.format(stream.stream)}"
-    for other, why in clashes.items():
-        if other in plans and not _clashes(stream, {other: plans[other].description}):
-            return (
-                f"stream {stream.stream} {why}: by this config that one lets go of them, and "
-                "this one waits until it has"
-            )
-    other, why = next(iter(clashes.items()))
-    return (
-        f"stream {stream.stream} {why}: retire that one first (`watchrelay retire {other}`), or "
-        "name another topic"
-    )
-
-
-def _clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    """By id the other streams on its topic beside which `stream` may not be written, with why."""
-    ours, found = stream.description, dict[str, str]()
-    resource, reach = stream.plan.selection.resource.qualified, _reach(ours["selectors"])
-    for other, theirs in described.items():
-        if other == stream.stream or theirs.get("topic") != stream.topic:
-            continue
-        if theirs.get("keyFormat") != ours["keyFormat"]:
-            found[other] = (
-                f"writes {ours['keyFormat']} keys, stream {other} on the same topic "
-                f"{stream.topic} {theirs.get('keyFormat')} ones"
-            )
-        elif qualified(theirs) == resource and _reach(theirs.get("selectors")).meets(reach):
-            found[other] = (
-                f"takes objects that stream {other} on the same topic {stream.topic} has too"
-            )
-    return found
-
-
-class KeyFormats:
-    """Key formats and partitions of topics, as the control topic describes their streams."""
-
-    def __init__(self, described: Mapping[str, Mapping[str, object]]) -> None:
-        self._topics: dict[object, dict[str, Mapping[str, object]]] = {}
-        for stream, description in described.items():
-            self._topics.setdefault(description.get("topic"), {})[stream] = description
-
-    def kept(self, stream: StreamSpec) -> StreamSpec:
-        """The stream with its keys on its topic; a new one with those of the topic, unless
-        these are plain keys of another resource. Likewise with partitions, unless the
-        config sets their number."""
-        others = self._topics.get(stream.topic, {})
-        known = stream.stream in others
-        there = [others[stream.stream]] if known else list(others.values())
-        counts = {_partitions(each) for each in there}
-        if len(counts) == 1 and (count := counts.pop()):
-            stream = _with_partitions(stream, count, known=known)
-        resource = stream.plan.selection.resource.qualified
-        formats = {each.get("keyFormat") for each in there}
-        alike = all(qualified(each) == resource for each in there)
-        if formats == {PREFIXED} and (alike or not known):
-            return _with_keys(stream, PREFIXED)
-        return _with_keys(stream, PLAIN) if formats == {PLAIN} and alike else stream
-
-
-def resource_of(description: Mapping[str, object]) -> Resource | None:
-    """The resource of a stream by its description, which does not tell its scope; None where it
-    names none, or not its kind."""
-    try:
-        named = parse_name(str(description.get("resource")))
-    except ValueError:
-        return None
-    kind = description.get("kind")
-    if named.wildcard or not named.version or not isinstance(kind, str) or not kind:
-        return None
-    return Resource(named.group or "", named.version, named.name, kind, namespaced=True)
-
-
-def qualified(description: Mapping[str, object]) -> str:
-    """The resource of a stream by its description, without the version."""
-    return str(description.get("resource")).partition("/")[0]
-
-
-def _partitions(description: Mapping[str, object]) -> int | None:
-    count = description.get("partitions")
-    return count if type(count) is int and 0 <= count <= PARTITIONS_MAX else None
-
-
-def _with_partitions(stream: StreamSpec, count: int, *, known: bool) -> StreamSpec:
-    if stream.partitions_from == "config":
-        pinned = known and count == stream.partitions
-        return replace(stream, partitions_from="topic") if pinned else stream
-    description = {**stream.description, "partitions": count}
-    return replace(stream, partitions=count, description=description, partitions_from="topic")
-
-
-def _with_keys(stream: StreamSpec, key_format: str) -> StreamSpec:
-    if stream.description["keyFormat"] == key_format:
-        return stream
-    prefix = (
-        f"{stream.plan.selection.resource.qualified}/".encode() if key_format == PREFIXED else b""
-    )
-    return replace(
-        stream, key_prefix=prefix, description={**stream.description, "keyFormat": key_format}
-    )
-
-
 def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
     """The streams that can have objects of an earlier one of `planned` on the same topic, with
     it."""
     overlaps = Overlaps[PlannedStream]()
     for each in planned:
         group = each.spec.topic, each.spec.plan.selection.resource.qualified
-        reach = _reach(each.spec.description["selectors"])
+        reach = reach_of(each.spec.description["selectors"])
         if (earlier := overlaps.first(group, reach)) is None:
             overlaps.add(group, reach, each)
         else:
@@ -428,7 +223,7 @@ def why_overlapping(
     return why, separate(namespaced=stream.spec.plan.selection.resource.namespaced)
 
 
-def _reach(selectors: object) -> Reach:
+def reach_of(selectors: object) -> Reach:
     """Of a description's selectors; what is none of those that a relay writes limits nothing."""
     held = selectors if isinstance(selectors, dict) else {}
     namespaces, fields = held.get("namespaces"), held.get("fieldSelector")

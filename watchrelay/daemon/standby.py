@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from watchrelay.contract.control import Origin, claim_origins
+from watchrelay.contract.control_state import Origin, claim_origins
 from watchrelay.contract.records import Decoded
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff

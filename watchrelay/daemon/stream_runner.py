@@ -18,8 +18,9 @@ from watchrelay.core.errors import (
     first_cause,
 )
 from watchrelay.daemon.context import DaemonContext
+from watchrelay.daemon.described import KeyFormats
 from watchrelay.daemon.ownership import ownership_lost
-from watchrelay.daemon.plan import KeyFormats, PlannedStream, transactional_id
+from watchrelay.daemon.plan import PlannedStream, transactional_id
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.standby import Standby

@@ -19,7 +19,8 @@ from watchrelay.core.errors import (
     TopicRefused,
 )
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.plan import KeyFormats, pinned_conflict, topic_conflict, topic_spec
+from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
+from watchrelay.daemon.plan import topic_spec
 from watchrelay.kafka.log_scan import written
 from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.model.streams import StreamSpec

@@ -13,21 +13,23 @@ from watchrelay.core.backoff import Backoff
 from watchrelay.core.causes import Cause
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.plan import (
+from watchrelay.daemon.described import (
     DEADLOCK_CURE,
-    EntryPlan,
     KeyFormats,
+    deadlocked,
+    pinned_conflict,
+    resources_described,
+)
+from watchrelay.daemon.plan import (
+    EntryPlan,
     PlannedStream,
     config_hash,
-    deadlocked,
     overlapping,
     parts_of,
-    pinned_conflict,
     plan_entries,
     plan_entry,
     plan_hash,
     provisional_ids,
-    resources_described,
     streams_by_id,
     why_overlapping,
 )

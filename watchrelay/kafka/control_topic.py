@@ -19,15 +19,12 @@ from watchrelay import __version__
 from watchrelay.contract.control import (
     EPOCH_BASE_MAX,
     ControlKind,
-    ControlState,
-    StreamControl,
     Value,
-    WriterControl,
     claim_value,
     control_key,
     control_value,
-    remembered,
 )
+from watchrelay.contract.control_state import ControlState, StreamControl, WriterControl, remembered
 from watchrelay.contract.records import refuse_unreadable
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock

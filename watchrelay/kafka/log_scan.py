@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from watchrelay.contract.control import EPOCH_BASE_MAX, ControlState, Value
+from watchrelay.contract.control import EPOCH_BASE_MAX, Value
+from watchrelay.contract.control_state import ControlState
 from watchrelay.contract.records import parse_epoch
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from watchrelay.contract.control import Origin, claim_origins
+from watchrelay.contract.control_state import Origin, claim_origins
 from watchrelay.contract.records import CloudEvents, encoder_for
 from watchrelay.contract.wire import Batch, Reason, Receipt
 from watchrelay.core import clock

@@ -8,7 +8,7 @@ from tests.unit.daemon.conftest import settings_of
 from tests.unit.store.frames import WIDGETS, frame
 from watchrelay.admin.compare import compare_with_cluster
 from watchrelay.consumer.audit import Audit
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.daemon.plan import plan_streams
 from watchrelay.model.frames import Page
 

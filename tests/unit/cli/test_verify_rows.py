@@ -8,7 +8,7 @@ import json
 
 from watchrelay.cli.audits import Row, print_rows
 from watchrelay.consumer.audit import Audit, AuditProblem
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 
 
 def row(stream: str, partition: int, *problems: AuditProblem, proven: bool = True) -> Row:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.stream_log import NODES, SERVICES, Log, Writer, resend, stream
 from watchrelay.consumer.audit import Audit, AuditProblem, Stale, bare_hash
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import decode
 from watchrelay.contract.wire import WireRecord

@@ -14,7 +14,7 @@ from watchrelay.consumer.partitions import (
     PartitionReplica,
     Pending,
 )
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.contract.state import Changed, Held
 from watchrelay.contract.wire import Position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from watchrelay.consumer.partitions import PartitionReplicas
 from watchrelay.consumer.replica import ReadAgain, Unproven
-from watchrelay.contract.control import Origin
+from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.contract.state import Ignored
 

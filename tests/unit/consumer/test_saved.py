@@ -8,7 +8,7 @@ import pytest
 
 from watchrelay.consumer import PositionsLost, TopicReader
 from watchrelay.consumer.saved import UnreachedPositions, saved_from
-from watchrelay.contract.control import DescribedStream
+from watchrelay.contract.control_state import DescribedStream
 
 PLACE: dict[str, Any] = {
     "stream": "pods",

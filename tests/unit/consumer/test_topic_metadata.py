@@ -20,7 +20,7 @@ from aiokafka.errors import (
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.connecting import away
 from watchrelay.consumer.locate import what_is_missing
-from watchrelay.contract.control import DescribedStream
+from watchrelay.contract.control_state import DescribedStream
 from watchrelay.kafka.client.failures import unreadable
 
 CONTROL = "k8s.t.control"

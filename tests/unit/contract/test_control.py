@@ -2,13 +2,8 @@
 
 import pytest
 
-from watchrelay.contract.control import (
-    ControlState,
-    Origin,
-    StreamControl,
-    control_value,
-    remembered,
-)
+from watchrelay.contract.control import control_value
+from watchrelay.contract.control_state import ControlState, Origin, StreamControl, remembered
 from watchrelay.core.errors import RecordRefused
 from watchrelay.model.parts import Part
 

@@ -11,12 +11,8 @@ import pytest
 
 from watchrelay.cli.records import as_text
 from watchrelay.consumer.reader import TailRecord
-from watchrelay.contract.control import (
-    COUNT_MAX,
-    VALUE_BYTES_MAX,
-    ControlState,
-    Origin,
-)
+from watchrelay.contract.control import COUNT_MAX, VALUE_BYTES_MAX
+from watchrelay.contract.control_state import ControlState, Origin
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused
 from watchrelay.daemon.snapshot_requests import answered

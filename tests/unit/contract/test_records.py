@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.relays import spec_of
 from tests.support.stream_log import PODS
-from watchrelay.contract import control, records
+from watchrelay.contract import control, control_state, records
 from watchrelay.contract.control import SnapshotPartition
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import (
@@ -330,9 +330,9 @@ def test_an_index_record_gives_the_starting_point_of_the_next_claim() -> None:
         ],
     }
     read_back = control.parse_control_value(control.control_value(value))
-    origins = control.index_origins(read_back, range(2))
-    assert control.from_value(origins, 2) == {"snapshot": "3-1", "begin": [10, 11]}
-    assert control.index_origins(read_back, range(3)) == {}
+    origins = control_state.index_origins(read_back, range(2))
+    assert control_state.from_value(origins, 2) == {"snapshot": "3-1", "begin": [10, 11]}
+    assert control_state.index_origins(read_back, range(3)) == {}
 
 
 def test_a_claim_says_who_when_and_where_from() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.daemon.plan import KeyFormats, pinned_conflict, plan_streams, topic_conflict
+from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
+from watchrelay.daemon.plan import plan_streams
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 

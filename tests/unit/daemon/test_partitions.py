@@ -11,14 +11,9 @@ import pytest
 from tests.unit.daemon.conftest import World, running, settings_of, until
 from watchrelay.admin.preflight import CheckResult, check_everything, check_topics, resolve_streams
 from watchrelay.config.streams import plan
+from watchrelay.daemon.described import KeyFormats, pinned_conflict
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import (
-    KeyFormats,
-    control_topic,
-    pinned_conflict,
-    plan_streams,
-    topic_spec,
-)
+from watchrelay.daemon.plan import control_topic, plan_streams, topic_spec
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec

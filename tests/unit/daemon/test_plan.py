@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
+from watchrelay.daemon.described import deadlocked, resources_described, topic_conflict
 from watchrelay.daemon.plan import (
     PlannedStream,
     control_spec,
     control_topic,
-    deadlocked,
     parts_of,
     plan_hash,
     plan_streams,
     provisional_ids,
-    resources_described,
-    topic_conflict,
     topic_spec,
 )
 from watchrelay.model.resources import Resource

@@ -1,0 +1,340 @@
+"""The fold of the control topic that writers and readers use: what is known of each stream. Pure.
+
+Source: docs/record-contract.md, sections 4.1, 5 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from watchrelay.contract.control import EPOCH_BASE_MAX, Value, parse_control
+from watchrelay.core.errors import RecordRefused
+from watchrelay.core.text import short
+from watchrelay.model.parts import Part, stream_and_part
+
+
+class Origin(NamedTuple):
+    """The starting point in one partition: an offset (None: its start) and the snapshot that begins
+    there."""
+
+    offset: int | None = None
+    snapshot: str = ""
+
+
+class DescribedStream(NamedTuple):
+    """The place of a stream, as its writer described it."""
+
+    topic: str
+    partitions: int
+
+
+@dataclass(slots=True)
+class WriterControl:
+    """The claims, releases and index records of a stream, or of a part, under its own keys."""
+
+    instances: dict[str, int] = field(default_factory=dict)
+    """The offset of the first record of each claim's instance."""
+    claimed: int = -1
+    """The highest of those, -1 before any claim."""
+    holder: str | None = None
+    ids: tuple[str, ...] = ()
+    """The transactional ids that the claims under its key have named."""
+    released: int = -1
+    """The newest epoch of which a release was read; -1 for none."""
+    starting_point_claimed: Value | None = None
+    """The `from` of the newest claim."""
+    partitions: frozenset[int] | None = None
+    """Those that the newest claim names; None: all."""
+    index: Value | None = None
+
+    def claims(self, partition: int) -> bool:
+        """Whether the newest claim is of `partition`."""
+        return self.claimed >= 0 and (self.partitions is None or partition in self.partitions)
+
+    def origins(self, partitions: int, epoch: int | None) -> dict[int, Origin]:
+        """Where those who read on from the newest claim, of `epoch`, start; partitions that are
+        missing are read from their start. Source: docs/record-contract.md, sections 4.1 and 5.
+
+        An index record counts only while its writer is the newest: a former one may
+        complete a snapshot behind a newer claim, and a reader from that begin would not
+        know that it is outdated."""
+        if self.index and epoch is not None and self.index.get("epoch") == epoch:
+            claimed = range(partitions) if self.partitions is None else sorted(self.partitions)
+            if indexed := index_origins(self.index, claimed):
+                return indexed
+        return claim_origins(self.starting_point_claimed, partitions)
+
+
+@dataclass(slots=True)
+class StreamControl(WriterControl):
+    """One stream on the control topic."""
+
+    parts: dict[str, WriterControl] = field(default_factory=dict)
+    """By id, the parts that a record was read of."""
+    epoch_base: int | None = None
+    """Never goes down, whatever an older writer may describe later."""
+    too_high: int | None = None
+    """The `epochBase` of the newest description where it is too high to write under it."""
+    description: Value | None = None
+    retired: bool = False
+    """The description was deleted."""
+    overwritten: bool = False
+    """An unusable record follows the description: compaction will keep that one."""
+
+    def epoch_of(self, writer: WriterControl) -> int | None:
+        """The epoch of the newest claim of the stream or a part of it; None before any claim or
+        description."""
+        unknown = self.epoch_base is None or writer.claimed < 0
+        return None if unknown else (self.epoch_base or 0) + writer.claimed
+
+    def writer(self, name: str) -> WriterControl:
+        """What is under the keys of the stream itself, or of a part of it."""
+        _, part = stream_and_part(name)
+        return self if part.of == 1 else self.parts.get(name) or WriterControl()
+
+    @property
+    def described(self) -> DescribedStream | None:
+        """Its place, as far as it can be read there."""
+        if self.description is None or "epochBase" not in self.description:
+            return None
+        return DescribedStream(self.description["topic"], self.description["partitions"])
+
+    @property
+    def last_claimed(self) -> int:
+        """The offset of the newest claim of the stream or any part, -1 before any."""
+        return max(self.claimed, *(each.claimed for each in self.parts.values()), -1)
+
+    @property
+    def next_base(self) -> int:
+        """An `epochBase` for a topic whose offsets start again: above all epochs before."""
+        base = self.epoch_base or 1
+        unclaimed = self.epoch_base is None or self.last_claimed < 0
+        return base if unclaimed else base + self.last_claimed + 1
+
+    def newest(self, partition: int) -> WriterControl | None:
+        """Whose claim of `partition` is the newest; None before any."""
+        claims = (each for each in (self, *self.parts.values()) if each.claims(partition))
+        return max(claims, key=lambda each: each.claimed, default=None)
+
+    def claimed_by_parts(self, partitions: int) -> bool:
+        """Whether every partition was claimed by a part behind the newest claim under the stream's
+        own key, which names partitions."""
+        owners = [self.newest(partition) for partition in range(partitions)]
+        named = self.partitions is None or bool(self.partitions)
+        return named and not any(each is None or each is self for each in owners)
+
+    def newest_index(self, part: Part) -> Value | None:
+        """The oldest of `newest_indexes`; None for none."""
+        return min(self.newest_indexes(part), key=_epoch_in, default=None)
+
+    def newest_indexes(self, part: Part) -> list[Value]:
+        """The newest index record of each partition of `part`, possibly of another part then;
+        empty where a partition has none."""
+        if not self.parts or self.description is None:
+            return [self.index] if self.index else []
+        found: list[Value] = []
+        indexes = [each.index for each in (self, *self.parts.values()) if each.index]
+        for partition in part.partitions(self.description["partitions"]):
+            of_it = [
+                index
+                for index in indexes
+                if any(each["partition"] == partition for each in index.get("partitions", ()))
+            ]
+            if not of_it:
+                return []
+            found.append(max(of_it, key=_epoch_in))
+        return found
+
+    def starts(self, partitions: int) -> dict[int, Origin]:
+        """Where each partition is read from, by its newest claim; those that are missing, from
+        their start."""
+        by_writer: dict[int, dict[int, Origin]] = {}
+        found: dict[int, Origin] = {}
+        for partition in range(partitions):
+            if (writer := self.newest(partition)) is None:
+                continue
+            if (origins := by_writer.get(writer.claimed)) is None:
+                origins = writer.origins(partitions, self.epoch_of(writer))
+                by_writer[writer.claimed] = origins
+            if partition in origins:
+                found[partition] = origins[partition]
+        return found
+
+    def starting_point(
+        self,
+        partitions: int,
+        own: Sequence[int] | None = None,
+        *,
+        former: StreamControl | None = None,
+    ) -> Value | None:
+        """The `from` of a claim that is made now, None for the start of each partition.
+
+        Args:
+            own: the partitions of a part.
+            former: counts for the partitions that nobody has claimed since."""
+        starts = {
+            partition: origin
+            for partition, origin in (former.starts(partitions) if former else {}).items()
+            if self.newest(partition) is None
+        } | self.starts(partitions)
+        if own is None:
+            return from_value(starts, partitions)
+        return from_value({each: starts[each] for each in own if each in starts}, None)
+
+
+class ControlState:
+    """All streams on the control topic, as far as it was read; reading a record again changes
+    nothing."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, StreamControl] = {}
+
+    def of(self, stream: str) -> StreamControl:
+        """What is known of `stream`, empty when nothing was read."""
+        return self.streams.get(stream) or StreamControl()
+
+    def descriptions(self) -> dict[str, Value]:
+        """The description of each stream that has one, by stream id, in order."""
+        return {
+            stream: held.description
+            for stream, held in sorted(self.streams.items())
+            if held.description is not None
+        }
+
+    def described(self) -> dict[str, DescribedStream]:
+        """The place of each stream that can be read."""
+        return {
+            stream: described
+            for stream, held in sorted(self.streams.items())
+            if (described := held.described) is not None
+        }
+
+    def origins(self, stream: str) -> list[Origin]:
+        """Where a reader of `stream` starts, by partition; empty without a description."""
+        held = self.of(stream)
+        if (described := held.described) is None:
+            return []
+        starts = held.starts(described.partitions)
+        return [starts.get(partition, Origin()) for partition in range(described.partitions)]
+
+    def read(self, offset: int, key: bytes | None, value: bytes | None) -> str:
+        """Take one record; which of its fields were passed over and why, "" for none.
+
+        Raises: RecordRefused: it is not of the contract. Of its stream nothing changed but
+        `too_high` and `overwritten`; read on."""
+        try:
+            kind, written, parsed, odd = parse_control(key, value)
+        except RecordRefused:
+            if key is not None and key.startswith(b"stream/"):
+                described = self.streams.get(key.removeprefix(b"stream/").decode(errors="replace"))
+                if described is not None:
+                    described.overwritten = True
+            raise
+        stream, part = stream_and_part(written)
+        held = self.streams.setdefault(stream, StreamControl())
+        writer = held if part.of == 1 else held.parts.setdefault(written, WriterControl())
+        match kind:
+            case "claim" if parsed is not None:
+                # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
+                writer.ids = tuple(dict.fromkeys((*writer.ids, *parsed.get("ids", ()))))
+                first = writer.instances.setdefault(parsed["instance"], offset)
+                if first > writer.claimed:
+                    named = parsed.get("partitions")
+                    writer.claimed = first
+                    writer.partitions = None if named is None else frozenset(named)
+                    writer.holder, writer.starting_point_claimed = (
+                        parsed.get("holder"),
+                        parsed.get("from"),
+                    )
+            case "stream":
+                _describe(held, stream, parsed)
+            case "release" if parsed is not None:
+                writer.released = max(writer.released, parsed["epoch"])
+            case "snapshot":
+                writer.index = parsed
+            case _:
+                pass
+        return odd
+
+
+def _describe(held: StreamControl, stream: str, parsed: Value | None) -> None:
+    held.too_high = None
+    held.retired = parsed is None
+    if parsed is None:
+        held.description = None
+        return
+    base = parsed["epochBase"]
+    if base > EPOCH_BASE_MAX:
+        held.too_high = base
+        if held.description is None:  # `retire` needs to know what it is to retire
+            held.description = {name: each for name, each in parsed.items() if name != "epochBase"}
+        raise RecordRefused(
+            f"record stream/{short(stream)}: field epochBase: {short(str(base))} exceeds the "
+            f"maximum {EPOCH_BASE_MAX}"
+        )
+    held.description, held.overwritten = parsed, False
+    held.epoch_base = max(base, held.epoch_base or 0)
+
+
+def remembered(former: ControlState, lost: ControlState) -> ControlState:
+    """What is known after two losses in a row: of a stream not claimed since, what the older
+    one held."""
+    both = ControlState()
+    both.streams = former.streams | {
+        stream: held
+        for stream, held in lost.streams.items()
+        if held.last_claimed >= 0 or stream not in former.streams
+    }
+    return both
+
+
+def _epoch_in(index: Value) -> int:
+    return int(index.get("epoch", 0))
+
+
+def index_origins(index: Value, partitions: Sequence[int]) -> dict[int, Origin]:
+    """By partition, the begin that an index record names; empty if it is not of exactly these
+    `partitions`, which are in order."""
+    listed = sorted((each["partition"], each["begin"]) for each in index.get("partitions", ()))
+    if "snapshot" not in index or [each for each, _ in listed] != [*partitions]:
+        return {}
+    return {partition: Origin(begin, index["snapshot"]) for partition, begin in listed}
+
+
+def claim_origins(starting_point: Value | None, partitions: int) -> dict[int, Origin]:
+    """By partition, the starting point that a claim names (`from`); empty for none, or one that
+    cannot be used."""
+    match starting_point:
+        case {"snapshot": str(snapshot), "begin": list(begins)} if len(begins) == partitions:
+            return {partition: Origin(each, snapshot) for partition, each in enumerate(begins)}
+        case {"snapshot": dict(snapshots), "begin": dict(begins)}:
+            return {
+                int(partition): Origin(begin, snapshots[partition])
+                for partition, begin in begins.items()
+                if partition in snapshots
+            }
+        case _:
+            return {}
+
+
+def from_value(origins: Mapping[int, Origin], partitions: int | None) -> Value | None:
+    """The `from` of a claim, of which `claim_origins` gives `origins` again; None for none.
+
+    Args:
+        partitions: of a claim of the whole stream, their number: readers that know no parts read
+            from the start what is not of one snapshot."""
+    snapshots = {each.snapshot for each in origins.values()}
+    if len(origins) == partitions and len(snapshots) == 1:
+        begins = [origins[partition].offset for partition in range(partitions)]
+        return {"snapshot": snapshots.pop(), "begin": begins}
+    by_name = {str(partition): each for partition, each in sorted(origins.items())}
+    return (
+        {
+            "snapshot": {name: each.snapshot for name, each in by_name.items()},
+            "begin": {name: each.offset for name, each in by_name.items()},
+        }
+        if by_name
+        else None
+    )
