@@ -7,6 +7,7 @@ from tests.mutations.step import Step
 _HOSTILE = "tests/properties/test_hostile.py"
 _SHAPES = "tests/properties/test_misshapen.py"
 _TABLE = "tests/unit/config/test_bad_input.py"
+_FILES = "tests/unit/config/test_unreadable_files.py"
 """Beside the fuzz tests, which cannot know of each legal text what it should have meant."""
 _CUT = "tests/properties/test_stream.py"
 
@@ -164,6 +165,7 @@ _CONFIGS = (
             f"{_HOSTILE}::test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret",
             f"{_HOSTILE}::test_a_yaml_bomb_is_refused_with_one_line_wherever_yaml_is_read",
             _TABLE,
+            _FILES,
         ),
         "watchrelay/config/tree.py",
         {
@@ -199,6 +201,7 @@ _CONFIGS = (
             f"{_SHAPES}::test_a_config_of_any_shape_is_settings_or_mistakes_that_name_the_file",
             f"{_HOSTILE}::test_whatever_a_config_holds_is_settings_or_mistakes",
             _TABLE,
+            _FILES,
         ),
         "watchrelay/config/loading.py",
         {
