@@ -30,7 +30,7 @@ def test_a_format_end_to_end(testbed: Testbed, cluster: EmbeddedCluster, format_
     relay = testbed.relay(*RESOURCES, kafka={"format": format_})
     with relay:
         relay.await_ready()
-        cluster.request("DELETE", f"{path}/c1")
+        cluster.request("DELETE", f"{path}/{keys[1].removeprefix(f'{namespace}/')}")
         testbed.make(path, [{"metadata": {"name": "new"}, "data": {"a": "<b>"}}])
         relay.wait("the changes are published", lambda: relay.stream("configmaps")["objects"] == 6)
         assert command("snapshot", "configmaps", "-c", relay.file).code == 0
@@ -53,8 +53,8 @@ def test_a_format_end_to_end(testbed: Testbed, cluster: EmbeddedCluster, format_
         if isinstance(one.record, ObjectRecord) and one.record.verb == "deleted"
     ]
     assert [(record.key.decode(), record.enveloped) for record in gone] == [
-        (f"{namespace}/c1", True),
-        (f"{namespace}/c1", False),
+        (keys[1], True),
+        (keys[1], False),
     ]
     assert gone[1].sequence == gone[0].sequence + 1
     shown = command(
@@ -142,17 +142,15 @@ def test_a_changed_format_is_read_by_those_that_were_there_before(
     testbed: Testbed, cluster: EmbeddedCluster
 ) -> None:
     keys = fill(testbed, 6)
-    namespace = keys[0].partition("/")[0]
     for number, format_ in enumerate(("cloudevents", "structured", "debezium")):
+        namespace, _, name = keys[number].partition("/")
         with testbed.relay(
             "configmaps", name=f"relay-{number}", kafka={"format": format_}
         ) as relay:
             relay.await_ready()
-            cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/c{number}")
+            cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
             relay.wait("the delete is published", functools.partial(holds, relay, 5 - number))
             assert relay.stop() == 0
     held = replicas(seen(testbed, "configmaps"))
     assert all(replica.proven for replica in held.values())
-    assert {key.decode() for replica in held.values() for key in replica.held} == {
-        f"{namespace}/c{number}" for number in (3, 4, 5)
-    }
+    assert {key.decode() for replica in held.values() for key in replica.held} == {*keys[3:]}

@@ -1,6 +1,7 @@
 """Clients that open connections to the HTTP port and send or read nothing: they are few, and probes
 are served all the same."""
 
+import asyncio
 import http.client
 import logging
 import resource
@@ -19,6 +20,11 @@ from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.process import wait_until
 from tests.support.testbed import Testbed
+from watchrelay.core import clock
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.overview import About
+from watchrelay.observe.server import AdminServer
+from watchrelay.observe.status import Readiness, StatusRegistry
 
 FLOOD = 400
 OPEN_MAX = 100
@@ -117,6 +123,30 @@ def test_a_connection_that_sends_or_reads_nothing_is_closed(window: RunningAdmin
     finally:
         for each in quiet:
             each.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_client_that_connects_as_the_server_closes_is_let_go(turns: int) -> None:
+    """`turns` of the event loop from its connecting on."""
+    statuses = StatusRegistry()
+    server = AdminServer(
+        statuses=statuses,
+        readiness=Readiness(statuses, started=True),
+        metrics=Metrics(),
+        about=About("test", "relay-1", "0.0.0", clock.wall_ms()),
+    )
+    port = await server.start("127.0.0.1", 0)
+    with connect(port, b"") as client:
+        client.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.close()
+        try:
+            async with asyncio.timeout(AT_ONCE_S):
+                end = await asyncio.get_running_loop().sock_recv(client, 1)
+        except ConnectionResetError:
+            end = b""  # it had not been accepted
+        assert end == b""
 
 
 def test_kafka_and_watches_have_file_descriptors_left_in_a_flood(

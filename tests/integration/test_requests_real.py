@@ -54,11 +54,10 @@ def test_a_stream_is_retired_and_every_reader_ends_with_nothing(
     testbed: Testbed, real_cluster: ControlPlane, format_: str
 ) -> None:
     keys = fill(testbed, 20)
+    namespace, _, name = keys[1].partition("/")
     with testbed.relay(*RESOURCES, kafka={"format": format_}) as relay:
         relay.await_ready()
-        real_cluster.request(
-            "DELETE", f"/api/v1/namespaces/{keys[0].partition('/')[0]}/configmaps/c1"
-        )
+        real_cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
         relay.wait(
             "the delete is published",
             lambda: relay.metric("watchrelay_records_acked_total", kind="tombstone") >= 1,

@@ -39,7 +39,16 @@ class LoopThread:
         return self.run(step())
 
     def stop(self) -> None:
-        """The loop turns no more."""
+        """The loop turns no more; what still runs on it is cancelled first."""
+        self.run(_cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CALL_TIMEOUT_S)
         self._loop.close()
+
+
+async def _cancel_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)

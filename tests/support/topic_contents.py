@@ -1,11 +1,13 @@
 """The contents of a testbed's topics: index records, replicas, and what is left after `retire`."""
 
 import asyncio
+import itertools
 from contextlib import aclosing
 from typing import Any
 
 from tests.support.testbed import Testbed
 from tests.support.topicreader import read_control
+from tests.support.wirerules import partition_of
 from watchrelay.consumer.reader import TailReader, TailRecord
 from watchrelay.consumer.replica import Replica
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -14,9 +16,15 @@ RESOURCES = ("configmaps", "namespaces")
 
 
 def fill(testbed: Testbed, count: int) -> list[str]:
-    """A namespace with so many config maps; their keys."""
+    """A namespace with so many config maps, each on another of the three partitions than the one
+    before it; their keys."""
     (namespace,) = testbed.namespaces(1)
-    names = [f"c{number}" for number in range(count)]
+    names: list[str] = []
+    numbers = itertools.count()
+    while len(names) < count:
+        name = f"c{next(numbers)}"
+        if partition_of(f"{namespace}/{name}".encode(), 3) == len(names) % 3:
+            names.append(name)
     testbed.make(
         f"/api/v1/namespaces/{namespace}/configmaps",
         [{"metadata": {"name": name}, "data": {"a": name}} for name in names],

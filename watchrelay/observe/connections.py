@@ -56,9 +56,17 @@ class Connections:
                 listening.listen(_BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+    async def close(self) -> None:
+        """Accept no more. What is open stays so until `abort`."""
+        if self._server is None:
+            return
+        for each in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        # What is accepted gets its transport and its handler, in three turns of the event loop:
+        # asyncio would leave its socket open without the one, aiohttp wait 1 s without the other.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self._server.close()
 
     def abort(self) -> None:
         """Close what is open, whatever its clients have not read."""

@@ -73,7 +73,7 @@ class AdminServer:
 
     async def close(self) -> None:
         self._live.end()
-        self._connections.close()
+        await self._connections.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
