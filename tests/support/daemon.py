@@ -135,7 +135,7 @@ class Daemon:
         return self.start()
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """A failure within shows what the daemon said of itself. It leaves nothing running."""
+        """A failure within shows the streams and the end of the log. It leaves nothing running."""
         if error is not None and not isinstance(error, PartError):
             shown = f"{self.file.stem}: streams: {self.api_streams()}\n{self._process.tail()}"
             print(shown, file=sys.stderr)

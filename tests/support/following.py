@@ -54,16 +54,16 @@ class Mirror:
     def names(self) -> list[str]:
         return sorted(name for _, name in self.held)
 
-    async def take(self, event: WatchOutput) -> bool:
+    async def take(self, output: WatchOutput) -> bool:
         if self.full is not None:
             await self.full.wait()
-        return self._take(event)
+        return self._take(output)
 
     def ready(self) -> bool:
         return self.full is None
 
-    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
-        self._take(event)
+    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
+        self._take(output)
 
     def _take(self, event: WatchOutput) -> bool:
         self.events.append(event)

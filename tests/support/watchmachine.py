@@ -27,7 +27,7 @@ def frame(name: str, version: str, kind: FrameType = "MODIFIED") -> ObjectFrame:
 
 def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:
     state, _ = begin_watch(
-        by, StreamContext(cursor=cursor, has_state=True, current_at_s=0.0, **context)
+        by, StreamContext(cursor=cursor, has_state=True, state_shown_at_s=0.0, **context)
     )
     opened, _ = step(by, state, WatchOpened(), 0.0)
     assert isinstance(opened, Watching)

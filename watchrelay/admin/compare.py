@@ -122,7 +122,7 @@ def _add(
     if form := trimmed.get(key):  # the object is too large for the topic
         values = [without_fields(values[0])]
         if form == "stub":
-            values = [stub(values[0]), stub(values[0], names_only=True)]
+            values = [stub(values[0]), stub(values[0], smallest=True)]
     listed.hashes[key] = tuple(bare_hash(value, frame.resource_version) for value in values)
 
 

@@ -249,8 +249,8 @@ class ControlTopic:
         )
 
     async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """Where a writer that claims `stream` now starts to read it, as the `from` of its claim;
-        None: at the start. Waits until the topic was read once.
+        """The starting point of a writer that claims `stream` now, as the `from` of its claim;
+        None: the start of each partition. Waits until the topic was read once.
 
         Args:
             partitions: of the whole stream."""

@@ -2,6 +2,6 @@
 to the sink, claims and index records to the control topic, metrics and status. One writer per
 stream; it knows nothing of Kubernetes requests, Kafka clients or the config.
 
-A writer goes by `spec.id`, with the part where the stream has parts (`pods%0/4`): on the control
-topic, in logs and errors. Records carry `spec.stream`, without it, which is what recovery compares.
+A writer is named `spec.id`, with the part of a split stream (`pods%0/4`): on the control topic, in
+logs and errors. Records carry `spec.stream`, without it, which is what recovery compares.
 """

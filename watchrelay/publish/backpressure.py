@@ -17,12 +17,12 @@ sent (6 us), and the watch slows down."""
 YIELD_S = 0.05
 """Beyond `soft_bytes` each read waits this long at most, and only while records are being
 acknowledged."""
-SNAPSHOT_TURN_S = 0.1
+SNAPSHOT_STALL_S = 0.1
 """With `overload: block`, the watch is not read while a snapshot has been unable to go on for this
 long. So a snapshot ends under any load."""
-SNAPSHOT_TURN_MAX_S = 5.0
+SNAPSHOT_STALL_MAX_S = 5.0
 """A snapshot that has not moved after this long, though the watch is not read, waits for Kafka (a
-partition without a leader), so the watch is read on."""
+partition without a leader), so the watch is read again."""
 
 
 class Backpressure:
@@ -43,7 +43,7 @@ class Backpressure:
         self._flowing = True  # something was acknowledged since the last wait in vain
         self._progress = asyncio.Event()
         self._stalled_since_s: float | None = None
-        """Since when a snapshot has keys left and could go on with none."""
+        """Since when a snapshot with keys left has examined none."""
 
     def room_made(self) -> None:
         """Records were acknowledged, or need not be published any more."""
@@ -69,7 +69,7 @@ class Backpressure:
             return False
         since_s = self._stalled_since_s
         stalled_s = 0.0 if since_s is None else self._now_s() - since_s
-        stalled = SNAPSHOT_TURN_S < stalled_s < SNAPSHOT_TURN_MAX_S
+        stalled = SNAPSHOT_STALL_S < stalled_s < SNAPSHOT_STALL_MAX_S
         return stalled or self._queues.queued_bytes > self._bound_bytes
 
     def has_room(self) -> bool:
@@ -90,6 +90,6 @@ class Backpressure:
         while self._must_wait():
             began_at_s = self._now_s()
             with suppress(TimeoutError):
-                async with asyncio.timeout(SNAPSHOT_TURN_MAX_S):
+                async with asyncio.timeout(SNAPSHOT_STALL_MAX_S):
                     await self.next_progress()
             self._metrics.backpressure_seconds_total.inc(max(0.0, self._now_s() - began_at_s))

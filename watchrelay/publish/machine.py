@@ -44,8 +44,8 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Draining": {},
 }
 """Phase, events, the phases that follow; every other event changes nothing and has no effect.
-`FirstDifference` in `AwaitingList` without `log_mismatched` is a bug and raises. A test holds it
-equal to what `step` does."""
+`FirstDifference` in `AwaitingList` without `log_mismatched` is a bug and raises. A test compares
+it with what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
     log: a later start, which reads from this snapshot on, would not find the deletes before it, and
     its replay would publish the deleted objects again. Source: docs/record-contract-reasons.md, F5.
-    In `PublishingFirstSnapshot`, because a first snapshot that was abandoned begins again."""
+    In `PublishingFirstSnapshot` one may: a first snapshot that was abandoned begins again."""
     return isinstance(phase, PublishingFirstSnapshot | Live)
 
 

@@ -64,7 +64,7 @@ class Oversize:
             self._report(key, trimmed, len(whole))
         return form, trimmed
 
-    def refused(self, queues: StreamQueues, queue: PartitionQueue, index: int) -> bool:
+    def shrink_or_withhold(self, queues: StreamQueues, queue: PartitionQueue, index: int) -> bool:
         """Have the object in the queued record `index`, which the topic refused, published in a
         smaller form, or withheld where there is none.
 
@@ -167,7 +167,7 @@ async def limit_unknown() -> None:
 
 
 def _as_published(key: bytes, whole: bytes, published_hash: int) -> tuple[bytes, Trimmed] | None:
-    """The trimmed form of the object that has this hash."""
+    """The form of the object, whole or trimmed, that has this hash; None: no form has it."""
     smaller: tuple[bytes, Trimmed] | None = (whole, "")
     while smaller is not None and content_hash(key, smaller[0]) != published_hash:
         smaller = next_smaller(*smaller)

@@ -1,5 +1,5 @@
-"""One partition's queue, the set of dirty keys that replaces it from when the stream exceeds its
-bound until the set is empty, and the one place that assigns sequences, counts and digests.
+"""One partition's queue, the set of dirty keys that replaces it while the partition is conflated,
+and the one place that assigns sequences, counts and digests.
 
 A record's content is fixed when it is queued, unless the topic refuses it; its sequence, and a
 marker's count and digest, when it is rendered, because only then the records before it are known. A

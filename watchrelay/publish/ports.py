@@ -44,8 +44,8 @@ class ControlLog(Protocol):
         ...
 
     async def read_starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """Where a writer that claims `stream` now starts to read it, None: at the start of
-        each partition. Waits until the control topic was read to its end once."""
+        """The starting point of a writer that claims `stream` now; None: the start of each
+        partition. Waits until the control topic was read to its end once."""
         ...
 
     def superseded(self, stream: str, epoch: int) -> bool: ...

@@ -78,8 +78,8 @@ class RecoveredPartition:
 class RecoveredState:
     """The result of a recovery.
 
-    `entries` are those of each partition; `deleted_versions` has deleted keys and the
-    resourceVersion (`ce_wrrv`) of their delete: the store ignores replayed events of a key up to
+    `entries` are those of each partition; `deleted_versions` maps each deleted key to the
+    resourceVersion (`ce_wrrv`) of its delete: the store ignores replayed events of a key up to
     it. For `WatchFrom` it has only deletes newer than the decision's frontier. `newest_on_log` is
     the highest resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their
     partition, whose true state must be published again (`LogRecovery.to_repair`).

@@ -16,7 +16,7 @@ from watchrelay.publish.stream_queues import StreamQueues
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 60.0
-"""Queues that are over their bound repeatedly are logged this often."""
+"""Queues that are over their bound repeatedly are logged at most this often."""
 
 
 class PublishReporter:
@@ -83,8 +83,7 @@ class PublishReporter:
         self._status.queues(records=0, size_bytes=0, dirty_keys=0)
 
     def partition_conflated(self, queues: StreamQueues, now_s: float) -> None:
-        """Log that an overload began, `LOG_EVERY_S` after the last one at the soonest. `now_s` is
-        monotonic."""
+        """Log that an overload began, at most once in `LOG_EVERY_S`. `now_s` is monotonic."""
         if self._overload is None and now_s >= self._next_log_at_s:
             self._overload, self._next_log_at_s = (now_s, 0), now_s + LOG_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.queued_bytes}
@@ -115,7 +114,7 @@ class PublishReporter:
             extra={
                 "stream": stream,
                 "snapshot": snapshot.id,
-                "objects": snapshot.objects,
+                "objects": snapshot.members,
                 "took_s": round(took_s, 3),
             },
         )

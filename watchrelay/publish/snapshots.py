@@ -45,7 +45,7 @@ class Snapshot:
         requests: tuple[str, ...],
     ) -> None:
         self.id, self.began_at_s, self.requests = snapshot_id, began_at_s, requests
-        self.objects = 0
+        self.members = 0
         self.examined = 0
         """Number of keys examined."""
         self._keys, self._key_count, self._partitions = keys, len(keys), partitions
@@ -78,7 +78,7 @@ class Snapshot:
         """How many bytes of members a batch of a partition may hold now. Remembers
         `records`, the object records queued so far with those of the snapshot, so each step that
         may queue members calls it once."""
-        others = records - self.objects
+        others = records - self.members
         if others != self._others:
             self._last_change_at_s = now_s if self._others >= 0 else -math.inf
             self._others = others
@@ -106,7 +106,7 @@ class Snapshot:
                 if not has_room(entry.partition):
                     break
                 queue(key, entry)
-                self.objects += 1
+                self.members += 1
             at += 1
         self.examined = at
         if not self.unfinished:

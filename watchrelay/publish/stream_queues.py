@@ -34,7 +34,7 @@ from watchrelay.publish.recovery import ListAndDiff, RecoveredState
 
 REFILL_KEYS_MAX = 4096
 """Dirty keys examined in one step at most, so that a step over keys that need no record stays under
-some milliseconds."""
+a few milliseconds."""
 _CHANGE_REASONS: frozenset[Reason] = frozenset({"watch", "relist", "resume", "conflated"})
 """Reasons of changes, as opposed to snapshot members and repairs. "resume": of the first list after
 a start that could not continue the watch from the log."""
@@ -388,8 +388,8 @@ class StreamQueues:
 
         Its frontier is not lower than that of a previous writer's markers; in a conflated partition
         it repeats the partition's last one. A conflated partition gets no marker while the log
-        differs from the store by changes that only a list found (`difference_unconfirmed`): a next
-        start would take the marker as proof that they are on the log, and they would be lost.
+        differs from the store by changes that only a list found (`difference_unconfirmed`): the
+        next start would take the marker as proof that they are on the log, and they would be lost.
         """
         after_record = self.last_record_number
         if queue.dirty is not None:
@@ -480,7 +480,7 @@ class StreamQueues:
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
         if item.replaced_hash is not None:
-            # a delete is neither a snapshot member nor a repair: "conflated" is nearest to those
+            # this delete is neither a snapshot member nor a repair: "conflated" fits best
             reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
             cost = RECORD_COST_BYTES
             deletion = replace(

@@ -33,7 +33,7 @@ def packed_max(message_bytes: int) -> int:
 
 
 def trim(value: bytes, packed_max: int) -> tuple[bytes, Trimmed]:
-    """The largest form of the object that compresses to `packed_max`: whole (""), without some
+    """The largest form of the object that fits in `packed_max` compressed: whole (""), without some
     fields, or a stub; the smallest where none does."""
     compress = zstandard.ZstdCompressor(level=1).compress
     form: tuple[bytes, Trimmed] = (value, "")
@@ -51,7 +51,7 @@ def next_smaller(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None
             steps.append((without_fields(value), "fields"))
         if trimmed != "stub":
             steps.append((stub(value), "stub"))
-        steps.append((stub(value, names_only=True), "stub"))
+        steps.append((stub(value, smallest=True), "stub"))
     except RecursionError:
         return None
     return next((step for step in steps if len(step[0]) < len(value)), None)
@@ -74,10 +74,10 @@ def without_fields(value: bytes) -> bytes:
     return _encode(fields)
 
 
-def stub(value: bytes, *, names_only: bool = False) -> bytes:
-    """The object's metadata alone; `names_only`: only its names, uid, versions and timestamps."""
+def stub(value: bytes, *, smallest: bool = False) -> bytes:
+    """The object's metadata alone; `smallest`: only its names, uid, versions and timestamps."""
     fields = {name: raw for name, raw in _decode(value).items() if name in _KEPT}
-    if names_only and "metadata" in fields:
+    if smallest and "metadata" in fields:
         metadata = {
             name: raw
             for name, raw in _decode(fields["metadata"]).items()

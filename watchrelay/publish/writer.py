@@ -83,7 +83,7 @@ class StreamWriter:
         may_finish: Whether what is queued may be sent although a newer claim was read in the
             control topic; by default the writer stops.
         reread_limit: Reads the topic's `max.message.bytes`; None when it cannot.
-        transactions: None: the records are written without.
+        transactions: None: records are not written in any.
     """
 
     def __init__(
@@ -514,7 +514,7 @@ class StreamWriter:
             self._backpressure.room_made()
 
     def _partition_conflated(self) -> None:
-        """Report a conflated partition, and void the running snapshot."""
+        """Report a conflated partition, and abandon the running snapshot."""
         self._reporter.partition_conflated(self._queues, self._now_s())
         snapshot = self._snapshot
         if snapshot is not None and not snapshot.complete:
@@ -522,7 +522,7 @@ class StreamWriter:
             self._schedule.abandoned(snapshot)
             self._metrics.snapshot_running.set(0)
             extra = {"stream": self.spec.id, "snapshot": snapshot.id}
-            log.info("snapshot abandoned: queue overflow", extra=extra)
+            log.info("snapshot abandoned: queue full", extra=extra)
 
     def _render(self, queue: PartitionQueue, *, limit_records: int | None = None) -> RenderedBatch:
         assert self._encoder is not None
@@ -574,7 +574,7 @@ class StreamWriter:
         if appended := len(error.acked):
             queue.outstanding = self._render(queue, limit_records=appended)
             self._acked(queue, queue.outstanding, error.acked)
-        adjusted = self._oversize.refused(self._queues, queue, error.index - appended)
+        adjusted = self._oversize.shrink_or_withhold(self._queues, queue, error.index - appended)
         queue.outstanding = self._render(queue) if queue.waiting else None
         if adjusted:
             self._backpressure.room_made()
@@ -710,9 +710,9 @@ class StreamWriter:
                 self._queues.unverified_keys = frozenset()
                 # the ends' frontiers may differ (`frontier_floor`): the index record has the lowest
                 frontier = self._queues.frontier or "0"
-                self._spawn(self._complete_snapshot(snapshot, frontier), "snapshot")
+                self._spawn(self._write_index_record(snapshot, frontier), "snapshot")
 
-    async def _complete_snapshot(self, snapshot: Snapshot, frontier: str) -> None:
+    async def _write_index_record(self, snapshot: Snapshot, frontier: str) -> None:
         now_ms = self._wall_ms()
         value = snapshot.index_value(epoch=self._epoch, frontier=frontier, time_ms=now_ms)
         await self._control.write("snapshot", self.spec.id, value)

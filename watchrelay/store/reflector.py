@@ -73,29 +73,29 @@ class Reflector:
         """The version of that list, until the watch has passed it; else None."""
         self._counted = -1
 
-    async def take(self, event: WatchOutput) -> bool:
-        """Apply an event of the watch.
+    async def take(self, output: WatchOutput) -> bool:
+        """Apply an output of the watch.
 
         Returns: False when the list that ended is suspicious: nothing was changed, and a second
             list must confirm it. See docs/watch-facts.md 5.8.
         """
-        match event:
+        match output:
             case WatchedObjects():
                 await self._publisher.room()
-                self.take_now(event)
+                self.take_now(output)
             case CursorMoved():
-                self.take_now(event)
+                self.take_now(output)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
             case ListedObjects():
                 self._server_seen()
                 elsewhere = self._store.stage(
-                    event.objects, unreadable=event.unreadable, damaged=event.damaged
+                    output.objects, unreadable=output.unreadable, damaged=output.damaged
                 )
                 self._filtered(elsewhere)
             case ListDone():
                 self._server_seen()
-                if not event.accept_any_size and self._store.suspicious():
+                if not output.accept_any_size and self._store.suspicious():
                     log.warning(
                         "list lost more than half of the held objects: relisting",
                         extra={
@@ -107,30 +107,30 @@ class Reflector:
                     self._store.void_list()
                     return False
                 await self._publisher.room()
-                self._done(event)
+                self._done(output)
             case ResourceRemoved():
                 await self._publisher.room()
                 self._cleared()
             case Retrying():
                 pass
             case _:
-                assert_never(event)
+                assert_never(output)
         return True
 
     def ready(self) -> bool:
         """Whether there is room for changes."""
         return self._publisher.has_room()
 
-    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
         """Apply at once what the watch shows; changes only while there is room."""
-        if isinstance(event, WatchedObjects):
-            frames = event.frames
+        if isinstance(output, WatchedObjects):
+            frames = output.frames
             if self._list_version is not None:
                 frames = self._newer_than_list(frames, self._list_version)
             if frames:
-                self._apply(frames, event.received_at_s)
+                self._apply(frames, output.received_at_s)
             return
-        version = event.resource_version
+        version = output.resource_version
         self._server_seen()
         if self._list_version is None or compare(version, self._list_version) != -1:
             self._count_missed()

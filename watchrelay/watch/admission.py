@@ -62,7 +62,7 @@ class Admission:
 
     def notify(self) -> None:
         """Wake every stream that waits for the circuit breaker."""
-        if self._gauge is not None:  # an older word: the gate is closed while the circuit is open
+        if self._gauge is not None:  # an older word: the gate is closed until the probe is answered
             self._gauge.set(0 if self.breaker.open_until_s is None else 1)
         self._changed.set()
         self._changed = asyncio.Event()

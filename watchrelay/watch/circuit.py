@@ -67,9 +67,9 @@ class CircuitBreaker:
     them see it. When the time is up, exactly one stream probes; any answer of a running server to
     it closes the circuit, and the waiting streams follow spread out. A stream that fails again
     although another one was answered in between has a failure of its own (an aggregated API that is
-    down answers 503 for its resources). Such failures do not open the circuit, and open it for
-    `OPEN_LEAST_S` only where the stream was the probe; that ends once the stream is answered or a
-    failure of the server opens the circuit. Source: docs/watch-facts.md 6.5.
+    down answers 503 for its resources). Such a failure opens the circuit only where the stream was
+    the probe, and then for `OPEN_LEAST_S`; this lasts until the stream is answered or a failure of
+    the server opens the circuit. Source: docs/watch-facts.md 6.5.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -88,9 +88,8 @@ class CircuitBreaker:
 
     @property
     def failures_in_row(self) -> int:
-        """The failures in the present row, plus the attempts that reached no server since the last
-        of them (`Backoff`). A watch that broke counts only where it
-        begins the row."""
+        """The failures in a row, plus the attempts that reached no server since the last of them
+        (`Backoff`). A watch that broke counts only where it is the first of the row."""
         return self._backoff.failures + self._backoff.unreachable_attempts
 
     @property
@@ -140,7 +139,7 @@ class CircuitBreaker:
             )
             self._answered = True
             return True
-        if isinstance(self.state, Closed):  # else it answers a request of before the failure
+        if isinstance(self.state, Closed):  # else the request was sent before the failure
             self._answered = True
         return False
 

@@ -68,12 +68,11 @@ class StreamContext(msgspec.Struct, frozen=True):
     """What outlives a state."""
 
     cursor: str = ""
-    """The resourceVersion from which the next watch starts. It is set only by a state whose events
-    were all delivered."""
+    """The resourceVersion from which the next watch starts: everything up to it was delivered."""
     held_version: str = ""
-    """The newest version that the store's state includes, where that is newer than the cursor, else
-    "": that of the log that was read back, or of a list of `relistInterval`, after which the watch
-    continues from the older cursor. A server whose version is lower was restored; lists that may
+    """A version that the store's state includes, which counts while it is newer than the cursor: of
+    the log that was read back, or of a list of `relistInterval`, after which the watch continues
+    from the older cursor; "" for none. A server whose version is lower was restored; lists that may
     not be older than the cursor may not be older than this either (`_newest_known`)."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
@@ -94,10 +93,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     forbidden_grace_s: float = 0.0
     """How much longer a 403 is retried quickly. Each request that succeeds sets it to
     `FORBIDDEN_GRACE_S`, and so does a start from a log; retries use it up; 0 until then."""
-    history_lost: bool = False
+    version_rejected: bool = False
     """The version of a request could not be served (expired, not there yet, or refused), and no
     list has been complete since."""
-    history_lost_at_s: float = -math.inf
+    version_rejected_at_s: float = -math.inf
     """When that was last, or when the list that followed was complete."""
     undecodable: int = 0
     """Undecodable objects in a row. 1: the watch is opened again; from 2 on a list is made, and
@@ -116,14 +115,14 @@ class StreamContext(msgspec.Struct, frozen=True):
     expects_bookmarks: bool = False
     """The server has sent bookmarks, or, where the state comes from the log, is assumed to."""
     check_early: bool = False
-    """Check the silence after `SILENCE_CHECK_EARLY_S`: a first bookmark was late before, or lists
-    are streamed, where it helps from the first watch on."""
+    """Make the version check after `VERSION_CHECK_EARLY_S`: a first bookmark was late before, or
+    lists are streamed, where it helps from the first watch on."""
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""
     frozen_watches: int = 0
     """Frozen watches since one that brought an object."""
-    current_at_s: float = -math.inf
+    state_shown_at_s: float = -math.inf
     """When the server last showed its current state, in any watch or list; until it has, when the
     stream started."""
 
@@ -163,7 +162,7 @@ class StreamContext(msgspec.Struct, frozen=True):
         count = 1 if fresh else min(2, self.undecodable + 1)
         return replace(self, undecodable=count, undecodable_at_s=now_s)
 
-    def skipping_undecodable(self, now_s: float) -> StreamContext:
+    def with_undecodable_skipped(self, now_s: float) -> StreamContext:
         """Count an undecodable object of a list. The next list would have the object too, so it is
         skipped there."""
         return replace(self.with_undecodable(now_s), undecodable=2)

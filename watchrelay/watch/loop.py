@@ -27,9 +27,9 @@ from watchrelay.watch.reporting import WatchReporter
 
 
 class Source(Protocol):
-    """Where pages and frames come from: kube/client.py. Both methods raise KubeError, with the
-    `reason` "inactive" when nothing was received for `idle_timeout_s` during a wait; each `anext`
-    is a wait of its own, and one that is cancelled loses nothing.
+    """Where pages and frames come from: kube/client.py. Both methods raise KubeError; a watch does
+    with the `reason` "inactive" when nothing was received for `idle_timeout_s` during a wait. Each
+    `anext` is a wait of its own, and one that is cancelled loses nothing.
 
     `take` is offered the frames of each chunk first, while `anext` is awaited; those that it does
     not take (False) are yielded."""
@@ -49,8 +49,8 @@ class Source(Protocol):
 class Outlet(Protocol):
     """Where the watch's output goes: store/reflector.py."""
 
-    async def take(self, event: WatchOutput) -> bool:
-        """Take one event. False is returned only for a `ListDone` that is suspicious and not
+    async def take(self, output: WatchOutput) -> bool:
+        """Take one output. False is returned only for a `ListDone` that is suspicious and not
         `accept_any_size`: list the most recent state again."""
         ...
 
@@ -58,8 +58,8 @@ class Outlet(Protocol):
         """Whether `take` would accept changes without waiting."""
         ...
 
-    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
-        """Take an event of the watch without waiting. Legal while `ready`."""
+    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
+        """Take an output of the watch without waiting. Legal while `ready`."""
         ...
 
 
@@ -181,8 +181,8 @@ class Watcher:
         match action:
             case machine.ReadWatch(until_s=until_s):
                 return await self._read(until_s + blocked_s, admission)
-            case machine.CheckSilence(query=query, until_s=until_s):
-                return machine.SilenceChecked(await self._current_resource_version(query, until_s))
+            case machine.CheckVersion(query=query, until_s=until_s):
+                return machine.VersionChecked(await self._current_resource_version(query, until_s))
             case machine.FinishList(done=done):
                 return machine.ListFinished(await self._outlet.take(done))
             case machine.FetchPage(query=query) | machine.OpenWatch(query=query):

@@ -96,7 +96,7 @@ TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
         "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Pausing NotServed"),
         "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Pausing"),
         "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch"),
-        "SilenceChecked": ("Watching", "ListingPages OpeningList"),
+        "VersionChecked": ("Watching", "ListingPages OpeningList"),
         "RequestFailed": ("Pausing NotServed", "ListingPages OpeningList OpeningWatch"),
     },
     "NotServed": {
@@ -117,35 +117,35 @@ END_BOOKMARK_WITHIN_S = 30.0
 """A streaming list has failed if its initial-events-end bookmark does not come within this time
 after its newest object. Source: docs/watch-facts.md 3.6."""
 PAGE_RETRIES = 10
-"""A page behind the first is requested again up to so many times while the server throttles, before
-the whole list is begun again: else a list of many pages might never end, though few of its requests
-are rejected. Source: client-go."""
+"""A page after the first is requested again up to this many times while the server throttles,
+before the whole list is begun again: else a list of many pages might never end, though few of its
+requests are rejected. Source: client-go."""
 RELIST_AGAIN_S = 600.0
 """A failed list with `watch_continues` is retried after this time, or after `relistInterval` where
 that is shorter."""
-LOST_AGAIN_WITHIN_S = 60.0
-"""If the history is lost again within this time after the list that followed the last loss, the
-next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
+REJECTED_AGAIN_WITHIN_S = 60.0
+"""If a version is rejected again within this time after the list that followed the last rejection,
+the next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
 CHECK_AT_OPEN_AFTER_S = 600.0
 """If the server has not shown its current state for this long, a small list requests the current
 resourceVersion as soon as the next watch is open. Source: docs/watch-facts.md 2.8."""
 CHECK_AT_OPEN_WITHIN_S = 10.0
 """That list is given up after this time, for no event is read meanwhile; it is made again where the
 watch is silent."""
-SILENCE_CHECK_AFTER_S = 65.0
-"""When a watch has sent nothing for so long since its opening, its silence is checked before it
+VERSION_CHECK_AFTER_S = 65.0
+"""When a watch has sent nothing for this long since its opening, its silence is checked before it
 counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened at a
 version brings no bookmark before the server's cache has passed that version, which takes minutes
 where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8."""
-SILENCE_CHECK_EARLY_S = 50.0
+VERSION_CHECK_EARLY_S = 50.0
 """The same with `StreamContext.check_early`: the check makes the server's cache catch up, so
 that the bookmark due after 60 s comes."""
 SECOND_BOOKMARK_S = 130.0
 """How long a watch may be silent from its opening on, the first time that this happens to a stream
 and the check shows a newer version: until its second bookmark, due after 120 s, is late too."""
 FROZEN_WATCHES = 3
-"""After so many frozen watches since one that brought an object, the next ones may be silent for
-twice as long; after so many more, for twice that, at most until their timeout. Two bookmarks within
+"""After this many frozen watches since one that brought an object, the next ones may be silent for
+twice as long; after as many more, for twice that, at most until their timeout. Two bookmarks within
 `SILENCE_LIMIT_S` of each other end it."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner without moving the cursor counts as a failure, and the next one waits
@@ -268,7 +268,7 @@ class OpeningWatch(msgspec.Struct, frozen=True):
     query: WatchQuery
 
 
-SilenceCheck = Literal["", "due", "opening", "checked"]
+VersionCheck = Literal["", "due", "opening", "checked"]
 
 
 class Watching(msgspec.Struct, frozen=True):
@@ -277,7 +277,7 @@ class Watching(msgspec.Struct, frozen=True):
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. Two things end a silent read. The client does after `query.idle_timeout_s`, which is
-    fixed at the opening and counted from the newest bytes of this read, or from its begin while
+    fixed at the opening and counted from the newest bytes of this read, or from its start while
     none have come. Where `frozen_after_s` has become lower than that since, the loop does, at
     `read_until_s`. Only a silence check makes `frozen_after_s` higher; the read after it begins a
     count of its own, so the client does not end it too soon.
@@ -286,7 +286,7 @@ class Watching(msgspec.Struct, frozen=True):
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
     bookmark came at `bookmark_at_s`.
 
-    `silence_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
+    `version_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
     that at the opening is being made, and the other may still follow; "checked": it was made.
     """
 
@@ -299,15 +299,15 @@ class Watching(msgspec.Struct, frozen=True):
     objects: int = 0
     frames_received: int = 0
     bookmark_at_s: float = -math.inf
-    silence_check: SilenceCheck = ""
+    version_check: VersionCheck = ""
 
     @property
     def read_until_s(self) -> float:
         """When a read must end, also for a list that is due; infinity where the client ends it."""
         silent_s = math.inf
-        if self.silence_check == "due":
-            silent_s = SILENCE_CHECK_EARLY_S if self.context.check_early else SILENCE_CHECK_AFTER_S
-        elif self.silence_check or self.frozen_after_s < self.query.idle_timeout_s:
+        if self.version_check == "due":
+            silent_s = VERSION_CHECK_EARLY_S if self.context.check_early else VERSION_CHECK_AFTER_S
+        elif self.version_check or self.frozen_after_s < self.query.idle_timeout_s:
             silent_s = self.frozen_after_s
         return min(self.silent_since_s + silent_s, self.context.relist_at_s)
 
@@ -373,7 +373,7 @@ class ListFinished(msgspec.Struct, frozen=True):
     accepted: bool
 
 
-class SilenceChecked(msgspec.Struct, frozen=True):
+class VersionChecked(msgspec.Struct, frozen=True):
     """The current resourceVersion, requested beside an open watch; "" when there was no answer."""
 
     version: str
@@ -387,7 +387,7 @@ class DiscoveryChecked(msgspec.Struct, frozen=True):
 
 Event = (
     SleepEnded | PageReceived | WatchOpened | FramesReceived | WatchEnded | DeadlineReached
-    | RequestFailed | ListFinished | SilenceChecked | DiscoveryChecked
+    | RequestFailed | ListFinished | VersionChecked | DiscoveryChecked
 )  # fmt: skip
 
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
@@ -428,7 +428,7 @@ class OpenWatch(msgspec.Struct, frozen=True):
 
 class ReadWatch(msgspec.Struct):
     """Read the open watch until `until_s` -> `FramesReceived`, `WatchEnded`, `DeadlineReached`,
-    `RequestFailed`. Every other action but `FinishList` and `CheckSilence` closes it."""
+    `RequestFailed`. Every other action but `FinishList` and `CheckVersion` closes it."""
 
     until_s: float
 
@@ -439,8 +439,8 @@ class FinishList(msgspec.Struct, frozen=True):
     done: ListDone
 
 
-class CheckSilence(msgspec.Struct, frozen=True):
-    """Request the current resourceVersion once, giving up at `until_s` -> `SilenceChecked`. The
+class CheckVersion(msgspec.Struct, frozen=True):
+    """Request the current resourceVersion once, giving up at `until_s` -> `VersionChecked`. The
     watch, which is silent or was just opened, stays open; frames that come meanwhile are read
     afterwards."""
 
@@ -452,7 +452,7 @@ class CheckDiscovery(msgspec.Struct, frozen=True):
     """Ask discovery whether the resource is served -> `DiscoveryChecked`."""
 
 
-Action = FetchPage | OpenWatch | ReadWatch | CheckSilence | FinishList | Sleep | CheckDiscovery
+Action = FetchPage | OpenWatch | ReadWatch | CheckVersion | FinishList | Sleep | CheckDiscovery
 Command = Deliver | ReportSkipped | Action
 Step = tuple[State, tuple[Command, ...]]
 
@@ -485,7 +485,7 @@ def start(
         held_version=newest_on_log,
         has_state=bool(cursor),
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
-        current_at_s=now_s,
+        state_shown_at_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
         watch_was_allowed=recovered or bool(cursor),
         forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else 0.0,
@@ -553,8 +553,8 @@ def _watch_step(
             return _watch_ended(rules, state, now_s)
         case Watching(), DeadlineReached():
             return _deadline_reached(rules, state, now_s)
-        case Watching(), SilenceChecked(version=version):
-            return _silence_checked(rules, state, version, now_s)
+        case Watching(), VersionChecked(version=version):
+            return _version_checked(rules, state, version, now_s)
         case Watching(), RequestFailed(error=error):
             return _watch_failed(rules, state, error, now_s)
         case OpeningWatch(), WatchOpened():
@@ -684,7 +684,7 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
     if another := _list_again(rules, context, goal, minimum, version, now_s):
         return another
     if page.failures and not _skips_at_once(context, goal, now_s):
-        context = context.skipping_undecodable(now_s)
+        context = context.with_undecodable_skipped(now_s)
         return _list_failed(rules, context, goal, page.failures[0], now_s)
     if page.continue_token and page.continue_token == state.query.continue_token:
         error = Interrupted(
@@ -834,7 +834,7 @@ def _end_bookmark(
     context = replace(state.context, streaming_failures=0, expects_bookmarks=True, check_early=True)
     watch = Watching(
         context, version, state.query, state.query.idle_timeout_s, state.opened_at_s,
-        silent_since_s=at_s, frames_received=1, silence_check="due",
+        silent_since_s=at_s, frames_received=1, version_check="due",
     )  # fmt: skip
     return FinishingList(context, goal, version, watch, rest, at_s), (
         *commands,
@@ -852,7 +852,7 @@ def _streaming_list_failed(
         # Source: docs/watch-facts.md 3.4.
         return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
-        context = context.skipping_undecodable(now_s)
+        context = context.with_undecodable_skipped(now_s)
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     if isinstance(error, VersionTooLarge):
         # A lagging cache may fail so every time while it answers paged lists: this counts too.
@@ -914,9 +914,9 @@ def _list_finished(
         held_version=state.version if continue_from else "",
         removal_reported=False,
         not_served_since_s=None,
-        current_at_s=now_s,
-        history_lost_at_s=now_s if context.history_lost else context.history_lost_at_s,
-        history_lost=False,
+        state_shown_at_s=now_s,
+        version_rejected_at_s=now_s if context.version_rejected else context.version_rejected_at_s,
+        version_rejected=False,
         relist_at_s=rules.relist_at_s(now_s),
     )
     if state.watch is None or continue_from:
@@ -959,15 +959,15 @@ def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
     context, query = state.context, state.query
     watch = Watching(
         context.after_success(of_watch=True), context.cursor, query, query.idle_timeout_s,
-        opened_at_s=now_s, silent_since_s=now_s, silence_check=_first_silence_check(rules, context),
+        opened_at_s=now_s, silent_since_s=now_s, version_check=_first_version_check(rules, context),
     )  # fmt: skip
-    if now_s - context.current_at_s >= CHECK_AT_OPEN_AFTER_S:
-        watch = replace(watch, silence_check="opening")
-        return _check_silence(watch, now_s + CHECK_AT_OPEN_WITHIN_S)
+    if now_s - context.state_shown_at_s >= CHECK_AT_OPEN_AFTER_S:
+        watch = replace(watch, version_check="opening")
+        return _check_version(watch, now_s + CHECK_AT_OPEN_WITHIN_S)
     return watch, (ReadWatch(watch.read_until_s),)
 
 
-def _first_silence_check(rules: WatchRules, context: StreamContext) -> SilenceCheck:
+def _first_version_check(rules: WatchRules, context: StreamContext) -> VersionCheck:
     return "due" if rules.plan.bookmarks and context.expects_bookmarks else ""
 
 
@@ -1017,7 +1017,7 @@ def _frames_received(
         commands.append(Deliver(CursorMoved(cursor)))
     # `FinishingList.rest` came before the store took the list: the later moment counts
     since_s = max(event.at_s, state.silent_since_s)
-    # `silence_check` becomes "": once a frame came, the timeout of the client is enough.
+    # `version_check` becomes "": once a frame came, the timeout of the client is enough.
     state = Watching(
         context, cursor, state.query, state.frozen_after_s, state.opened_at_s, since_s,
         state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
@@ -1076,7 +1076,9 @@ def _context_after(state: Watching, now_s: float) -> StreamContext:
     return replace(
         context,
         cursor=state.cursor,
-        current_at_s=state.silent_since_s if state.frames_received else context.current_at_s,
+        state_shown_at_s=state.silent_since_s
+        if state.frames_received
+        else context.state_shown_at_s,
         frozen_watches=0 if state.objects else context.frozen_watches,
         backoff=Backoff() if lived_long else context.backoff,
     )
@@ -1103,17 +1105,17 @@ def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if now_s < state.context.relist_at_s:
         if now_s - state.silent_since_s >= state.frozen_after_s:
             return _watch_frozen(rules, state, now_s)
-        if state.silence_check == "due":
-            return _check_silence(state, state.silent_since_s + state.frozen_after_s)
+        if state.version_check == "due":
+            return _check_version(state, state.silent_since_s + state.frozen_after_s)
     return watch_again(rules, _context_after(state, now_s), now_s)
 
 
-def _check_silence(state: Watching, until_s: float) -> Step:
+def _check_version(state: Watching, until_s: float) -> Step:
     query = ListQuery(limit=1, whole_objects=state.context.whole_objects)
-    return state, (CheckSilence(query, until_s),)
+    return state, (CheckVersion(query, until_s),)
 
 
-def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
+def _version_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
     """What the current resourceVersion, requested beside the watch, shows.
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
@@ -1123,15 +1125,15 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     until `SECOND_BOOKMARK_S`.
     No answer: it stays open until its limit.
     """
-    context, at_opening = state.context, state.silence_check == "opening"
-    if at_opening:  # it says nothing of silence, for which one is still due
-        state = replace(state, silence_check=_first_silence_check(rules, context))
+    context, at_opening = state.context, state.version_check == "opening"
+    if at_opening:  # one for the silence is still due
+        state = replace(state, version_check=_first_version_check(rules, context))
     newest = _newest_known(_context_after(state, now_s))
     if compare(version, newest) == -1 or (comparable(version) and not comparable(newest)):
         restored = ListGoal("restored", most_recent=True, by_content=True)
         return begin_list(rules, _context_after(state, now_s), restored, now_s)
     if version:
-        context = replace(context, current_at_s=now_s)
+        context = replace(context, state_shown_at_s=now_s)
     if version == state.cursor:
         state = replace(state, context=context, silent_since_s=now_s)
     elif at_opening:
@@ -1140,10 +1142,10 @@ def _silence_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
         context = replace(context, check_early=True)
         frozen_after_s = max(SECOND_BOOKMARK_S, state.frozen_after_s)
         state = replace(
-            state, context=context, frozen_after_s=frozen_after_s, silence_check="checked"
+            state, context=context, frozen_after_s=frozen_after_s, version_check="checked"
         )
     else:
-        state = replace(state, context=context, silence_check="checked")
+        state = replace(state, context=context, version_check="checked")
     return state, (ReadWatch(state.read_until_s),)
 
 
@@ -1158,7 +1160,7 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
 
 
 def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """Open another watch, for the connection may have lost its other end. After `FROZEN_WATCHES`
+    """Open another watch, for the connection may be dead. After `FROZEN_WATCHES`
     since a watch last brought an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state, now_s)
     frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
@@ -1184,7 +1186,7 @@ def _after_error(
     the row of failures before it may be over."""
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
-            return _history_lost(rules, context, error, goal, now_s, healthy=healthy)
+            return _version_rejected(rules, context, error, goal, now_s, healthy=healthy)
         case Undecodable():
             context = context.with_undecodable(now_s)
             if goal is None and context.undecodable >= 2:
@@ -1230,7 +1232,7 @@ def _forbidden(
     """A 403 for what was allowed before. Operator action is required only after
     `FORBIDDEN_GRACE_S`."""
     refused = TransientlyForbidden(
-        f"{error.what}; it was allowed before, as while an API server starts", status=error.status
+        f"{error.what}; it was allowed before: the API server may be starting", status=error.status
     )
     context, delay_s = context.retry_by_kind(rules, refused, now_s)
     context = replace(context, forbidden_grace_s=context.forbidden_grace_s - delay_s)
@@ -1238,17 +1240,16 @@ def _forbidden(
     return wait(context, goal, refused, now_s + delay_s)
 
 
-def _history_lost(
+def _version_rejected(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. The next list has that version as its minimum. It
-    requests the most recent state instead, which may be older, where the failed request was a list,
-    where the history was lost before within `LOST_AGAIN_WITHIN_S`, and where the error is no 410.
-    It begins at once after the
-    first loss and after a list with a minimum, else after a backoff. After `VersionTooLarge` it
-    never begins sooner than 1 s."""
-    repeated = now_s - context.history_lost_at_s <= LOST_AGAIN_WITHIN_S
+    """The requested version cannot be served. The next list has the newest known version as its
+    minimum. It requests the most recent state instead, which may be older, if the failed request
+    was a list, if a version was rejected before within `REJECTED_AGAIN_WITHIN_S`, or if the error
+    is not a 410. It begins at once after the first rejection in a watch and after a list with a
+    minimum, else after a backoff. After `VersionTooLarge` it never begins sooner than 1 s."""
+    repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
     cause: ListCause = "version_too_large" if too_large else "expired"
@@ -1260,7 +1261,7 @@ def _history_lost(
         accept_any_size=goal is not None and goal.accept_any_size,
         by_content=too_large or (goal is not None and goal.by_content),
     )
-    context = replace(context, history_lost_at_s=now_s, history_lost=True)
+    context = replace(context, version_rejected_at_s=now_s, version_rejected=True)
     if (repeated or goal is not None) and not had_minimum:
         context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
         return wait(context, relist, error, now_s + max(delay_s, 1.0 if too_large else 0.0))

@@ -42,10 +42,10 @@ GAUGE_INTERVAL_MS = 50
 batch."""
 
 SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
-"""Errors shown as `waiting`: the resource, the permission for it, or a valid entry of the config is
-missing. What concerns all streams (`Misconfigured`, `Unauthorized`) is shown as `backoff`, as is
-every other error of the state `Pausing`. The level in the log has another set,
-`machine.NOT_CURED_BY_RETRY`."""
+"""Errors shown as `waiting`, and as trouble that only an operator can end: the resource, the
+permission for it, or a valid entry of the config is missing. What concerns all streams
+(`Misconfigured`, `Unauthorized`) is shown as `backoff`, as is every other error of the state
+`Pausing`. The level in the log has another set, `machine.NOT_CURED_BY_RETRY`."""
 
 _STATES_AFTER_FAILURE = ("backoff", "waiting")
 """They stay shown while the next attempt opens a watch."""
@@ -69,14 +69,14 @@ class WatchReporter:
     # ---- steps -----------------------------------------------------------------------------------
 
     def began(self, state: machine.State) -> None:
-        self._state, self._status.list_due = state, _wants_list(state)
+        self._state, self._status.list_due = state, _list_due(state)
         self._set_state(self._status_state(state))
 
     def stepped(
         self, previous: machine.State, event: machine.Event, after: machine.State, now_s: float
     ) -> None:
         """A step other than frames of an open watch."""
-        self._state, self._status.list_due = after, _wants_list(after)
+        self._state, self._status.list_due = after, _list_due(after)
         expired = _has_expired(event)
         rejected = isinstance(event, machine.ListFinished) and not event.accepted
         if rejected or (
@@ -206,14 +206,14 @@ class WatchReporter:
             if self._status.last_event_ms is not None:
                 self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
 
-    def delivering(self, event: WatchOutput) -> None:
-        match event:
+    def delivering(self, output: WatchOutput) -> None:
+        match output:
             case ListBegun():
                 self._status.listed = 0
             case ListedObjects(objects=objects):
                 self._status.listed += len(objects)
             case Retrying():
-                self._retrying(event)
+                self._retrying(output)
             case ResourceRemoved():
                 extra = {"stream": self._stream}
                 log.warning("resource is no longer served; removing its objects", extra=extra)
@@ -293,9 +293,9 @@ def _continues_list(previous: machine.State, event: machine.Event, after: machin
     )
 
 
-def _wants_list(state: machine.State) -> bool:
-    """True until a list is complete, however often it fails; one with `watch_continues` only until
-    it fails."""
+def _list_due(state: machine.State) -> bool:
+    """Whether a list is due or under way, also after it failed; one with `watch_continues` only
+    until it fails."""
     if isinstance(state, machine.Pausing | machine.NotServed):
         return state.goal is not None
     return not isinstance(state, machine.Watching | machine.OpeningWatch)

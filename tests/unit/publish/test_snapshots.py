@@ -31,7 +31,7 @@ def test_a_key_that_is_gone_or_was_queued_since_begin_is_passed_over() -> None:
     members = {b"old", b"gone", b"never"}
     snap.queue_members(members, store.get, lambda _: True, lambda key, _: queued.append(key))
     assert queued == [b"old", b"never"]
-    assert (snap.unfinished, snap.objects) == (False, 2)
+    assert (snap.unfinished, snap.members) == (False, 2)
 
 
 def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() -> None:

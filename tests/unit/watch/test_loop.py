@@ -89,18 +89,18 @@ class Outlet:
         self.broken = broken
         self.newest = ""
 
-    async def take(self, event: WatchOutput) -> bool:
+    async def take(self, output: WatchOutput) -> bool:
         await self.countdown.tick()
-        if isinstance(event, WatchedObjects):
+        if isinstance(output, WatchedObjects):
             if self.broken:
                 raise RuntimeError("the store broke")
-            self.newest = event.frames[-1].resource_version
+            self.newest = output.frames[-1].resource_version
         return True
 
     def ready(self) -> bool:
         return False
 
-    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
         raise AssertionError("never ready")
 
 
@@ -268,10 +268,10 @@ class Following(Outlet):
     def ready(self) -> bool:
         return not self.full
 
-    def take_now(self, event: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
         if self.broken:
             raise RuntimeError("the store broke")
-        self.followed.append(type(event).__name__)
+        self.followed.append(type(output).__name__)
 
 
 def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is_ready() -> None:
@@ -409,8 +409,8 @@ class Listed(Forgetful):
 class Doubting(Following):
     """The first list is suspicious."""
 
-    async def take(self, event: WatchOutput) -> bool:
-        return not isinstance(event, ListDone) or event.accept_any_size
+    async def take(self, output: WatchOutput) -> bool:
+        return not isinstance(output, ListDone) or output.accept_any_size
 
 
 @pytest.mark.parametrize(

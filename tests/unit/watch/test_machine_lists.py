@@ -129,7 +129,7 @@ def test_a_consistency_list_that_cannot_be_served_loses_no_history(error: KubeEr
     state, commands = step(by, state, RequestFailed(error), 6.0)
     assert isinstance(commands[-1], Sleep)
     assert commands[-1].until_s < 10.0
-    assert not state.context.history_lost
+    assert not state.context.version_rejected
     _, commands = step(by, state, SleepEnded(), commands[-1].until_s)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"

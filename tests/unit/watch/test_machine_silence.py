@@ -10,7 +10,7 @@ from watchrelay.core.errors import (
 from watchrelay.model.frames import Bookmark, Frame
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
-    CheckSilence,
+    CheckVersion,
     DeadlineReached,
     FetchPage,
     FinishList,
@@ -19,8 +19,8 @@ from watchrelay.watch.machine import (
     OpenWatch,
     ReadWatch,
     RequestFailed,
-    SilenceChecked,
     State,
+    VersionChecked,
     WatchEnded,
     Watching,
     WatchOpened,
@@ -34,14 +34,14 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
     state, commands = step(by, watching(by, cursor="7"), WatchEnded(), 600.0)
     assert isinstance(commands[-1], OpenWatch)
     opened, commands = step(by, state, WatchOpened(), 600.0)
-    assert isinstance(commands[-1], CheckSilence)
+    assert isinstance(commands[-1], CheckVersion)
     assert commands[-1].until_s == 610.0, "no event is read until it is answered"
-    state, commands = step(by, opened, SilenceChecked("8"), 600.1)
+    state, commands = step(by, opened, VersionChecked("8"), 600.1)
     assert isinstance(commands[-1], ReadWatch)
     state, _ = step(by, state, WatchEnded(), 900.0)
     _, commands = step(by, state, WatchOpened(), 900.0)
     assert isinstance(commands[-1], ReadWatch), "the check was made a moment ago"
-    _, commands = step(by, opened, SilenceChecked("6"), 600.1)
+    _, commands = step(by, opened, VersionChecked("6"), 600.1)
     assert isinstance(commands[-1], FetchPage), "the server was restored"
 
 
@@ -49,12 +49,12 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
 def test_after_a_check_at_the_opening_a_silent_watch_is_checked_as_any_other(answer: str) -> None:
     by = rules()
     opened = watching(by, cursor="7", expects_bookmarks=True)
-    opened = msgspec.structs.replace(opened, silence_check="opening")
-    state, commands = step(by, opened, SilenceChecked(answer), 5.0)
+    opened = msgspec.structs.replace(opened, version_check="opening")
+    state, commands = step(by, opened, VersionChecked(answer), 5.0)
     assert commands == (ReadWatch(65.0),)
     state, commands = step(by, state, DeadlineReached(), 65.0)
-    assert isinstance(commands[-1], CheckSilence)
-    state, commands = step(by, state, SilenceChecked("8"), 65.0)
+    assert isinstance(commands[-1], CheckVersion)
+    state, commands = step(by, state, VersionChecked("8"), 65.0)
     assert commands == (ReadWatch(130.0),), "until its second bookmark is late"
 
 
@@ -85,11 +85,11 @@ def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing
     assert read.until_s == 65.0, "past the moment of the first bookmark"
     for now_s in (65.0, 130.0, 195.0):
         state, commands = step(by, state, DeadlineReached(), now_s)
-        assert isinstance(commands[-1], CheckSilence)
+        assert isinstance(commands[-1], CheckVersion)
         assert now_s < commands[-1].until_s <= now_s + 8.0, (
             "a server that does not answer delays nothing"
         )
-        state, commands = step(by, state, SilenceChecked("100"), now_s)
+        state, commands = step(by, state, VersionChecked("100"), now_s)
         assert commands == (ReadWatch(now_s + 65.0),)
 
 
@@ -97,14 +97,14 @@ def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> N
     by = rules()
     state, _ = silent_from_its_start(by)
     state, _ = step(by, state, DeadlineReached(), 65.0)
-    state, commands = step(by, state, SilenceChecked("107"), 65.0)
+    state, commands = step(by, state, VersionChecked("107"), 65.0)
     assert commands == (ReadWatch(130.0),)
     _, commands = step(by, state, DeadlineReached(), 130.0)
     assert isinstance(commands[-1], OpenWatch), "it is frozen"
     state, read = silent_from_its_start(by, late=True)
     assert read.until_s == 50.0
     state, _ = step(by, state, DeadlineReached(), 50.0)
-    state, commands = step(by, state, SilenceChecked("107"), 50.0)
+    state, commands = step(by, state, VersionChecked("107"), 50.0)
     assert isinstance(commands[-1], ReadWatch)
     assert 70.0 <= commands[-1].until_s <= 73.0
     state, commands = step(by, state, FramesReceived([Bookmark("107")], 60.0), 60.0)
@@ -120,8 +120,8 @@ def test_a_check_that_is_answered_at_once_is_made_once_whatever_the_clock_shows(
         now_s = state.read_until_s  # less than 50 s later, where the sum was rounded
         for answer in ("", "107"):
             checked, commands = step(by, state, DeadlineReached(), now_s)
-            assert isinstance(commands[-1], CheckSilence)
-            checked, _ = step(by, checked, SilenceChecked(answer), now_s)
+            assert isinstance(commands[-1], CheckVersion)
+            checked, _ = step(by, checked, VersionChecked(answer), now_s)
             assert isinstance(checked, Watching)
             assert checked.read_until_s > now_s + 1.0
 
@@ -133,7 +133,7 @@ def test_a_silent_watch_of_a_server_that_does_not_answer_is_closed_within_75_sec
     by = rules()
     state, read = silent_from_its_start(by, late=late)
     state, _ = step(by, state, DeadlineReached(), read.until_s)
-    state, commands = step(by, state, SilenceChecked(""), read.until_s)
+    state, commands = step(by, state, VersionChecked(""), read.until_s)
     assert isinstance(commands[-1], ReadWatch)
     assert commands[-1].until_s <= 75.0
     _, commands = step(by, state, DeadlineReached(), commands[-1].until_s)
@@ -144,7 +144,7 @@ def test_a_server_behind_a_silent_watch_was_restored_and_is_relisted() -> None:
     by = rules()
     state, read = silent_from_its_start(by)
     state, _ = step(by, state, DeadlineReached(), read.until_s)
-    _, commands = step(by, state, SilenceChecked("99"), read.until_s)
+    _, commands = step(by, state, VersionChecked("99"), read.until_s)
     assert isinstance(commands[-1], FetchPage)
 
 
@@ -154,9 +154,9 @@ def test_a_silent_watch_of_a_version_that_cannot_be_ordered_is_relisted_once_the
     by = rules()
     opened = watching(by, "9" * 40, expects_bookmarks=True)
     state, _ = step(by, opened, DeadlineReached(), opened.read_until_s)
-    _, commands = step(by, state, SilenceChecked("200"), 65.0)
+    _, commands = step(by, state, VersionChecked("200"), 65.0)
     assert isinstance(commands[-1], FetchPage)
-    _, commands = step(by, state, SilenceChecked("8" * 40), 65.0)
+    _, commands = step(by, state, VersionChecked("8" * 40), 65.0)
     assert isinstance(commands[-1], ReadWatch), "neither can be ordered: bookmarks may be late"
 
 

@@ -30,7 +30,7 @@ from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
     TRANSITIONS,
     CheckDiscovery,
-    CheckSilence,
+    CheckVersion,
     Command,
     DeadlineReached,
     Deliver,
@@ -45,10 +45,10 @@ from watchrelay.watch.machine import (
     ReadWatch,
     ReportSkipped,
     RequestFailed,
-    SilenceChecked,
     Sleep,
     SleepEnded,
     State,
+    VersionChecked,
     WatchEnded,
     Watching,
     WatchOpened,
@@ -136,9 +136,9 @@ class Walk:
                 return WatchOpened()
             case ReadWatch(until_s=until_s):
                 return self.read(until_s)
-            case CheckSilence():
+            case CheckVersion():
                 cursor = state.cursor if isinstance(state, Watching) else ""
-                return SilenceChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
+                return VersionChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
             case FinishList(done=done):
                 return ListFinished(done.accept_any_size or rng.random() < 0.8)
             case Sleep(until_s=until_s, wakeable=wakeable):
