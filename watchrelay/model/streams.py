@@ -1,5 +1,5 @@
-"""A stream: one resolved entry of the config, with one watch, one store, one writer, one epoch and
-one digest."""
+"""A stream: one resolved entry of the config. It, or each of its parts, has one watch, one store,
+one writer and one epoch."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Backpressure:
         self._progress.set()
 
     async def next_progress(self) -> None:
-        """Return when there is room again, or a snapshot moved on."""
+        """Return when room was made, or a snapshot moved on."""
         self._progress.clear()
         await self._progress.wait()
 

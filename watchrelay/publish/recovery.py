@@ -78,12 +78,12 @@ class RecoveredPartition:
 class RecoveredState:
     """The result of a recovery.
 
-    `entries` are those of each partition; `deleted_versions` maps each deleted key to the
-    resourceVersion (`ce_wrrv`) of its delete: the store ignores replayed events of a key up to
-    it. For `WatchFrom` it has only deletes newer than the decision's frontier. `newest_on_log` is
-    the highest resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their
-    partition, whose true state must be published again (`LogRecovery.to_repair`).
-    `records_since_snapshot` counts object records since the begin of the last complete snapshot.
+    `entries` are those of each partition; `deleted_versions` holds the `LogRecovery.deleted` of all
+    partitions: the store ignores replayed events of a key up to its version. For `WatchFrom` it has
+    only deletes newer than the decision's frontier. `newest_on_log` is the highest resourceVersion
+    on the log, "" for none. `pending_repairs` are the keys, with their partition, whose true state
+    must be published again (`LogRecovery.to_repair`). `records_since_snapshot` counts object
+    records since the begin of the last complete snapshot.
     """
 
     decision: Decision
@@ -156,8 +156,7 @@ class LogRecovery:
 
     @property
     def empty(self) -> bool:
-        """Whether what was read has no record of an object (deletes and stale records count) and no
-        complete snapshot."""
+        """Whether what was read has no object, delete, key to repair or complete snapshot."""
         return not (self.entries or self.deleted or self.to_repair or self.last_snapshot)
 
     def apply(self, records: Iterable[Decoded]) -> None:

@@ -25,12 +25,12 @@ class PublishReporter:
     def __init__(
         self,
         metrics: StreamMetrics,
-        topic: TopicMetrics,
+        topic_metrics: TopicMetrics,
         status: StreamStatus,
         *,
         snapshot_interval_s: float,
     ) -> None:
-        self._metrics, self._topic, self._status = metrics, topic, status
+        self._metrics, self._topic_metrics, self._status = metrics, topic_metrics, status
         metrics.snapshot_interval_seconds.set(snapshot_interval_s)
         self._overload: tuple[float, int] | None = None
         """When the logged overload began, and the states skipped since."""
@@ -38,11 +38,11 @@ class PublishReporter:
 
     def acked(self, batch: RenderedBatch, queues: StreamQueues, now_s: float) -> None:
         """Count an acknowledged batch, which was removed from `queues`. `now_s` is monotonic."""
-        topic = self._topic
+        topic_metrics = self._topic_metrics
         for kind, count in batch.kinds().items():
             if count:
-                topic.records_acked_total[kind].inc(count)
-        topic.record_bytes_total.inc(batch.payload_bytes)
+                topic_metrics.records_acked_total[kind].inc(count)
+        topic_metrics.record_bytes_total.inc(batch.payload_bytes)
         slowest_s = self._metrics.relay_lag.observe_batch(batch.received_at_s(), now_s)
         # markers alone, and nothing left: the stream is idle, so the lag shown falls back to 0
         only_markers = len(batch.markers) == len(batch.records) and queues.empty
@@ -114,7 +114,7 @@ class PublishReporter:
             extra={
                 "stream": stream,
                 "snapshot": snapshot.id,
-                "objects": snapshot.members,
+                "members": snapshot.members,
                 "took_s": round(took_s, 3),
             },
         )

@@ -19,8 +19,8 @@ from watchrelay.publish.ports import GapReader
 PAUSE_MIN_S = 0.05
 """How long to wait before gaps are read, so that one check serves those of several partitions."""
 PAUSE_MAX_S = 10.0
-"""Where another process writes its own streams to the topic, gaps never end, and each check opens a
-Kafka consumer."""
+"""The longest such wait. Where another process writes its own streams to the topic, gaps never end,
+and each check opens a Kafka consumer."""
 
 
 class _Gap(NamedTuple):

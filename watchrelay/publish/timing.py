@@ -84,7 +84,7 @@ class FlushTrigger:
             self._timer.at_flush(self._due)
 
     def is_due_now(self) -> bool:
-        """Whether such a flush follows anyway."""
+        """Whether a flush from `now` is due."""
         return self._now
 
     def _due(self, now: bool = False) -> None:
@@ -104,7 +104,7 @@ class HeartbeatInterval:
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
         self._sleeping: dict[float, asyncio.Event] = {}
-        """By the time when they wake."""
+        """Keyed by the wake-up time."""
 
     def change(self, interval_s: float) -> None:
         """Use this interval from now on; ends all sleeps."""

@@ -681,10 +681,10 @@ class StreamWriter:
         self._backpressure.snapshot_stepped(
             unfinished=snapshot.unfinished, moved=snapshot.examined != examined
         )
-        repaired = self._stale_finder is None or self._stale_finder.may_end(
+        may_end = self._stale_finder is None or self._stale_finder.may_end(
             snapshot.id, ready_to_end=snapshot.ready_to_end
         )
-        if repaired and snapshot.take_end():
+        if may_end and snapshot.take_end():
             self._handle(machine.SnapshotEndDue(self._heartbeats_unless_list_due()))
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)

@@ -70,10 +70,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     cursor: str = ""
     """The resourceVersion from which the next watch starts: everything up to it was delivered."""
     held_version: str = ""
-    """A version that the store's state includes, which counts while it is newer than the cursor: of
-    the log that was read back, or of a list of `relistInterval`, after which the watch continues
-    from the older cursor; "" for none. A server whose version is lower was restored; lists that may
-    not be older than the cursor may not be older than this either (`_newest_known`)."""
+    """The newest version of the log that was read back, or that of a list of `relistInterval`,
+    after which the watch continues from the older cursor; "" for none. While it is newer than the
+    cursor, it is used instead (`_newest_known`): as the minimum of lists, and to notice a server
+    whose lower version shows that it was restored."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""

@@ -27,9 +27,9 @@ from watchrelay.watch.reporting import WatchReporter
 
 
 class Source(Protocol):
-    """Where pages and frames come from: kube/client.py. Both methods raise KubeError; a watch does
-    with the `reason` "inactive" when nothing was received for `idle_timeout_s` during a wait. Each
-    `anext` is a wait of its own, and one that is cancelled loses nothing.
+    """Where pages and frames come from: kube/client.py. Both methods raise KubeError: `watch` with
+    the `reason` "inactive" where a wait received nothing for `idle_timeout_s`. Each `anext` is a
+    wait of its own, and one that is cancelled loses nothing.
 
     `take` is offered the frames of each chunk first, while `anext` is awaited; those that it does
     not take (False) are yielded."""
@@ -123,7 +123,7 @@ class Watcher:
         return state.cursor if isinstance(state, machine.Watching) else state.context.cursor
 
     def recheck(self) -> None:
-        """Retry now, if the watch waits for a resource or a permission."""
+        """Retry now, if the watch waits for a resource or an operator."""
         self._recheck.set()
 
     async def run(self) -> None:

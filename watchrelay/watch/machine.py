@@ -141,8 +141,8 @@ VERSION_CHECK_EARLY_S = 50.0
 """The same with `StreamContext.check_early`: the check makes the server's cache catch up, so
 that the bookmark due after 60 s comes."""
 SECOND_BOOKMARK_S = 130.0
-"""How long a watch may be silent from its opening on, the first time that this happens to a stream
-and the check shows a newer version: until its second bookmark, due after 120 s, is late too."""
+"""How long a watch may be silent from its opening on if a version check without `check_early` shows
+a newer version: until its second bookmark, due after 120 s, is late too."""
 FROZEN_WATCHES = 3
 """After this many frozen watches since one that brought an object, the next ones may be silent for
 twice as long; after as many more, for twice that, at most until their timeout. Two bookmarks within
@@ -279,7 +279,7 @@ class Watching(msgspec.Struct, frozen=True):
     as frozen. Two things end a silent read. The client does after `query.idle_timeout_s`, which is
     fixed at the opening and counted from the newest bytes of this read, or from its start while
     none have come. Where `frozen_after_s` has become lower than that since, the loop does, at
-    `read_until_s`. Only a silence check makes `frozen_after_s` higher; the read after it begins a
+    `read_until_s`. Only a version check makes `frozen_after_s` higher; the read after it begins a
     count of its own, so the client does not end it too soon.
 
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
@@ -748,7 +748,7 @@ def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
 
 def _continue_from(context: StreamContext, goal: ListGoal, version: str) -> str:
     """Where the watch continues after a list, "" for the list's version. With `watch_continues` it
-    is the previous cursor: what the watch then does not bring was missed."""
+    is the previous cursor, if older: what the watch then does not bring was missed."""
     cursor_is_older = goal.watch_continues and compare(context.cursor, version) == -1
     return context.cursor if cursor_is_older else ""
 
@@ -829,7 +829,7 @@ def _end_bookmark(
     minimum = state.query.resource_version
     if another := _list_again(rules, state.context, goal, minimum, version, now_s):
         return another
-    # Servers that stream lists serve consistent lists from their cache, so an early silence check
+    # Servers that stream lists serve consistent lists from their cache, so an early version check
     # helps from the first watch on.
     context = replace(state.context, streaming_failures=0, expects_bookmarks=True, check_early=True)
     watch = Watching(
@@ -1121,8 +1121,8 @@ def _version_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8); so was one whose version can be ordered while the cursor cannot.
     At the cursor: nothing has happened, so the watch need not be frozen.
-    Newer: the watch may be frozen. It stays open until its limit, the first time in this stream
-    until `SECOND_BOOKMARK_S`.
+    Newer: the watch may be frozen. It stays open until its limit, without `check_early` until
+    `SECOND_BOOKMARK_S`.
     No answer: it stays open until its limit.
     """
     context, at_opening = state.context, state.version_check == "opening"
@@ -1218,7 +1218,7 @@ def _after_error(
 NOT_CURED_BY_RETRY = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
 """Retried at the delays of `context.DELAYS_BY_KIND`, and logged as the error "operator action
 required", except where an `Invalid` is about the form of the request. The status has another set,
-`reporting.SHOWN_AS_WAITING`: with resources that are not served (a warning in the log), without
+`reporting.SHOWN_AS_WAITING`: with resources that are not served (logged as a warning), without
 what concerns all streams."""
 
 

@@ -45,7 +45,7 @@ SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
 """Errors shown as `waiting`, and as trouble that only an operator can end: the resource, the
 permission for it, or a valid entry of the config is missing. What concerns all streams
 (`Misconfigured`, `Unauthorized`) is shown as `backoff`, as is every other error of the state
-`Pausing`. The level in the log has another set, `machine.NOT_CURED_BY_RETRY`."""
+`Pausing`. The log level has another set, `machine.NOT_CURED_BY_RETRY`."""
 
 _STATES_AFTER_FAILURE = ("backoff", "waiting")
 """They stay shown while the next attempt opens a watch."""
@@ -75,7 +75,7 @@ class WatchReporter:
     def stepped(
         self, previous: machine.State, event: machine.Event, after: machine.State, now_s: float
     ) -> None:
-        """A step other than frames of an open watch."""
+        """A step, unless frames left the watch open."""
         self._state, self._status.list_due = after, _list_due(after)
         expired = _has_expired(event)
         rejected = isinstance(event, machine.ListFinished) and not event.accepted
