@@ -58,13 +58,14 @@ def failover(rig: Rig) -> list[Row]:
 
 
 def started(replica: Daemon) -> Daemon:
-    """It is a member of the group, on the relay's core."""
+    """It is a member of the group, on the relay's core, and its standby is warm."""
     since = replica.log_bytes
     replica.start()
     os.sched_setaffinity(replica.pid, {RELAY_CORE})
     replica.wait(
-        "it is a member",
-        lambda: any(line["message"] == "streams assigned" for line in replica.lines(since=since)),
+        "its standby is warm",
+        lambda: any(line["message"] == "stream is warm" for line in replica.lines(since=since)),
+        deadline_s=120.0,
     )
     return replica
 

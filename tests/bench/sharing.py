@@ -32,7 +32,6 @@ def standby(rig: Rig) -> list[Row]:
         other = Daemon(config, rig.workspace.path, name=f"{owner.cluster}-2")
         stack.callback(other.kill)
         started(other)
-        other.wait("it is warm", lambda: other.logged("stream is warm"), deadline_s=120.0)
         used = {"owner": list[float](), "standby": list[float]()}
         for _ in range(rig.rounds):
             pids = {"owner": owner.pid, "standby": other.pid}
