@@ -250,13 +250,18 @@ class KeptKeys(DirtyKeys):
         received_at_s: float,
         *,
         must_publish: bool,
-        removed: str | None = None,
+        removed_version: str | None = None,
     ) -> None:
         """As the real one, but for what nobody holds."""
         known = self.get(key)
-        if removed is None or known is None or known.hash is not None or known.must_publish:
+        if removed_version is None or known is None or known.hash is not None or known.must_publish:
             super().changed(
-                key, uid, published_hash, received_at_s, must_publish=must_publish, removed=removed
+                key,
+                uid,
+                published_hash,
+                received_at_s,
+                must_publish=must_publish,
+                removed_version=removed_version,
             )
         else:
             known.uid, known.states = uid, min(STATES_MAX, known.states + 1)

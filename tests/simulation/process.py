@@ -387,7 +387,7 @@ class Life:
         self.world.note("claimed", self.number, epoch)
         found = await resume(self.spec, self.relay, self.store, self.reader, epoch)
         self.decision = type(found.decision).__name__
-        self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.log_mismatched
+        self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.log_unverified
         self.why_doubted = self.world.unprovable(epoch)
         if self.doubted:
             self.world.doubted()

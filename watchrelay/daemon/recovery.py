@@ -226,8 +226,8 @@ async def resume(
             fold.take,
         )
         decision = decided(list(recoveries.values()), from_start=recoveries)
-    fresh = isinstance(decision, FirstSnapshot) and not decision.log_mismatched
-    if isinstance(decision, FirstSnapshot) and decision.log_mismatched:
+    fresh = isinstance(decision, FirstSnapshot) and not decision.log_unverified
+    if isinstance(decision, FirstSnapshot) and decision.log_unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
     highest = max((recovery.highest_epoch for recovery in recoveries.values()), default=0)

@@ -55,13 +55,13 @@ class Backpressure:
         self._progress.clear()
         await self._progress.wait()
 
-    def snapshot_stepped(self, *, unfinished: bool, moved: bool) -> None:
-        """A snapshot has queued what fits: `moved`: it has examined keys; `unfinished`: it has
+    def snapshot_stepped(self, *, keys_left: bool, moved: bool) -> None:
+        """A snapshot has queued what fits. `moved`: it has examined keys; `keys_left`: it has
         more."""
-        if moved or not unfinished:
+        if moved or not keys_left:
             self._stalled_since_s = None
             self._progress.set()
-        if unfinished and self._stalled_since_s is None:
+        if keys_left and self._stalled_since_s is None:
             self._stalled_since_s = self._now_s()
 
     def _must_wait(self) -> bool:

@@ -44,7 +44,7 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Draining": {},
 }
 """Phase, events, the phases that follow; every other event changes nothing and has no effect.
-`FirstDifference` in `AwaitingList` without `log_mismatched` is a bug and raises. A test compares
+`FirstDifference` in `AwaitingList` without `log_unverified` is a bug and raises. A test compares
 it with what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
@@ -67,12 +67,12 @@ COMPLETE = AwaitedHeartbeats(frozenset(), 0)
 class AwaitingList(msgspec.Struct, frozen=True):
     """No object is published, and there is no marker but the claim markers: one with count 0 would
     prove an empty state that no list has shown. The first list begins the first snapshot.
-    `log_mismatched`: the log holds what cannot be trusted, as its digests do not agree or the topic
+    `log_unverified`: the log holds what cannot be trusted, as its digests do not agree or the topic
     was recreated; then the difference of the first list is pushed before `ListCompleted`, and its
     first change begins the snapshot. Else the store reports nothing for its first list
     (`Store.replace`): the snapshot publishes all of it."""
 
-    log_mismatched: bool = False
+    log_unverified: bool = False
 
 
 class PublishingFirstSnapshot(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ def may_repair(phase: Phase) -> bool:
 
 
 class FirstDifference(msgspec.Struct, frozen=True):
-    """With `log_mismatched`: the first change that the first list found is about to be queued, or
+    """With `log_unverified`: the first change that the first list found is about to be queued, or
     the first delete, where no list came because the resource is not served."""
 
 
@@ -255,8 +255,8 @@ class Effect(Enum):
 def start(decision: Decision, newest_on_log: str) -> Phase:
     """The phase after recovery. `newest_on_log`: the highest version on the log."""
     match decision:
-        case FirstSnapshot(log_mismatched=log_mismatched):
-            return AwaitingList(log_mismatched)
+        case FirstSnapshot(log_unverified=log_unverified):
+            return AwaitingList(log_unverified)
         case ListAndDiff():
             return AwaitingDifference(newest_on_log)
         case WatchFrom(frontier=reached_version):
@@ -273,7 +273,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
         case _, DrainBegun():
             return Draining(frontier(phase) if may_send_heartbeat(phase) else None), ()
         case AwaitingList(), FirstDifference():
-            assert phase.log_mismatched, "a change before the first list was complete"
+            assert phase.log_unverified, "a change before the first list was complete"
             return PublishingFirstSnapshot(), (Effect.BEGIN_FIRST_SNAPSHOT,)
         case AwaitingList(), ListCompleted(version=version):
             return PublishingFirstSnapshot(version), (Effect.BEGIN_FIRST_SNAPSHOT, Effect.REPAIR)

@@ -45,7 +45,7 @@ class Oversize:
         the same state is on the log."""
         self._spec, self._store, self._metrics, self._status = spec, store, metrics, status
         self._reread_limit = reread_limit
-        self._log_throttle = LogLimit()
+        self._log_limit = LogLimit()
         self._blocked_partitions = set[int]()
         """Partitions whose next record does not fit."""
 
@@ -123,7 +123,7 @@ class Oversize:
         if (limit := await self._reread_limit()) is not None:
             self.packed_max = queues.packed_max = packed_max(limit)
 
-    def taken(self, partition: int) -> None:
+    def accepted(self, partition: int) -> None:
         """Note that the topic accepted records of `partition`."""
         if partition in self._blocked_partitions:
             self._blocked_partitions.remove(partition)
@@ -139,7 +139,7 @@ class Oversize:
     def _report(self, key: bytes, how: str, size_bytes: int, *, deleted: bool = False) -> None:
         self._metrics.records_trimmed_total[how].inc()
         name = short(key.decode())
-        if not (count := self._log_throttle.due((name, how), clock.now_s())):
+        if not (count := self._log_limit.due((name, how), clock.now_s())):
             return
         extra = {
             "stream": self._spec.id,

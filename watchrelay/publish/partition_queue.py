@@ -156,23 +156,25 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         received_at_s: float,
         *,
         must_publish: bool,
-        removed: str | None = None,
+        removed_version: str | None = None,
     ) -> None:
-        """Take a new state, or with `removed` the removal of the object with this `uid` as of that
-        version. `published_hash` is what the log holds of a key that was not dirty, None for
-        nothing; for a dirty key it and `must_publish` are not used. `uid` is that of the change.
-        Where the log holds the key, it holds it with this uid: the store reports an object with
-        another uid as a removal, then an upsert."""
+        """Take a new state, or with `removed_version` the removal of the object with this `uid` as
+        of it. Of a key that was not dirty, `published_hash` is what the log holds, None for
+        nothing; if it holds the key, then with this `uid`, that of the change: the store reports an
+        object with another uid as a removal, then an upsert. For a dirty key `published_hash` and
+        `must_publish` are not used."""
         known = self.get(key)
         if known is None:
-            self[key] = DirtyKey(uid, published_hash, removed or "", must_publish, 1, received_at_s)
+            self[key] = DirtyKey(
+                uid, published_hash, removed_version or "", must_publish, 1, received_at_s
+            )
             return
-        if removed is not None:
+        if removed_version is not None:
             if known.hash is None and not known.must_publish:
                 del self[key]
                 self.skipped += known.states + 1
                 return
-            known.deleted_version = removed
+            known.deleted_version = removed_version
             if known.hash is None:
                 known.uid = uid
         if known.states < STATES_MAX:

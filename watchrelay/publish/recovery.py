@@ -46,10 +46,10 @@ class ListAndDiff:
 
 @dataclass(frozen=True, slots=True)
 class FirstSnapshot:
-    """Publish the complete state in a snapshot: the log is empty, or `log_mismatched`."""
+    """Publish the complete state in a snapshot: the log is empty, or `log_unverified`."""
 
     reason: str
-    log_mismatched: bool = False
+    log_unverified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,23 +322,21 @@ def decide(
     if recreated:
         return FirstSnapshot(
             "the topic was recreated",
-            log_mismatched=not all(recovery.empty for recovery in recoveries),
+            log_unverified=not all(recovery.empty for recovery in recoveries),
         )
-    log_mismatched = [
+    unverified = [
         recovery
         for recovery in recoveries
         if not recovery.proven and (recovery.marker_found or not recovery.empty)
     ]
-    if log_mismatched:
+    if unverified:
         read_whole = set(from_start)
         not_whole = tuple(
-            recovery.partition
-            for recovery in log_mismatched
-            if recovery.partition not in read_whole
+            recovery.partition for recovery in unverified if recovery.partition not in read_whole
         )
         if not_whole:
             return ReadAgainFromStart(not_whole)
-        return FirstSnapshot("the log does not match its digests", log_mismatched=True)
+        return FirstSnapshot("the log does not match its digests", log_unverified=True)
     if all(recovery.empty for recovery in recoveries):
         return FirstSnapshot("nothing was published before")
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):

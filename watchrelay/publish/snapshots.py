@@ -59,7 +59,7 @@ class Snapshot:
         """When that number last changed."""
 
     @property
-    def unfinished(self) -> bool:
+    def keys_left(self) -> bool:
         """Whether keys are left to examine."""
         return self.examined < self._key_count
 
@@ -67,7 +67,7 @@ class Snapshot:
     def ready_to_end(self) -> bool:
         """Whether every key is done and every begin acknowledged, for two reasons: the ends name
         the offsets of the begins, and only then are the gaps before the begins known."""
-        return not self.unfinished and len(self._begins) == self._partitions
+        return not self.keys_left and len(self._begins) == self._partitions
 
     @property
     def complete(self) -> bool:
@@ -75,9 +75,9 @@ class Snapshot:
         return len(self._ends) == self._partitions
 
     def members_limit_bytes(self, now_s: float, records: int) -> int:
-        """How many bytes of members a batch of a partition may hold now. Remembers
-        `records`, the object records queued so far with those of the snapshot, so each step that
-        may queue members calls it once."""
+        """How many bytes of members a batch of a partition may hold now. `records`: the object
+        records queued so far, with those of the snapshot. If others were queued since the last
+        call, events come."""
         others = records - self.members
         if others != self._others:
             self._last_change_at_s = now_s if self._others >= 0 else -math.inf
@@ -109,7 +109,7 @@ class Snapshot:
                 self.members += 1
             at += 1
         self.examined = at
-        if not self.unfinished:
+        if not self.keys_left:
             self._keys = []
 
     def take_end(self) -> bool:

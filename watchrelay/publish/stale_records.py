@@ -1,4 +1,4 @@
-"""Stale records between our own: found by their offsets, read, and repaired.
+"""Finds stale records between our own by their offsets; the writer repairs.
 
 An acknowledgement gives the offsets of a batch. A record of the stream between two of ours that no
 acknowledgement of this process covers comes from a previous writer, or is a late copy of our own

@@ -412,8 +412,8 @@ class StreamQueues:
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
             elif last.after_record != NOT_ALL:
-                # numbers run over all partitions: no record of this one has come after it, so it
-                # confirms as much as one that is queued now; only its frontier is older
+                # numbers run over all partitions: no record of this one follows it, so, if it is
+                # no begin, it confirms as much as a new one; only its frontier is older
                 last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
@@ -505,14 +505,14 @@ class StreamQueues:
             if dirty is None:
                 rest.append(change)
                 continue
-            removed = change.resource_version if isinstance(change, Removed) else None
+            removed_version = change.resource_version if isinstance(change, Removed) else None
             object_hash = change.replaced_hash if isinstance(change, Upserted) else entry.hash
             published_hash = self._take_published_hash(key, object_hash)
             must_publish = published_hash is None and (
-                key in self.unverified_keys or removed is not None
+                key in self.unverified_keys or removed_version is not None
             )
             self.trimmed_before.pop(key, None)
-            if removed is not None:
+            if removed_version is not None:
                 self.trimmed_hashes.pop(key, None)
             dirty.changed(
                 key,
@@ -520,7 +520,7 @@ class StreamQueues:
                 published_hash,
                 received_at_s,
                 must_publish=must_publish,
-                removed=removed,
+                removed_version=removed_version,
             )
         return rest
 
@@ -565,9 +565,9 @@ class StreamQueues:
             if item.reason == "healed":
                 queue.dirty.require(key, uid, published_hash)
                 continue
-            removed = item.version if item.verb == "deleted" else None
+            removed_version = item.version if item.verb == "deleted" else None
             must_publish = published_hash is None and (
-                removed is not None or key in self.unverified_keys
+                removed_version is not None or key in self.unverified_keys
             )
             if item.trailing_tombstone or (
                 item.reason == "snapshot" and item.value_hash == published_hash
@@ -579,7 +579,7 @@ class StreamQueues:
                 published_hash,
                 item.received_at_s,
                 must_publish=must_publish,
-                removed=removed,
+                removed_version=removed_version,
             )
 
     def refill(
@@ -630,9 +630,9 @@ class StreamQueues:
         if not same and (
             replaced_hash is not None or (dirty_key.must_publish and dirty_key.deleted_version)
         ):
-            present = queue.frontier if entry is None else entry.resource_version
+            present_version = queue.frontier if entry is None else entry.resource_version
             absent = Entry(dirty_key.uid, "", 0, queue.partition, b"")
-            version = dirty_key.deleted_version or present
+            version = dirty_key.deleted_version or present_version
             deletion = QueuedRecord(
                 key,
                 absent,

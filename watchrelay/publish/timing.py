@@ -22,7 +22,7 @@ class FlushTimer:
         self.interval_s = interval_s
         self._at_s = float("-inf")
         self._flushes: list[Callable[[], None]] = []
-        self._reads: list[Callable[[], None]] = []
+        self._resumes: list[Callable[[], None]] = []
         self._armed = False
 
     def at_flush(self, flush: Callable[[], None]) -> None:
@@ -30,9 +30,9 @@ class FlushTimer:
         self._flushes.append(flush)
         self._arm()
 
-    def before_flush(self, read: Callable[[], None]) -> None:
-        """Call `read`, which lets a transport read again, ahead of the next flushes."""
-        self._reads.append(read)
+    def before_flush(self, resume_reading: Callable[[], None]) -> None:
+        """Call `resume_reading` of a transport ahead of the next flushes."""
+        self._resumes.append(resume_reading)
         self._arm()
 
     def _arm(self) -> None:
@@ -44,10 +44,10 @@ class FlushTimer:
 
     def _due(self, at_s: float) -> None:
         self._at_s = at_s
-        reads, self._reads = self._reads, []
-        for read in reads:
-            read()
-        if reads:
+        resumes, self._resumes = self._resumes, []
+        for resume_reading in resumes:
+            resume_reading()
+        if resumes:
             # in each iteration of the event loop, timers that are due come after the sockets that
             # are read
             asyncio.get_running_loop().call_later(0, self._flush)
@@ -59,7 +59,7 @@ class FlushTimer:
         flushes, self._flushes = self._flushes, []
         for flush in flushes:
             flush()
-        if self._reads:  # added meanwhile, when the timer counted as armed
+        if self._resumes:  # added meanwhile, when the timer counted as armed
             self._arm()
 
 

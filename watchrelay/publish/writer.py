@@ -182,7 +182,7 @@ class StreamWriter:
 
         What comes of the first list depends on the log. Empty: nothing is pushed, and
         `list_completed` begins the first snapshot. Verified (`ListAndDiff`): the difference is
-        pushed, and there is no first snapshot. Unverified (`log_mismatched`): the difference is
+        pushed, and there is no first snapshot. Unverified (`log_unverified`): the difference is
         pushed, and its first change begins the first snapshot.
         """
         if not changes or isinstance(self._phase, Draining):
@@ -197,10 +197,10 @@ class StreamWriter:
     def list_completed(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
         snapshot in the same step."""
-        # not `_heartbeats_unless_list_due`: in the status `list_due` is still set, for this list
-        heartbeats = self._heartbeats_now()
+        # not `_awaited_unless_list_due`: in the status `list_due` is still set, for this list
+        awaited = self._awaited_now()
         floors = frozenset(queue.frontier_floor for queue in self._queues.partitions)
-        self._handle(machine.ListCompleted(resource_version, heartbeats, floors))
+        self._handle(machine.ListCompleted(resource_version, awaited, floors))
 
     def version_reached(self, resource_version: str) -> None:
         """Note that every change up to this version was pushed or suppressed."""
@@ -217,9 +217,8 @@ class StreamWriter:
     # ---- called by the watcher, and for requests on the signal topic -----------------------------
 
     def watch_accepted(self) -> None:
-        """The API server accepted a watch that continues from the held state. Unless a heartbeat
-        has confirmed that state already, an early one follows, which shows that the log is
-        complete."""
+        """The API server accepted a watch that continues from the held state. In `Replaying` and
+        `Live`, unless a heartbeat has confirmed it, an early one shows that the log is complete."""
         self._handle(machine.WatchAccepted())
 
     def request_snapshot(self, request_id: str) -> None:
@@ -430,18 +429,18 @@ class StreamWriter:
             case Effect.REPORT_COMPLETE:
                 self._status.complete = True
 
-    def _heartbeats_now(self) -> AwaitedHeartbeats:
+    def _awaited_now(self) -> AwaitedHeartbeats:
         """Heartbeats queued now confirm the state of now."""
         return AwaitedHeartbeats(
             frozenset(self._queues.by_partition), self._queues.last_record_number
         )
 
     def _early_heartbeat(self) -> None:
-        self._handle(machine.EarlyHeartbeatDue(self._heartbeats_unless_list_due()))
+        self._handle(machine.EarlyHeartbeatDue(self._awaited_unless_list_due()))
 
-    def _heartbeats_unless_list_due(self) -> AwaitedHeartbeats | None:
+    def _awaited_unless_list_due(self) -> AwaitedHeartbeats | None:
         # set by the watch (watch/reporting.py): until the list is done, the state is not complete
-        return None if self._status.list_due else self._heartbeats_now()
+        return None if self._status.list_due else self._awaited_now()
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
@@ -551,7 +550,7 @@ class StreamWriter:
         if isinstance(answer, Exception):
             raise answer
         self._acked(queue, batch, answer.offsets)
-        self._oversize.taken(queue.partition)
+        self._oversize.accepted(queue.partition)
         self._send_next(queue)
 
     def _send_next(self, queue: PartitionQueue) -> None:
@@ -664,7 +663,7 @@ class StreamWriter:
         now_ms, partitions, examined = self._wall_ms(), queues.by_partition, snapshot.examined
         # the other half is left for changes: conflation would abandon the snapshot
         room_bytes = self._queue_bytes // 2
-        if snapshot.unfinished and queues.queued_bytes <= room_bytes:
+        if snapshot.keys_left and queues.queued_bytes <= room_bytes:
             members_limit_bytes = snapshot.members_limit_bytes(self._now_s(), queues.object_records)
             snapshot.queue_members(
                 queues.snapshot_remaining,
@@ -679,13 +678,13 @@ class StreamWriter:
                 # a step that only passed keys over: no receipt will wake us
                 self._flush_trigger.now()
         self._backpressure.snapshot_stepped(
-            unfinished=snapshot.unfinished, moved=snapshot.examined != examined
+            keys_left=snapshot.keys_left, moved=snapshot.examined != examined
         )
         may_end = self._stale_finder is None or self._stale_finder.may_end(
             snapshot.id, ready_to_end=snapshot.ready_to_end
         )
         if may_end and snapshot.take_end():
-            self._handle(machine.SnapshotEndDue(self._heartbeats_unless_list_due()))
+            self._handle(machine.SnapshotEndDue(self._awaited_unless_list_due()))
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
 
@@ -694,9 +693,7 @@ class StreamWriter:
         if marker.kind == "claim":
             return
         self._status.frontier = self._queues.frontier
-        if (
-            marker.kind != "begin" and not self._status.list_due
-        ):  # as in `_heartbeats_unless_list_due`
+        if marker.kind != "begin" and not self._status.list_due:  # as in `_awaited_unless_list_due`
             self._handle(machine.MarkerAcked(queue.partition, rendered.after_record))
         if snapshot is None or marker.snapshot != snapshot.id:
             return

@@ -125,7 +125,7 @@ class StreamAdmission:
         self._permit = answer
 
     def answered(self) -> None:
-        """The server answered the request, with success or with an error of its own."""
+        """The server answered the request, with success or an error of the request."""
         admission = self._admission
         admission.starting.discard(self._number)
         if self._permit is not None and admission.breaker.answered(

@@ -127,7 +127,7 @@ class CircuitBreaker:
         return Permit(self.generation)
 
     def answered(self, stream: int, now_s: float) -> bool:
-        """A running server answered `stream`, with success or with an error of its own. True when
+        """A running server answered `stream`, with success or an error of the request. True when
         that closed the circuit."""
         self._others_answered.pop(stream, None)
         for each in self._others_answered:

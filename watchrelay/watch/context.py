@@ -162,7 +162,7 @@ class StreamContext(msgspec.Struct, frozen=True):
         count = 1 if fresh else min(2, self.undecodable + 1)
         return replace(self, undecodable=count, undecodable_at_s=now_s)
 
-    def with_undecodable_skipped(self, now_s: float) -> StreamContext:
+    def with_undecodable_listed(self, now_s: float) -> StreamContext:
         """Count an undecodable object of a list. The next list would have the object too, so it is
         skipped there."""
         return replace(self.with_undecodable(now_s), undecodable=2)

@@ -208,25 +208,25 @@ CONSISTENCY = ListGoal("consistency", most_recent=True, watch_continues=True)
 
 class Pausing(msgspec.Struct, frozen=True):
     """No request is sent before `until_s`, or before `recheck()` where the sleep is wakeable.
-    `error` is why; None: to spread requests, or because a watch ended early. `page`: the state to
-    return to, whose page is then requested again."""
+    `error` is why; None: to spread requests, or because a watch ended early. `listing`: the
+    state to return to, whose page is then requested again."""
 
     context: StreamContext
     goal: ListGoal | None
     until_s: float
     error: KubeError | None = None
-    page: ListingPages | None = None
+    listing: ListingPages | None = None
 
 
 class ListingPages(msgspec.Struct, frozen=True):
     """The request for a page of a list, `query`, is in flight. `version`: that of the list, ""
-    before the first page. `failures`: how often this page was throttled."""
+    before the first page. `throttled`: how often this page was."""
 
     context: StreamContext
     goal: ListGoal
     query: ListQuery
     version: str = ""
-    failures: int = 0
+    throttled: int = 0
 
 
 class OpeningList(msgspec.Struct, frozen=True):
@@ -505,8 +505,8 @@ def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
     match state, event:
         case Watching() | OpeningWatch(), _:
             return _watch_step(rules, state, event, now_s)
-        case Pausing(page=ListingPages() as page), SleepEnded():
-            return page, (FetchPage(page.query),)
+        case Pausing(listing=ListingPages() as listing), SleepEnded():
+            return listing, (FetchPage(listing.query),)
         case Pausing(), SleepEnded():
             return begin(rules, state.context, state.goal, now_s)
         case NotServed(), SleepEnded(rechecked=rechecked):
@@ -628,13 +628,13 @@ def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s:
         # these servers answer later pages from etcd: one page keeps a relist in the server's cache
         # (docs/watch-facts.md 1.10)
         limit = 0
-    page = ListQuery(
+    list_query = ListQuery(
         limit=limit,
         resource_version="0" if any_version else minimum,
         version_match="NotOlderThan" if minimum else "",
         whole_objects=context.whole_objects,
     )
-    return ListingPages(context, goal, page), (begun, FetchPage(page))
+    return ListingPages(context, goal, list_query), (begun, FetchPage(list_query))
 
 
 def _newest_known(context: StreamContext) -> str:
@@ -656,12 +656,12 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
         not_first
         and isinstance(error, Throttled)
         and not goal.watch_continues
-        and state.failures < PAGE_RETRIES
+        and state.throttled < PAGE_RETRIES
     ):
         context, delay_s = context.retry(rules, error, now_s, healthy=True)
-        page = replace(state, context=context, failures=state.failures + 1)
+        listing = replace(state, context=context, throttled=state.throttled + 1)
         until_s = now_s + delay_s
-        pausing = Pausing(context, goal, until_s, error, page)
+        pausing = Pausing(context, goal, until_s, error, listing)
         return pausing, (Deliver(Retrying(error, until_s)), Sleep(until_s))
     in_one_page = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
     # A server that throttles or cannot be reached shows nothing about the size of the list.
@@ -684,7 +684,7 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
     if another := _list_again(rules, context, goal, minimum, version, now_s):
         return another
     if page.failures and not _skips_at_once(context, goal, now_s):
-        context = context.with_undecodable_skipped(now_s)
+        context = context.with_undecodable_listed(now_s)
         return _list_failed(rules, context, goal, page.failures[0], now_s)
     if page.continue_token and page.continue_token == state.query.continue_token:
         error = Interrupted(
@@ -852,7 +852,7 @@ def _streaming_list_failed(
         # Source: docs/watch-facts.md 3.4.
         return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
     if isinstance(error, Undecodable):
-        context = context.with_undecodable_skipped(now_s)
+        context = context.with_undecodable_listed(now_s)
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     if isinstance(error, VersionTooLarge):
         # A lagging cache may fail so every time while it answers paged lists: this counts too.

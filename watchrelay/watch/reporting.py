@@ -63,7 +63,7 @@ class WatchReporter:
         self._has_watched = False
         self._state: machine.State | None = None
         self._gauges_at_ms = 0
-        self._skipped = LogLimit()
+        self._log_limit = LogLimit()
         self.objects_listed = 0
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class WatchReporter:
         for error in errors:
             about = error.about if isinstance(error, Undecodable) else None
             named = "" if about is None else short("/".join(about))
-            if count := self._skipped.due((named, str(error)), now_s):
+            if count := self._log_limit.due((named, str(error)), now_s):
                 extra = {
                     "stream": self._stream,
                     "object": named,
@@ -286,7 +286,7 @@ def _continues_list(previous: machine.State, event: machine.Event, after: machin
         if not isinstance(after, machine.FinishingList | machine.ListingPages):
             return False
         return after.goal == previous.goal
-    if isinstance(after, machine.Pausing) and after.page is not None:
+    if isinstance(after, machine.Pausing) and after.listing is not None:
         return True
     return isinstance(event, machine.WatchOpened | machine.FramesReceived) and isinstance(
         after, machine.FinishingList | machine.StreamingList

@@ -29,7 +29,7 @@ LAST = AwaitedHeartbeats(frozenset({1}), 7)
 AWAITED_BY_PHASE = (None, AWAITED, LAST, COMPLETE)
 PHASES: list[Phase] = [
     AwaitingList(),
-    AwaitingList(log_mismatched=True),
+    AwaitingList(log_unverified=True),
     PublishingFirstSnapshot("5"),
     AwaitingDifference("9"),
     *(
@@ -90,7 +90,7 @@ def test_the_table_names_every_phase_and_every_event() -> None:
     ("phase", "may_send_heartbeat", "may_snapshot", "may_repair", "frontier"),
     [
         (AwaitingList(), False, False, False, "0"),
-        (AwaitingList(log_mismatched=True), False, False, False, "0"),
+        (AwaitingList(log_unverified=True), False, False, False, "0"),
         (PublishingFirstSnapshot("5"), True, True, True, "0"),
         (AwaitingDifference("9"), False, False, False, "0"),
         (Replaying("5", "9"), False, False, True, "5"),
@@ -111,8 +111,8 @@ def test_what_each_phase_permits(
 
 
 def test_a_recovered_log_decides_the_first_phase() -> None:
-    assert machine.start(FirstSnapshot("", log_mismatched=True), "9") == AwaitingList(
-        log_mismatched=True
+    assert machine.start(FirstSnapshot("", log_unverified=True), "9") == AwaitingList(
+        log_unverified=True
     )
     assert machine.start(ListAndDiff(""), "9") == AwaitingDifference("9")
     assert machine.start(WatchFrom("5"), "9") == Replaying("5", "9")

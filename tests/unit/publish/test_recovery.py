@@ -379,10 +379,10 @@ def test_f11_what_does_not_agree_is_read_from_its_start_and_then_listed() -> Non
     good = Log().claim(1).say("b", 1).mark("heartbeat", "5").claim(2)
     assert decided(good, bad, whole=False) == ReadAgainFromStart((1,))
     assert decided(good, bad) == FirstSnapshot(
-        "the log does not match its digests", log_mismatched=True
+        "the log does not match its digests", log_unverified=True
     )
     assert decided(Log().claim(1).say("a", 1).claim(2)) == FirstSnapshot(
-        "the log does not match its digests", log_mismatched=True
+        "the log does not match its digests", log_unverified=True
     )
 
 

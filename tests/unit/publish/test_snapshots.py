@@ -31,7 +31,7 @@ def test_a_key_that_is_gone_or_was_queued_since_begin_is_passed_over() -> None:
     members = {b"old", b"gone", b"never"}
     snap.queue_members(members, store.get, lambda _: True, lambda key, _: queued.append(key))
     assert queued == [b"old", b"never"]
-    assert (snap.unfinished, snap.members) == (False, 2)
+    assert (snap.keys_left, snap.members) == (False, 2)
 
 
 def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() -> None:
@@ -39,10 +39,10 @@ def test_it_waits_where_the_next_keys_partition_has_no_room_and_goes_on_there() 
     queued: list[bytes] = []
     snap = snapshot([b"a", b"b", b"c"], partitions=2)
     for has_room in (lambda partition: partition == 0, lambda _: True):
-        assert snap.unfinished
+        assert snap.keys_left
         snap.queue_members(store, store.get, has_room, lambda key, _: queued.append(key))
         assert queued in ([b"a"], [b"a", b"b", b"c"])
-    assert (snap.unfinished, queued) == (False, [b"a", b"b", b"c"])
+    assert (snap.keys_left, queued) == (False, [b"a", b"b", b"c"])
 
 
 def test_beside_live_events_it_takes_small_bites_and_large_ones_when_there_are_none() -> None:

@@ -192,7 +192,7 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
     ]
 
 
-def log_mismatched(store: DictStore) -> StreamQueues:
+def log_unverified(store: DictStore) -> StreamQueues:
     """Two objects that a former writer published, in a log that is not accepted; the partition is
     past its bound before they are published again."""
     queues = bounded()
@@ -208,7 +208,7 @@ def test_the_objects_of_a_log_that_is_not_accepted_are_published_as_deleted_all_
     *, before: bool
 ) -> None:
     store = DictStore(1)
-    queues = log_mismatched(store)
+    queues = log_unverified(store)
 
     def fill() -> None:
         for number in range(4):
@@ -238,7 +238,7 @@ def test_the_objects_of_a_log_that_is_not_accepted_are_published_as_deleted_all_
 
 def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
     store = DictStore(1)
-    queues = log_mismatched(store)
+    queues = log_unverified(store)
     for key in (b"b/one", b"a/0", b"a/1", b"a/2", b"a/3", b"b/two"):
         queues.push(store.put(key, b"1"), reason="watch", time_ms=1, received_at_s=1.0)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
@@ -288,7 +288,7 @@ def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_within_clai
         queue = RecoveredPartition(len(KEYS), 12345, "50", ("1-1", 3))
         rig.relay.resume(
             RecoveredState(
-                FirstSnapshot("for the test", log_mismatched=True), (queue,), ({},), {}, "90", {}
+                FirstSnapshot("for the test", log_unverified=True), (queue,), ({},), {}, "90", {}
             )
         )
         async with asyncio.TaskGroup() as tasks:

@@ -212,7 +212,7 @@ def test_a_throttled_page_is_requested_again_and_the_list_goes_on() -> None:
         state, commands = step(by, state, SleepEnded(), state.until_s)
         assert commands == (second,), "no list is begun"
         assert isinstance(state, ListingPages)
-        assert (state.failures, state.version) == (failures, "100")
+        assert (state.throttled, state.version) == (failures, "100")
     finishing, _ = step(by, state, PageReceived(Page("100", None, [])), 400.0)
     assert isinstance(finishing, FinishingList)
     state, _ = step(by, state, RequestFailed(Throttled("429")), 400.0)
