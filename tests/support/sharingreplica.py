@@ -127,6 +127,7 @@ class Replica:
         self.groups: list[ScriptedGroup] = []
         self.api_answers = True
         self.ended: list[str] = []
+        self.suspended_s = 0.0
         loop = asyncio.get_running_loop()
         self.sharing = Sharing(
             "h",
@@ -140,7 +141,7 @@ class Replica:
             standbys=1,
             rng=random.Random(1),
             now_s=loop.time,
-            boot_s=loop.time,
+            boot_s=lambda: loop.time() + self.suspended_s,
             wall_ms=lambda: int(loop.time() * 1000),
         )
         self.group = self.groups[0]

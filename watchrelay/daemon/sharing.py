@@ -70,6 +70,7 @@ it is tried again after twice the time, at most this many times `balance_after_s
 _SILENCE_CHECK_S: Final = 1.0
 _DOUBT_CHECK_S: Final = 0.5
 """One that sends nothing, for nothing is answered, must not have that arrive later either."""
+_STOOD_STILL_S: Final = 1.0  # as long as a successor waits for the release
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 _HEALTHY_S: Final = 60.0
 
@@ -217,6 +218,7 @@ class Sharing:
         self._doubt_generation: int | None = None
         """That in which the doubt began; None: the membership was lost."""
         self._sure_until_s = float("-inf")
+        self._ran_s = boot_s()  # when this process surely ran last
         self._group = make_group(
             metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
         )
@@ -659,20 +661,18 @@ class Sharing:
     def check_doubt(self) -> bool:
         """Whether this replica may have been suspended, and others may own its streams, so that no
         produce request may leave; asked where one is written. Begins the doubt if it is new."""
-        if (
-            self._tenures
-            and not self._in_doubt.is_set()
-            and self._group.doubtful
-            and self._boot_s() >= self._sure_until_s
-        ):
+        now_s = self._boot_s()
+        doubtful = self._group.doubtful and now_s >= self._sure_until_s
+        stood_still = now_s - self._ran_s > _STOOD_STILL_S
+        if self._tenures and not self._in_doubt.is_set() and (doubtful or stood_still):
             self._doubt_generation = self._group.generation
             self._in_doubt.set()
-            # what others may have claimed meanwhile is claimed by a newer assignment only
-            written = {each for each, tenure in self._tenures.items() if tenure.epoch is not None}
-            if self._claimable - written:
-                self._group.rejoin()
-            self._claimable &= written
-            self._reassigned()
+            if doubtful:  # what others may have claimed is claimed by a newer assignment only
+                written = {each for each, its in self._tenures.items() if its.epoch is not None}
+                if self._claimable - written:
+                    self._group.rejoin()
+                self._claimable &= written
+                self._reassigned()
         return self._in_doubt.is_set()
 
     async def _resolve_doubts(self) -> None:
@@ -680,6 +680,7 @@ class Sharing:
             while not self._in_doubt.is_set():
                 await first_of(self._in_doubt, timeout_s=_DOUBT_CHECK_S)
                 self.check_doubt()
+                self._ran_s = self._boot_s()
             began_s = self._now_s()
             while not await self._look():
                 if (
@@ -694,7 +695,8 @@ class Sharing:
             while any(each.ending for each in self._tenures.values()):
                 await self._changed.wait()
                 self._end_superseded()
-            self._sure_until_s = self._boot_s() + SURE_S
+            self._ran_s = self._boot_s()
+            self._sure_until_s = self._ran_s + SURE_S
             self._in_doubt.clear()
             self._sink.resume()
             took_s = round(self._now_s() - began_s, 3)

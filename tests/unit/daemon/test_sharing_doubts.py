@@ -149,6 +149,46 @@ async def test_a_new_generation_alone_ends_no_doubt() -> None:
 
 
 @virtual
+async def test_one_that_was_suspended_while_a_stream_was_moved_reads_the_claims_before_it_writes() -> (
+    None
+):
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        await replica.write("jobs")
+        replica.topic.deaf = True
+        await replica.claimed_by(
+            "other"
+        )  # its session has not ended, and it has a heartbeat answered
+        replica.suspended_s = 0.4
+        assert not replica.sink.held(), "its successor still waits for the release"
+        replica.suspended_s = 1.6
+        assert replica.sink.held()
+        await asyncio.sleep(1.0)
+        assert replica.sink.held(), "the claim was not read yet"
+        replica.topic.read_all()
+        await asyncio.sleep(0.1)
+        assert replica.ended == ["pods"]
+        assert not replica.sharing.may_finish("pods")
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held()
+        assert replica.sharing.may_claim("jobs"), "the assignment holds"
+
+
+@virtual
+async def test_one_that_sends_nothing_notices_too_that_it_was_suspended() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        replica.suspended_s = 3.0
+        await asyncio.sleep(0.6)
+        assert replica.sink.resumes == 1
+        await asyncio.sleep(10.0)
+        assert replica.sink.resumes == 1, "once"
+
+
+@virtual
 async def test_a_replica_that_writes_nothing_is_in_no_doubt() -> None:
     async with running() as replica:
         replica.group.doubtful = True
