@@ -237,7 +237,7 @@ async def resume(
         raise EpochAhead(spec.id, highest, epoch)
     for recovery in recoveries.values():
         epoch_read, last = recovery.state.epoch, recovery.state.last
-        if epoch_read == epoch and (last > 1 or recovery.claimed < epoch):
+        if epoch_read == epoch and (last > 1 or recovery.claimed_epoch < epoch):
             raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
     result = recovered_state(list(recoveries.values()), decision)
     if fresh:

@@ -118,11 +118,11 @@ class RenderedBatch(msgspec.Struct):
 class DirtyKey(msgspec.Struct, gc=False):
     """One key of a conflated partition.
 
-    `uid` and `hash` are what the log will hold once the other records queued are written; `hash`
-    None: nothing, and `uid` is that of the delete that may have to be published. `deleted_version`
-    is that of the newest removal, "" for none. `must_publish`: a record is needed whatever the
-    state. `states`: how many states wait for a record, counted up to `STATES_MAX`; the oldest of
-    them was received at `received_at_s`, 0 where the key became dirty without an event.
+    `uid` and `hash` are those that the log will hold once what is rendered or in the queue is
+    written. `hash` None: it will hold nothing, and `uid` is that of a delete that may be needed.
+    `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record is needed
+    whatever the state. `states`: how many states wait for a record, counted up to `STATES_MAX`; the
+    oldest of them was received at `received_at_s`, 0 where the key became dirty without an event.
     """
 
     uid: str
@@ -158,11 +158,10 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         must_publish: bool,
         removed_version: str | None = None,
     ) -> None:
-        """Take a new state, or with `removed_version` the removal of the object with this `uid` as
-        of it. Of a key that was not dirty, `published_hash` is what the log holds, None for
-        nothing; if it holds the key, then with this `uid`, that of the change: the store reports an
-        object with another uid as a removal, then an upsert. For a dirty key `published_hash` and
-        `must_publish` are not used."""
+        """Take a new state, or the removal of the object with this `uid` at `removed_version`.
+        `published_hash` and `must_publish` are used only if the key was not dirty. The former is
+        the hash of what the log holds, None for nothing. What the log holds has this `uid`: the
+        store reports an object with another uid as a removal, then an upsert."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(

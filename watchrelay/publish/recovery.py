@@ -125,7 +125,7 @@ class LogRecovery:
         self.trimmed: dict[bytes, Trimmed] = {}
         self.highest_epoch = 0
         """The highest epoch read."""
-        self.claimed = 0
+        self.claimed_epoch = 0
         """The epoch of the newest valid claim marker."""
         self.sequence_gap = False
         """The sequences after the newest marker have a gap: compaction removed records, or a record
@@ -252,16 +252,16 @@ class LogRecovery:
         if not comparable(version):
             self.versions_comparable = False
             return
-        order, newest, listed = _in_order(version), self.newest_on_log, self.newest_of_lists
-        if order > _in_order(newest):
+        order, newest, listed = _sort_key(version), self.newest_on_log, self.newest_of_lists
+        if order > _sort_key(newest):
             self.newest_on_log = version
-        if reason in _LIST_REASONS and order > _in_order(listed):
+        if reason in _LIST_REASONS and order > _sort_key(listed):
             self.newest_of_lists = version
 
     def _marker(self, marker: MarkerRecord) -> None:
         if marker.kind == "claim":
             self.configs.add(marker.config)
-            self.claimed = marker.epoch
+            self.claimed_epoch = marker.epoch
             return
         self.configs = {marker.config}
         # compared with the highest so far: the one before may be "0", which cannot be compared
@@ -289,13 +289,13 @@ class LogRecovery:
             self.deleted[key] = entry.resource_version
 
 
-def _in_order(version: str) -> tuple[int, str]:
+def _sort_key(version: str) -> tuple[int, str]:
     return len(version), version
 
 
 def lowest_frontier(recoveries: Sequence[LogRecovery]) -> str:
     """The lowest frontier of the partitions: a watch continues from it."""
-    return min((recovery.frontier for recovery in recoveries), key=_in_order)
+    return min((recovery.frontier for recovery in recoveries), key=_sort_key)
 
 
 def decide(
@@ -390,7 +390,7 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
         entries=tuple(recovery.entries for recovery in recoveries),
         deleted_versions=deleted_versions,
         newest_on_log=max(
-            (recovery.newest_on_log for recovery in recoveries), key=_in_order, default=""
+            (recovery.newest_on_log for recovery in recoveries), key=_sort_key, default=""
         ),
         pending_repairs={
             key: recovery.partition for recovery in recoveries for key in recovery.to_repair

@@ -185,8 +185,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: The record count from which growth is measured: 0, less the records that
-                previous writers wrote since that snapshot began.
+            records: The record count from which growth is measured: minus the number of records
+                that previous writers wrote since that snapshot began.
         """
         self._records = records
         if self._interval_s:

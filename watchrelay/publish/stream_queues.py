@@ -171,7 +171,7 @@ class StreamQueues:
         partitions, uncounted_keys = self.by_partition, self.uncounted_keys
         remaining = self.snapshot_remaining
         packed_max, raw_room = self.packed_max, self._soft_bytes - self.queued_bytes
-        held_total = upserted = 0
+        added_bytes = upserted = 0
         for change in changes:
             key, entry = change.key, change.entry
             if type(change) is Upserted:
@@ -180,12 +180,12 @@ class StreamQueues:
                 verb: Verb = "modified" if replaced_hash is not None else "added"
                 if uncounted_keys or self.trimmed_hashes or self.trimmed_before:
                     replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
-                packed = len(entry.packed)
-                if packed > packed_max:
+                packed_bytes = len(entry.packed)
+                if packed_bytes > packed_max:
                     value, trimmed, value_hash = self._form_and_hash(key, value, entry, None)
-                elif held_total > raw_room:
+                elif added_bytes > raw_room:
                     value = None
-                held = RECORD_COST_BYTES + (packed if value is None else len(value))
+                record_bytes = RECORD_COST_BYTES + (packed_bytes if value is None else len(value))
                 item = QueuedRecord(
                     key,
                     entry,
@@ -197,11 +197,11 @@ class StreamQueues:
                     entry.resource_version,
                     time_ms,
                     received_at_s,
-                    held,
+                    record_bytes,
                     trimmed,
                 )
                 partitions[entry.partition].waiting.append(item)
-                held_total += held
+                added_bytes += record_bytes
                 upserted += 1
             else:
                 assert not isinstance(change, Upserted)
@@ -209,7 +209,7 @@ class StreamQueues:
             if remaining:
                 remaining.discard(key)
         self.last_record_number += upserted
-        self.queued_bytes += held_total
+        self.queued_bytes += added_bytes
         self.queued_records += upserted
         self.object_records += upserted
         if self._bound_bytes is not None and self.queued_bytes > self._bound_bytes:
@@ -316,7 +316,7 @@ class StreamQueues:
         if published_hash is not None or len(entry.packed) > self.packed_max:
             value, less, value_hash = self._form_and_hash(key, None, entry, published_hash)
             trimmed = less or trimmed
-        held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
+        record_bytes = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         item = QueuedRecord(
             key,
             entry,
@@ -328,7 +328,7 @@ class StreamQueues:
             entry.resource_version,
             time_ms,
             received_at_s,
-            held,
+            record_bytes,
             trimmed,
         )
         self._append(self.by_partition[entry.partition], item)

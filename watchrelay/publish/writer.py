@@ -155,7 +155,7 @@ class StreamWriter:
         self._stale_finder: StaleRecordFinder | None = None
         self._phase: Phase = AwaitingList()
         self._snapshot: Snapshot | None = None
-        self._snapshots, self._preparing_snapshot = 0, False
+        self._snapshots_begun, self._preparing_snapshot = 0, False
         self._pending_repairs: dict[bytes, int] = {}
         """Keys to repair, with their partition, once the phase permits it."""
         self._epoch = 0
@@ -218,7 +218,7 @@ class StreamWriter:
 
     def watch_accepted(self) -> None:
         """The API server accepted a watch that continues from the held state. In `Replaying` and
-        `Live`, unless a heartbeat has confirmed it, an early one shows that the log is complete."""
+        `Live`, an early heartbeat then shows that the log is complete, unless one did before."""
         self._handle(machine.WatchAccepted())
 
     def request_snapshot(self, request_id: str) -> None:
@@ -639,10 +639,10 @@ class StreamWriter:
             queues.uncounted_keys = {*keys, *queues.unverified_keys}
         # shared, not copied: what enters or leaves `uncounted_keys` does so here too
         queues.snapshot_remaining = queues.uncounted_keys if first else set(keys)
-        self._snapshots += 1
+        self._snapshots_begun += 1
         requests = self._schedule.begun(now_s, queues.object_records)
         self._snapshot = snapshot = Snapshot(
-            f"{self._epoch}-{self._snapshots}",
+            f"{self._epoch}-{self._snapshots_begun}",
             keys=keys,
             partitions=len(self._queues.partitions),
             began_at_s=now_s,

@@ -1,3 +1,3 @@
-"""Lists and watches one resource. In: pages and frames of the API server. Out: events in order,
-each delivered before the cursor moves past it. It knows neither what an object contains, nor
-Kafka."""
+"""Lists and watches one resource. In: pages of lists, frames (decoded lines of a watch). Out:
+objects in order, delivered before the cursor moves past them. It knows neither what an object
+contains, nor Kafka."""

@@ -79,12 +79,12 @@ class CircuitBreaker:
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
-        """By stream whose newest request met a failure of the server: whether the server has
-        answered another stream since the last failure that opened the circuit for all."""
+        """By stream whose newest request met a failure of the server: whether another stream was
+        answered since the first such failure, or a later one that opened the circuit for all."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch
-        breaks. The failure of a request with an older permit is ignored."""
+        breaks. Of the failure of a request with an older permit only the Retry-After counts."""
 
     @property
     def failures_in_row(self) -> int:

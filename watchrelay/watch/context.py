@@ -91,8 +91,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The delays of errors with the reason `kind_reason`, of `DELAYS_BY_KIND`."""
     kind_reason: str = ""
     forbidden_grace_s: float = 0.0
-    """How much longer a 403 is retried quickly. Each request that succeeds sets it to
-    `FORBIDDEN_GRACE_S`, and so does a start from a log; retries use it up; 0 until then."""
+    """How much longer a 403 is retried quickly: 0 until a request succeeds. Each success sets it to
+    `FORBIDDEN_GRACE_S`, and so does a start from a log; retries use it up."""
     version_rejected: bool = False
     """The version of a request could not be served (expired, not there yet, or refused), and no
     list has been complete since."""
@@ -152,9 +152,9 @@ class StreamContext(msgspec.Struct, frozen=True):
         """The delay of an error by `DELAYS_BY_KIND`; a different error starts again at its first
         delay."""
         first = next(delays for kind, delays in DELAYS_BY_KIND if isinstance(error, kind))
-        slow = self.kind_backoff if self.kind_reason == error.reason else first
-        slow, delay_s = slow.after_failure(now_s, healthy=False, rng=rules.rng)
-        return replace(self, kind_backoff=slow, kind_reason=error.reason), delay_s
+        backoff = self.kind_backoff if self.kind_reason == error.reason else first
+        backoff, delay_s = backoff.after_failure(now_s, healthy=False, rng=rules.rng)
+        return replace(self, kind_backoff=backoff, kind_reason=error.reason), delay_s
 
     def with_undecodable(self, now_s: float) -> StreamContext:
         """Count one undecodable object; the count restarts after ten minutes without one."""
@@ -186,9 +186,9 @@ class StreamContext(msgspec.Struct, frozen=True):
     def with_paged_lists(self, rules: WatchRules, now_s: float) -> StreamContext:
         """Page lists for six hours, or until the server's version changes. Source:
         docs/watch-facts.md 3.6."""
-        until_s, version = now_s + NO_STREAMING_LISTS_S, rules.server_version
+        until_s, server_version = now_s + NO_STREAMING_LISTS_S, rules.server_version
         return replace(
-            self, streaming_failures=0, paged_until_s=until_s, paged_server_version=version
+            self, streaming_failures=0, paged_until_s=until_s, paged_server_version=server_version
         )
 
     def frozen_after_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:

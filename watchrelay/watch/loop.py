@@ -306,6 +306,6 @@ class Watcher:
             await self._watch_stack.aclose()
 
     def _refresh_server_version(self) -> None:
-        version = self._server_version()
-        if version != self._rules.server_version:
-            self._rules = replace(self._rules, server_version=version)
+        server_version = self._server_version()
+        if server_version != self._rules.server_version:
+            self._rules = replace(self._rules, server_version=server_version)

@@ -276,11 +276,11 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen. Two things end a silent read. The client does after `query.idle_timeout_s`, which is
-    fixed at the opening and counted from the newest bytes of this read, or from its start while
-    none have come. Where `frozen_after_s` has become lower than that since, the loop does, at
-    `read_until_s`. Only a version check makes `frozen_after_s` higher; the read after it begins a
-    count of its own, so the client does not end it too soon.
+    as frozen. The client ends a silent read after `query.idle_timeout_s`, which is fixed at the
+    opening and counted from the newest bytes of this read, or from its start while none have come.
+    The loop ends it at `read_until_s`: for a check or a list that is due, after a check (the client
+    begins its count again), and where `frozen_after_s` has become lower than that timeout. Only
+    a version check makes `frozen_after_s` higher.
 
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
@@ -1200,7 +1200,7 @@ def _after_error(
                 Deliver(Retrying(error, retry_at_s)),
                 CheckDiscovery(),
             )
-        # where a list was allowed and the watch never was, its 403 is a missing right
+        # not for a watch that was never allowed though a list was: its 403 is a missing right
         case Forbidden() if context.forbidden_grace_s > 0 and (
             context.watch_was_allowed or goal is not None
         ):
