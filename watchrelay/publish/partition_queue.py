@@ -3,7 +3,7 @@ and the one place that assigns sequences, counts and digests.
 
 A record's content is fixed when it is queued, unless the topic refuses it; its sequence, and a
 marker's count and digest, when it is rendered, because only then the records before it are known. A
-marker's frontier is that of the moment it was queued: all changes up to it precede it in the queue,
+marker's frontier is that of the moment it was queued: all changes up to it are ahead of the marker,
 which is not true of a later frontier. See docs/record-contract.md.
 """
 
@@ -141,7 +141,7 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
     def __init__(self) -> None:
         super().__init__()
         self.skipped = 0
-        """States without a record; reset to 0 when they are counted."""
+        """States without a record; `take_skipped` sets it back to 0."""
 
     def require(self, key: bytes, uid: str, published_hash: int | None) -> None:
         """Have `key` published whatever its state: its last record on the log is stale."""

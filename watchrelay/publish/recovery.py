@@ -128,7 +128,7 @@ class LogRecovery:
         self.claimed_epoch = 0
         """The epoch of the newest valid claim marker."""
         self.sequence_gap = False
-        """The sequences after the newest marker have a gap: compaction removed records, or a record
+        """The sequences after the newest digest have a gap: compaction removed records, or a record
         is from a writer without a claim in this log."""
         self.repair_differs = False
         """A repair after the newest marker brought another state than what was read. So a previous

@@ -65,8 +65,8 @@ class Snapshot:
 
     @property
     def ready_to_end(self) -> bool:
-        """Whether every key is done and every begin acknowledged, for two reasons: the ends name
-        the offsets of the begins, and only then are the gaps before the begins known."""
+        """Whether every key is done and every begin acknowledged: the ends name the offsets of the
+        begins, and only then are the gaps before the begins known."""
         return not self.keys_left and len(self._begins) == self._partitions
 
     @property
@@ -185,8 +185,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: The record count from which growth is measured: minus the number of records
-                that previous writers wrote since that snapshot began.
+            records: The record count at which that snapshot began: below 0 by the number of records
+                that previous writers wrote since.
         """
         self._records = records
         if self._interval_s:

@@ -43,8 +43,8 @@ def trim(value: bytes, packed_max: int) -> tuple[bytes, Trimmed]:
 
 
 def next_smaller(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
-    """The next smaller form of a value trimmed so far; None when there is none, or when it nests
-    too deep for what is left of the call stack."""
+    """The next smaller form of a value in form `trimmed`; None if there is none, or if it nests too
+    deep for what is left of the call stack."""
     steps: list[tuple[bytes, Trimmed]] = []
     try:
         if not trimmed:

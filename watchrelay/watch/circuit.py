@@ -23,7 +23,7 @@ OPEN_LEAST_S = 1.0
 
 
 def spread_s(streams: int, rng: Random) -> float:
-    """A random delay that keeps `streams` of them from sending requests at the same moment."""
+    """A random delay that keeps this many streams from sending requests at the same moment."""
     return rng.random() * min(SPREAD_MAX_S, SPREAD_PER_STREAM_S * streams)
 
 

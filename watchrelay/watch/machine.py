@@ -274,7 +274,7 @@ VersionCheck = Literal["", "due", "opening", "checked"]
 class Watching(msgspec.Struct, frozen=True):
     """A watch is open.
 
-    `cursor` is the version of everything delivered so far; `context.cursor` stays that from which
+    `cursor` is the version up to which all was delivered; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. The client ends a silent read after `query.idle_timeout_s`, which is fixed at the
     opening and counted from the newest bytes of this read, or from its start while none have come.
@@ -1160,8 +1160,8 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
 
 
 def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """Open another watch, for the connection may be dead. After `FROZEN_WATCHES`
-    since a watch last brought an object, the server is taken for one that sends few bookmarks."""
+    """Open another watch, for the connection may be dead. If `FROZEN_WATCHES` were frozen since one
+    brought an object, the server is taken for one that sends few bookmarks."""
     context = _context_after(state, now_s)
     frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
     if frozen >= FROZEN_WATCHES:

@@ -70,7 +70,7 @@ class WatchReporter:
 
     def began(self, state: machine.State) -> None:
         self._state, self._status.list_due = state, _list_due(state)
-        self._set_state(self._status_state(state))
+        self._show_state(self._status_state(state))
 
     def stepped(
         self, previous: machine.State, event: machine.Event, after: machine.State, now_s: float
@@ -94,7 +94,7 @@ class WatchReporter:
         failed = machine.Pausing | machine.NotServed
         if isinstance(event, answered) and not isinstance(after, failed):
             self._request_succeeded(data=not isinstance(event, machine.WatchOpened))
-        self._set_state(self._status_state(after))
+        self._show_state(self._status_state(after))
 
     def _watch_ended(
         self,
@@ -143,7 +143,7 @@ class WatchReporter:
             case _:
                 return "listing"
 
-    def _set_state(self, state: State) -> None:
+    def _show_state(self, state: State) -> None:
         status = self._status
         if status.state == state:
             return
@@ -158,14 +158,14 @@ class WatchReporter:
 
     def stopped(self) -> None:
         self._metrics.watch_active.set(0)
-        self._set_state("stopped")
+        self._show_state("stopped")
 
     # ---- requests --------------------------------------------------------------------------------
 
     def requesting(self, *, streaming: bool, listing: bool) -> None:
         """A request is about to be sent: the circuit breaker has admitted it."""
         if self._state is not None and self._status.state == "backoff":
-            self._set_state(self._status_state(self._state))
+            self._show_state(self._status_state(self._state))
         if listing and self._list_began_at_s is None:
             self._list_began_at_s = asyncio.get_running_loop().time()
         if not listing or streaming:
@@ -181,7 +181,7 @@ class WatchReporter:
     def paused(self, until_s: float) -> None:
         """The circuit breaker does not admit the request before `until_s` (infinity: unknown)."""
         self._status.next_attempt_ms = None if until_s == math.inf else _wall_ms(until_s)
-        self._set_state("backoff")
+        self._show_state("backoff")
 
     # ---- frames and events -----------------------------------------------------------------------
 
@@ -273,8 +273,8 @@ class WatchReporter:
 
 
 def _is_of(kinds: tuple[type[KubeError], ...], error: KubeError | None) -> bool:
-    """Whether it is one of these errors, and not about the form of a request, which changes with
-    the next one."""
+    """Whether `error` is one of `kinds`, and not about the form of a request: the next request has
+    another."""
     return isinstance(error, kinds) and (
         not isinstance(error, Invalid) or error.about == "selector"
     )
