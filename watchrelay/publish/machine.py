@@ -21,7 +21,7 @@ from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, Wa
 
 TRANSITIONS: dict[str, dict[str, str]] = {
     "AwaitingList": {
-        "FirstDifference ListCompleted": "PublishingFirstSnapshot",
+        "FirstChange ListCompleted": "PublishingFirstSnapshot",
         "DrainBegun": "Draining",
     },
     "PublishingFirstSnapshot": {
@@ -44,7 +44,7 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "Draining": {},
 }
 """Phase, events, the phases that follow; every other event changes nothing and has no effect.
-`FirstDifference` in `AwaitingList` without `log_unverified` is a bug and raises. A test compares
+`FirstChange` in `AwaitingList` without `log_unverified` is a bug and raises. A test compares
 it with what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def may_repair(phase: Phase) -> bool:
 # ---- events --------------------------------------------------------------------------------------
 
 
-class FirstDifference(msgspec.Struct, frozen=True):
+class FirstChange(msgspec.Struct, frozen=True):
     """With `log_unverified`: the first change that the first list found is about to be queued, or
     the first delete, where no list came because the resource is not served."""
 
@@ -219,7 +219,7 @@ class DrainBegun(msgspec.Struct, frozen=True):
 
 
 Event = (
-    FirstDifference
+    FirstChange
     | ListCompleted
     | VersionReached
     | ResourceRemoved
@@ -272,7 +272,7 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
             return phase, ()
         case _, DrainBegun():
             return Draining(frontier(phase) if may_send_heartbeat(phase) else None), ()
-        case AwaitingList(), FirstDifference():
+        case AwaitingList(), FirstChange():
             assert phase.log_unverified, "a change before the first list was complete"
             return PublishingFirstSnapshot(), (Effect.BEGIN_FIRST_SNAPSHOT,)
         case AwaitingList(), ListCompleted(version=version):

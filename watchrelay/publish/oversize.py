@@ -65,8 +65,8 @@ class Oversize:
         return form, trimmed
 
     def shrink_or_withhold(self, queues: StreamQueues, queue: PartitionQueue, index: int) -> bool:
-        """Have the object in the queued record `index`, which the topic refused, published in a
-        smaller form, or withheld where there is none.
+        """Replace the object in the queued record `index`, which the topic refused, by a smaller
+        form of it, or withhold it where there is none.
 
         Returns: False where the record cannot be withheld either, so that it waits for a larger
             limit: a marker, or a deletion that the log needs.

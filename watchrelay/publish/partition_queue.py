@@ -22,8 +22,7 @@ from watchrelay.publish.snapshots import MEMBERS_QUIET_BYTES
 
 RECORD_COST_BYTES = 600
 """Memory of a queued record besides its value: item, deque slot, key, and the entry with its uid,
-version and hash, which the store replaces by a newer one. Measured on pods: 590 bytes of resident
-set."""
+version and hash once the store has a newer one. Measured on pods: 590 bytes of resident set."""
 NOT_ALL = -1
 """`QueuedMarker.after_record` of a marker that does not follow all that is to be published."""
 STATES_MAX = 2

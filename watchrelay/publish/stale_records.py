@@ -56,11 +56,10 @@ class StaleRecordFinder:
         self._pause_s = PAUSE_MIN_S
 
     def may_end(self, snapshot: str, *, ready_to_end: bool) -> bool:
-        """Whether `snapshot` may end: all gaps that were known at the moment when its last member
-        was queued and its begins were acknowledged are checked. A later writer reads back from this
-        begin, and would not find a stale record before it. Later gaps do not count, for where
-        another process writes to the same topic there is always one: the first call with
-        `ready_to_end` fixes how many count."""
+        """Whether `snapshot` may end: all gaps are checked that were known at the first call with
+        `ready_to_end`. A later writer reads back from this begin, and would not find a stale record
+        before it. Later gaps do not count, for where another process writes to the same topic there
+        is always one."""
         if ready_to_end and self._ending[0] != snapshot:
             self._ending = (snapshot, self._gaps_found)
         return ready_to_end and self._gaps_checked >= self._ending[1]

@@ -18,7 +18,7 @@ _METADATA_OF_SMALLEST = (
     "creationTimestamp",
     "deletionTimestamp",
 )
-_RECORD_BYTES = 1536
+_OVERHEAD_BYTES = 1536
 """Upper bound of headers, key and framing of one record."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 def packed_max(message_bytes: int) -> int:
     """The size up to which compressed values fit a topic with this `max.message.bytes`. A twentieth
     is reserved for differences between compressors."""
-    return max(0, message_bytes - message_bytes // 20 - _RECORD_BYTES)
+    return max(0, message_bytes - message_bytes // 20 - _OVERHEAD_BYTES)
 
 
 def trim(value: bytes, packed_max: int) -> tuple[bytes, Trimmed]:

@@ -64,13 +64,13 @@ RELEASE_WAIT_S = 1.0
 """How long a writer that takes over waits for the last records of a running one
 (docs/record-contract.md, section 4)."""
 HEARTBEAT_SLOTS = 10
-"""Streams send heartbeats in this many groups: one produce request serves many heartbeats, yet not
-all of 200 streams fall in one step."""
+"""Streams send heartbeats in this many groups: one produce request serves many heartbeats, yet 200
+streams do not all send at once."""
 
 
 class StreamWriter:
-    """The writer of one stream: publishes its changes and owns its epoch. Called by the reflector
-    (store/reflector.py), which applies watch events to the store, as its `ChangePublisher`.
+    """The writer of one stream: publishes its changes and owns its epoch. As `ChangePublisher` it
+    is called by the reflector (store/reflector.py), which applies watch events to the store.
 
     Use: `await claim()`, read back what `to_read` says into the store, `resume()` with the result,
     `run()` as a task, then start the watch; at the end stop the watch, `await drain()`, cancel
@@ -188,7 +188,7 @@ class StreamWriter:
         if not changes or isinstance(self._phase, Draining):
             return
         if isinstance(self._phase, AwaitingList):
-            self._handle(machine.FirstDifference())
+            self._handle(machine.FirstChange())
         self._queues.push(
             changes, reason=reason, time_ms=self._wall_ms(), received_at_s=received_at_s
         )

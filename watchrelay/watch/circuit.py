@@ -28,7 +28,7 @@ def spread_s(streams: int, rng: Random) -> float:
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """The request may be sent now; report how it ended with this permit."""
+    """The request may be sent now; `failed` takes this permit."""
 
     generation: int
 
@@ -79,8 +79,8 @@ class CircuitBreaker:
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
-        """By stream whose newest request met a failure of the server: whether another stream was
-        answered since the first such failure, or a later one that opened the circuit for all."""
+        """By stream whose newest request the server failed: whether another was answered since its
+        first such failure, or since a later failure that opened the circuit for all."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch

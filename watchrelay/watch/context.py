@@ -91,8 +91,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     """The delays of errors with the reason `kind_reason`, of `DELAYS_BY_KIND`."""
     kind_reason: str = ""
     forbidden_grace_s: float = 0.0
-    """How much longer a 403 is retried quickly: 0 until a request succeeds. Each success sets it to
-    `FORBIDDEN_GRACE_S`, and so does a start from a log; retries use it up."""
+    """How much longer a 403 is retried quickly: at first 0. Each success, and a start from a log,
+    sets it to `FORBIDDEN_GRACE_S`; retries use it up."""
     version_rejected: bool = False
     """The version of a request could not be served (expired, not there yet, or refused), and no
     list has been complete since."""

@@ -172,7 +172,7 @@ ListCause = Literal[
 `version_too_large`: the server does not have our version yet. `version_refused`: it did not accept
 the version of the request.
 `undecodable`: an object of the watch could not be decoded. `suspicious`: the last list lost most
-objects. `consistency`: `relistInterval` has passed, and the watch may have missed changes.
+objects. `consistency`: `relistInterval` has passed; the list checks for missed changes.
 `restored`: the server was restored from a backup. `too_old`: the last list was older than
 requested, as from a stale cache. `returned`: the resource is served again. `recovered`: the state
 that was read back from the log is compared with the current one. `continue`: the server refused the
@@ -287,7 +287,7 @@ class Watching(msgspec.Struct, frozen=True):
     bookmark came at `bookmark_at_s`.
 
     `version_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
-    that at the opening is being made, and the other may still follow; "checked": it was made.
+    the one at the opening is being made, that of the silence may follow; "checked": it was made.
     """
 
     context: StreamContext
