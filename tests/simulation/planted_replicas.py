@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.simulation.replica_runner import Runner
-from tests.simulation.replicas import MOVES, SUSPENSIONS, Faults, Rules
+from tests.simulation.replicas import MOVES, PAUSES, SUSPENSIONS, Faults, Rules
 from watchrelay.daemon.recovery import LogFold
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.standby import Standby
@@ -37,6 +37,14 @@ class NeverDoubts(Sharing):
 
     def check_doubt(self) -> bool:
         return False
+
+
+class NoticesNoPause(Sharing):
+    """Writes on after it was suspended for less than a session."""
+
+    def check_doubt(self) -> bool:
+        self._ran_s = self._boot_s()
+        return super().check_doubt()
 
 
 class AwaitsNoRelease(Runner):
@@ -70,6 +78,7 @@ class ReadsNoRest(Runner):
 PLANTS = {
     "stale assignment": Plant(SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
     "no doubt": Plant(SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
+    "no pause": Plant(PAUSES, Rules(sharing=NoticesNoPause), "stale records"),
     "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "published again"),
     "no release": Plant(MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
 }

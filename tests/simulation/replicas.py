@@ -60,6 +60,8 @@ class Faults:
 
 MOVES = Faults(("stop",))
 SUSPENSIONS = Faults(("suspend",))
+PAUSES = Faults(("suspend", "stop and suspend"), suspended_s=(1.1, 6.0))
+"""Most are shorter than the session."""
 MIXED = Faults(("stop", "suspend", "kill", "both", "forget"), may_be_stale=True)
 
 
@@ -205,6 +207,13 @@ class ReplicaWorld(World):
                 self._start(tasks)
                 await asyncio.sleep(self.rng.random() * 3)
                 victim.stop()
+                await self._until(lambda: victim.over)
+            case "stop and suspend":
+                self._start(tasks)
+                await asyncio.sleep(self.rng.random() * 3)
+                victim.stop()
+                await asyncio.sleep(self.rng.random() * 0.3)
+                await self._suspend([victim])
                 await self._until(lambda: victim.over)
             case "kill":
                 victim.kill()

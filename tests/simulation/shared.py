@@ -21,6 +21,7 @@ _RUNS: tuple[Callable[[int], ReplicaWorld], ...] = (
         partial(replicas.run, faults=faults, world=parts.PartWorld)
         for faults in (parts.RESIZES, parts.ONE_BY_ONE, parts.ALL)
     ),
+    partial(replicas.run, faults=replicas.PAUSES),
 )
 KINDS = len(_RUNS)
 
