@@ -203,17 +203,13 @@ class ReplicaWorld(World):
         victim = self._owner() if self.rng.random() < 0.7 else self.rng.choice(self.live_replicas())
         self.note(kind, victim.number)
         match kind:
-            case "stop":
+            case "stop" | "stop and suspend":
                 self._start(tasks)
                 await asyncio.sleep(self.rng.random() * 3)
                 victim.stop()
-                await self._until(lambda: victim.over)
-            case "stop and suspend":
-                self._start(tasks)
-                await asyncio.sleep(self.rng.random() * 3)
-                victim.stop()
-                await asyncio.sleep(self.rng.random() * 0.3)
-                await self._suspend([victim])
+                if kind != "stop":
+                    await asyncio.sleep(self.rng.random() * 0.3)
+                    await self._suspend([victim])
                 await self._until(lambda: victim.over)
             case "kill":
                 victim.kill()

@@ -37,6 +37,7 @@ from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.observe.group import GroupStatus
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry, StreamStatus
+from watchrelay.publish.writer import RELEASE_WAIT_S
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,6 @@ it is tried again after twice the time, at most this many times `balance_after_s
 _SILENCE_CHECK_S: Final = 1.0
 _DOUBT_CHECK_S: Final = 0.5
 """One that sends nothing, for nothing is answered, must not have that arrive later either."""
-_STOOD_STILL_S: Final = 1.0  # as long as a successor waits for the release
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 _HEALTHY_S: Final = 60.0
 
@@ -663,7 +663,7 @@ class Sharing:
         produce request may leave; asked where one is written. Begins the doubt if it is new."""
         now_s = self._boot_s()
         doubtful = self._group.doubtful and now_s >= self._sure_until_s
-        stood_still = now_s - self._ran_s > _STOOD_STILL_S
+        stood_still = now_s - self._ran_s > RELEASE_WAIT_S  # a successor may write by now
         if self._tenures and not self._in_doubt.is_set() and (doubtful or stood_still):
             self._doubt_generation = self._group.generation
             self._in_doubt.set()

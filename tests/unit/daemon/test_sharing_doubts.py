@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from tests.support.relays import virtual
-from tests.support.sharingreplica import (
-    running,
-)
+from tests.support.sharingreplica import Replica, running
 from watchrelay.daemon.sharing import SURE_S
+
+
+@asynccontextmanager
+async def writing_both() -> AsyncIterator[Replica]:
+    """A replica that writes pods and jobs."""
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        await replica.write("jobs")
+        yield replica
 
 
 @virtual
@@ -30,10 +40,7 @@ async def test_in_doubt_nothing_leaves_until_the_control_topic_was_read_to_its_e
 
 @virtual
 async def test_what_was_claimed_meanwhile_ends_without_a_drain_before_anything_leaves() -> None:
-    async with running() as replica:
-        replica.group.give({"pods": "", "jobs": ""})
-        await replica.write()
-        await replica.write("jobs")
+    async with writing_both() as replica:
         replica.topic.deaf = True
         await replica.claimed_by("other")
         replica.group.doubtful = True
@@ -111,10 +118,7 @@ async def test_where_the_claims_cannot_be_read_the_connections_are_reset_though_
 
 @virtual
 async def test_where_a_stream_is_being_moved_an_answered_heartbeat_alone_ends_no_doubt() -> None:
-    async with running() as replica:
-        replica.group.give({"pods": "", "jobs": ""})
-        await replica.write()
-        await replica.write("jobs")
+    async with writing_both() as replica:
         replica.group.give({"jobs": ""}, "other")
         replica.topic.deaf = True
         await replica.claimed_by("other")
@@ -152,10 +156,7 @@ async def test_a_new_generation_alone_ends_no_doubt() -> None:
 async def test_one_that_was_suspended_while_a_stream_was_moved_reads_the_claims_before_it_writes() -> (
     None
 ):
-    async with running() as replica:
-        replica.group.give({"pods": "", "jobs": ""})
-        await replica.write()
-        await replica.write("jobs")
+    async with writing_both() as replica:
         replica.topic.deaf = True
         await replica.claimed_by(
             "other"
