@@ -144,8 +144,9 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 def may_snapshot(phase: Phase) -> bool:
     """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
-    log: a later start, which reads from this snapshot on, would not find the deletes before it, and
-    its replay would publish the deleted objects again. Source: docs/record-contract-reasons.md, F5.
+    log: a later start reads back from this snapshot only. It would not know the deletes before the
+    snapshot, and its watch, from the older frontier, would show the deleted objects again. Source:
+    docs/record-contract-reasons.md, F5.
     In `PublishingFirstSnapshot` one may: a first snapshot that was abandoned begins again."""
     return isinstance(phase, PublishingFirstSnapshot | Live)
 
@@ -207,8 +208,9 @@ class MarkerAcked(msgspec.Struct, frozen=True):
 
 
 class SnapshotEndDue(msgspec.Struct, frozen=True):
-    """All members of a snapshot are queued, its begins are acknowledged and the known gaps checked:
-    the ends are queued next, with the frontier that this step leads to. `awaited`: the heartbeats
+    """All members of a snapshot are queued, its begins are acknowledged, and the gaps between the
+    offsets of our records that were known by then are checked (`StaleRecordFinder.may_end`): the
+    ends are queued next, with the frontier that this step leads to. `awaited`: the heartbeats
     that confirm this state, as does the end; None while a list is due."""
 
     awaited: AwaitedHeartbeats | None

@@ -131,10 +131,10 @@ class LogRecovery:
         """The sequences after the newest digest have a gap: compaction removed records, or a record
         is from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker brought another state than what was read. So a previous
-        writer sent that marker late, after its successor had claimed. Compaction has removed the
-        successor's claim marker, so the late marker looks valid, but its frontier may be wrong
-        (F32)."""
+        """A repair after the newest marker changed the state that was read. Its writer knew another
+        state, so the marker is a late one of a previous writer. It looks valid, because compaction
+        has removed the successor's claim marker, but its frontier may be wrong
+        (docs/record-contract-reasons.md, F32)."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""

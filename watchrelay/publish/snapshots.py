@@ -185,8 +185,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: The record count at which that snapshot began: below 0 by the number of records
-                that previous writers wrote since.
+            records: Where that snapshot began, in this writer's record count: minus the number of
+                records that previous writers wrote since.
         """
         self._records = records
         if self._interval_s:

@@ -412,8 +412,9 @@ class StreamQueues:
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
             elif last.after_record != NOT_ALL:
-                # numbers run over all partitions: no record of this one follows it, so, if it is
-                # no begin, it confirms as much as a new one; only its frontier is older
+                # no record of this partition follows the marker (the numbers run over all
+                # partitions). So, unless it is a begin, it confirms as much as a new one would;
+                # only its frontier is older
                 last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:

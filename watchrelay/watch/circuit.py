@@ -67,9 +67,9 @@ class CircuitBreaker:
     them see it. When the time is up, exactly one stream probes; any answer of a running server to
     it closes the circuit, and the waiting streams follow spread out. A stream that fails again
     although another one was answered in between has a failure of its own (an aggregated API that is
-    down answers 503 for its resources). Until the stream is answered, or a failure of the server
-    opens the circuit, such failures open it only where the stream was the probe, and only for
-    `OPEN_LEAST_S`. Source: docs/watch-facts.md 6.5.
+    down answers 503 for its resources). Such a failure opens the circuit only where the stream was
+    the probe, and only for `OPEN_LEAST_S`, until the stream is answered, or a failure of the server
+    opens the circuit. Source: docs/watch-facts.md 6.5.
     """
 
     def __init__(self, rng: Random) -> None:

@@ -70,10 +70,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     cursor: str = ""
     """The resourceVersion from which the next watch starts: everything up to it was delivered."""
     held_version: str = ""
-    """The newest version of the log that was read back, or that of a list of `relistInterval`,
-    after which the watch continues from the older cursor; "" for none. While it is newer than the
-    cursor, it is used instead (`_newest_known`): as the minimum of lists, and to notice a server
-    whose lower version shows that it was restored."""
+    """A version newer than the cursor that the store may hold: the newest on the log that was read
+    back, or that of a list of `relistInterval`, after which the watch continues from the older
+    cursor; "" for none. While it is newer than the cursor, it is used instead (`_newest_known`):
+    as the minimum of lists, and to notice by a lower version that the server was restored."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""
@@ -99,8 +99,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     version_rejected_at_s: float = -math.inf
     """When that was last, or when the list that followed was complete."""
     undecodable: int = 0
-    """Undecodable objects in a row. 1: the watch is opened again; from 2 on a list is made, and
-    they are skipped in it and in the watches after it (docs/watch-facts.md 6.4, class L)."""
+    """Undecodable objects, each at most `UNDECODABLE_WINDOW_S` after the one before, whatever came
+    in between; counted up to 2, and one that fails a list counts as 2. 1: the watch is opened
+    again; 2: a list is made, and they are skipped in it and in the watches after it
+    (docs/watch-facts.md 6.4, class L)."""
     undecodable_at_s: float = -math.inf
     whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
@@ -121,7 +123,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""
     frozen_watches: int = 0
-    """Frozen watches since one that brought an object."""
+    """Frozen watches since one that brought an object, or since `silence_limit_s` was raised."""
     state_shown_at_s: float = -math.inf
     """When the server last showed its current state, in any watch or list; until it has, when the
     stream started."""

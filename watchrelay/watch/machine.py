@@ -278,9 +278,9 @@ class Watching(msgspec.Struct, frozen=True):
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
     as frozen. The client ends a silent read after `query.idle_timeout_s`, which is fixed at the
     opening and counted from the newest bytes of this read, or from its start while none have come.
-    The loop ends it at `read_until_s`: for a check or a list that is due, after a check (the client
-    begins its count again), and where `frozen_after_s` has become lower than that timeout. Only
-    a version check makes `frozen_after_s` higher.
+    The loop ends the read, not the watch, at `read_until_s`: when a check or a list is due; after a
+    check, for the client's count began again; and where `frozen_after_s` is below that timeout.
+    Only a version check makes `frozen_after_s` higher.
 
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
