@@ -143,9 +143,9 @@ def may_send_heartbeat(phase: Phase) -> bool:
 
 
 def may_snapshot(phase: Phase) -> bool:
-    """Whether a snapshot may begin. Not before the watch is accepted and has passed what is on the
-    log: a later start reads back from this snapshot only. It would not know the deletes before the
-    snapshot, and its watch, from the older frontier, would show the deleted objects again. Source:
+    """Whether a snapshot may begin. Not in `Replaying`: the log may hold deletes newer than the
+    frontier. A later start would read from this snapshot on, so it would not know these deletes,
+    and its watch, from that frontier, would show the deleted objects again. Source:
     docs/record-contract-reasons.md, F5.
     In `PublishingFirstSnapshot` one may: a first snapshot that was abandoned begins again."""
     return isinstance(phase, PublishingFirstSnapshot | Live)
@@ -217,7 +217,7 @@ class SnapshotEndDue(msgspec.Struct, frozen=True):
 
 
 class DrainBegun(msgspec.Struct, frozen=True):
-    """The watch has ended."""
+    """`StreamWriter.drain` was called: the watcher was stopped for good."""
 
 
 Event = (

@@ -159,8 +159,8 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
     ) -> None:
         """Take a new state, or the removal of the object with this `uid` at `removed_version`.
         `published_hash` and `must_publish` are used only if the key was not dirty. The former is
-        the hash of what the log holds, None for nothing. Its uid is `uid` too, as the store reports
-        an object with a new uid as the removal of the old one, then an upsert."""
+        the hash of the object that the log holds, None for no object. That object has this `uid`:
+        the store reports a new uid as the removal of the old object, then an upsert."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(

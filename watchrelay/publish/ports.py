@@ -28,7 +28,8 @@ class RecordSink(Protocol):
 
 
 class ControlLog(Protocol):
-    """The control topic. Implemented and described by kafka/control_topic.py."""
+    """The control topic. `stream` is an id, with the part if there is one (`spec.id`). Implemented
+    and described by kafka/control_topic.py."""
 
     async def claim(
         self,

@@ -118,7 +118,7 @@ class LogRecovery:
         )
         self.entries = self.state.held
         self.deleted: dict[bytes, str] = {}
-        """Deleted keys, with the `ce_wrrv` of their last record other than a repair."""
+        """Deleted keys, with the resourceVersion of their last record other than a repair."""
         self.to_repair: dict[bytes, None] = {}
         """Keys to publish again: the last record is one that readers of the contract ignore, or a
         delete within an envelope whose tombstone is missing."""
@@ -131,9 +131,9 @@ class LogRecovery:
         """The sequences after the newest digest have a gap: compaction removed records, or a record
         is from a writer without a claim in this log."""
         self.repair_differs = False
-        """A repair after the newest marker changed the state that was read. Its writer knew another
-        state, so the marker is a late one of a previous writer. It looks valid, because compaction
-        has removed the successor's claim marker, but its frontier may be wrong
+        """A repair after the newest marker changed the state that was read: the repair's writer
+        knew another state. So that marker is a late one of the writer before it. The marker looks
+        valid, because compaction has removed the newer claim marker, but its frontier may be wrong
         (docs/record-contract-reasons.md, F32)."""
         self.marker_found = False
         self.proven = False

@@ -185,8 +185,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: Where that snapshot began, in this writer's record count: minus the number of
-                records that previous writers wrote since.
+            records: Where that snapshot began, in this writer's record count; 0 or negative: -5 if
+                previous writers wrote five records since.
         """
         self._records = records
         if self._interval_s:

@@ -542,9 +542,9 @@ class StreamQueues:
             self._partition_conflated()
 
     def _conflate(self, queue: PartitionQueue) -> None:
-        """Replace the queue of a partition by its set of dirty keys. Markers are dropped. What
-        stays is the tombstone of a delete that was rendered, and the nulls that repair withheld
-        keys: were such a key dirty, its object would be published."""
+        """Replace the queue of a partition by its set of dirty keys. Markers are dropped. Two kinds
+        of records stay: the tombstone of a delete that was rendered, and nulls queued as repairs of
+        withheld keys: were such a key dirty, its object would be published."""
         waiting, queue.waiting, queue.dirty, queue.members_since_batch = (
             queue.waiting,
             deque(),

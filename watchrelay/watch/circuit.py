@@ -68,8 +68,8 @@ class CircuitBreaker:
     it closes the circuit, and the waiting streams follow spread out. A stream that fails again
     although another one was answered in between has a failure of its own (an aggregated API that is
     down answers 503 for its resources). Such a failure opens the circuit only where the stream was
-    the probe, and only for `OPEN_LEAST_S`, until the stream is answered, or a failure of the server
-    opens the circuit. Source: docs/watch-facts.md 6.5.
+    the probe, and only for `OPEN_LEAST_S`. The stream's failures are its own until it is answered,
+    or a failure of the server opens the circuit. Source: docs/watch-facts.md 6.5.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -79,8 +79,8 @@ class CircuitBreaker:
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
-        """By stream whose newest request the server failed: whether another was answered since its
-        first such failure, or since a later failure that opened the circuit for all."""
+        """The streams whose newest request the server failed. True: another stream was answered
+        since the first such failure, or since a later failure that opened the circuit for all."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch

@@ -117,15 +117,15 @@ class StreamContext(msgspec.Struct, frozen=True):
     expects_bookmarks: bool = False
     """The server has sent bookmarks, or, where the state comes from the log, is assumed to."""
     check_early: bool = False
-    """Make the version check after `VERSION_CHECK_EARLY_S`: a first bookmark was late before, or
-    lists are streamed, where it helps from the first watch on."""
+    """Check a silent watch already after `VERSION_CHECK_EARLY_S` (machine.py): such a check showed
+    a newer version than the watch, or lists are streamed."""
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""
     frozen_watches: int = 0
     """Frozen watches since one that brought an object, or since `silence_limit_s` was raised."""
     state_shown_at_s: float = -math.inf
-    """When the server last showed its current state, in any watch or list; until it has, when the
+    """When the server last showed its current state, in any watch or list; at first, when the
     stream started."""
 
     def after_success(self, *, of_watch: bool = False) -> StreamContext:

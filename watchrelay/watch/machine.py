@@ -276,11 +276,9 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version up to which all was delivered; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen. The client ends a silent read after `query.idle_timeout_s`, which is fixed at the
-    opening and counted from the newest bytes of this read, or from its start while none have come.
-    The loop ends the read, not the watch, at `read_until_s`: when a check or a list is due; after a
-    check, for the client's count began again; and where `frozen_after_s` is below that timeout.
-    Only a version check makes `frozen_after_s` higher.
+    as frozen; only a version check makes that higher. A watch is read several times: the client
+    ends a silent read after `query.idle_timeout_s`, counted from the read's start or its newest
+    bytes; the loop ends a read at `read_until_s`, when something is due before that.
 
     `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
     showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
@@ -1017,7 +1015,7 @@ def _frames_received(
         commands.append(Deliver(CursorMoved(cursor)))
     # `FinishingList.rest` came before the store took the list: the later moment counts
     since_s = max(event.at_s, state.silent_since_s)
-    # `version_check` becomes "": once a frame came, the timeout of the client is enough.
+    # `version_check` becomes "": a frame came, so the silence need not be checked any more
     state = Watching(
         context, cursor, state.query, state.frozen_after_s, state.opened_at_s, since_s,
         state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
@@ -1245,10 +1243,10 @@ def _version_rejected(
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
     """The requested version cannot be served. The next list has the newest known version as its
-    minimum. It requests the most recent state instead, which may be older, if the failed request
-    was a list, if a version was rejected before within `REJECTED_AGAIN_WITHIN_S`, or if the error
-    is not a 410. It begins at once after the first rejection in a watch and after a list with a
-    minimum, else after a backoff. After `VersionTooLarge` it never begins sooner than 1 s."""
+    minimum if a watch failed with a 410 and no version was rejected within
+    `REJECTED_AGAIN_WITHIN_S` before; else it requests the most recent state, which may be older.
+    It begins at once after the first rejection in a watch and after a list with a minimum, else
+    after a backoff. After `VersionTooLarge` it never begins sooner than 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent

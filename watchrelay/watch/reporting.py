@@ -75,7 +75,7 @@ class WatchReporter:
     def stepped(
         self, previous: machine.State, event: machine.Event, after: machine.State, now_s: float
     ) -> None:
-        """Report a step; not called for frames after which the watch is still open."""
+        """Report a step; not called for frames between two `Watching` states."""
         self._state, self._status.list_due = after, _list_due(after)
         expired = _has_expired(event)
         rejected = isinstance(event, machine.ListFinished) and not event.accepted
