@@ -27,7 +27,7 @@ partition without a leader), so the watch is read again."""
 
 class Backpressure:
     """Delays the watch: from `soft_bytes` on, each read waits up to `YIELD_S` while that helps;
-    over `bound_bytes` (None: no bound) there is no read at all."""
+    over `bound_bytes` (None with `overload: conflate`) there is no read at all."""
 
     def __init__(
         self,

@@ -36,8 +36,8 @@ class QueuedRecord(msgspec.Struct, gc=False):
     `value_hash` is that of the value as published. `replaced_hash` is that of what the log holds
     for the key before this record, None for nothing, or nothing verified. `received_at_s` is
     monotonic, 0 for what no watch event caused. `queued_bytes` counts towards the bound.
-    `trailing_tombstone`: the null that follows a delete with a value (formats with an envelope); a
-    delete without a value is a null itself.
+    `trailing_tombstone`: this is the null that follows a delete, in formats whose record of a
+    delete has a value (an envelope); in the others the delete is a null itself.
     """
 
     key: bytes

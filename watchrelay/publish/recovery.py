@@ -129,11 +129,11 @@ class LogRecovery:
         """The epoch of the newest valid claim marker."""
         self.sequence_gap = False
         """The sequences after the newest digest have a gap: compaction removed records, or a record
-        is from a writer without a claim in this log."""
+        is from a writer whose claim marker is not in this log."""
         self.repair_differs = False
         """A repair after the newest marker changed the state that was read: the repair's writer
-        knew another state. So that marker is a late one of the writer before it. The marker looks
-        valid, because compaction has removed the newer claim marker, but its frontier may be wrong
+        knew another state. Then the marker came late, from a writer before the repair's. It looks
+        valid, as compaction has removed the newer claim marker, but its frontier may be wrong
         (docs/record-contract-reasons.md, F32)."""
         self.marker_found = False
         self.proven = False

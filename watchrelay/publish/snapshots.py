@@ -25,7 +25,8 @@ REQUESTS_WAITING = 10 * REQUESTS_MAX
 SCAN_KEYS = 4096
 """Keys examined in one step at most, 100 ns each."""
 MEMBERS_QUIET_BYTES = 256 * 1024
-"""Snapshot members in a partition's batch while no events come."""
+"""Snapshot members in a partition's batch while no events come. At any time no member is queued
+behind this many bytes of anything."""
 MEMBERS_BUSY_BYTES = 32 * 1024
 """The same while events come, which wait for what was queued before them."""
 QUIET_S = 0.25
@@ -95,8 +96,8 @@ class Snapshot:
     ) -> None:
         """Queue the next of the `remaining` keys, while the partition of each has room.
 
-        One index into the keys serves all partitions: they are spread evenly, and end waits for
-        the slowest partition anyway.
+        One index into the keys serves all partitions: the keys are spread evenly over them, and
+        the end markers wait for the slowest partition anyway.
         """
         keys, at = self._keys, self.examined
         stop = min(len(keys), at + SCAN_KEYS)

@@ -228,7 +228,8 @@ class StreamQueues:
         self, key: bytes, object_hash: int | None
     ) -> tuple[int | None, Verb]:
         """The hash of what the log holds of an object before its new state, and the verb of the
-        record of the new state."""
+        record of the new state. The key is counted from here on, and forgotten is in which form the
+        former state was published."""
         replaced_hash = self._take_published_hash(key, object_hash)
         self._forget(key)
         is_new = object_hash is None or (replaced_hash is None and key not in self.unverified_keys)
@@ -314,8 +315,8 @@ class StreamQueues:
         )
         value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
         if published_hash is not None or len(entry.packed) > self.packed_max:
-            value, less, value_hash = self._form_and_hash(key, None, entry, published_hash)
-            trimmed = less or trimmed
+            value, trimmed_now, value_hash = self._form_and_hash(key, None, entry, published_hash)
+            trimmed = trimmed_now or trimmed
         record_bytes = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         item = QueuedRecord(
             key,
@@ -335,11 +336,11 @@ class StreamQueues:
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
         """Publish the true state of a key whose last record in `partition` does not show it: the
-        object, or a null where there is none or it belongs to another partition (why: see
-        `_belonging`).
+        object, or a null where there is none, it is withheld, or it belongs to another partition
+        (why: see `_belonging`).
 
-        Nothing is queued for a key that the first snapshot publishes anyway. In a conflated
-        partition the key becomes dirty, unless it is withheld.
+        For a key that is not withheld: nothing is queued if the first snapshot publishes it anyway;
+        in a conflated partition it becomes dirty.
         """
         misplaced = entry is not None and entry.partition != partition
         entry = None if misplaced else entry
@@ -453,8 +454,8 @@ class StreamQueues:
         earlier state of the object.
 
         The log then holds nothing of the object, and count and digest agree. Unless another record
-        of the key is queued, the key is then in `uncounted_keys`, so the object is "added" once a
-        state of it fits, and each snapshot tries again.
+        of the key is queued, or the key is dirty, the key is then in `uncounted_keys`, so the
+        object is "added" once a state of it fits, and each snapshot tries again.
 
         Returns: False, and nothing is changed, where the record cannot be left out: a marker, or
             the deletion of what the log holds.
@@ -672,7 +673,7 @@ def _belonging(entry: Entry | None, partition: int) -> Entry | None:
     """The state that `partition` must hold of a key: None where the key belongs to another
     partition.
 
-    A foreign writer can write a key to any partition; an object published there too would be in no
-    count or digest of that partition.
+    A foreign writer can write a key to any partition. If the relay published the object there as
+    well, that partition's count and digest would not include it.
     """
     return entry if entry is not None and entry.partition == partition else None

@@ -631,8 +631,8 @@ class StreamWriter:
 
     def _begin_snapshot(self, *, first: bool = False) -> None:
         """Queue begin on every partition, with the frontier reached so far, "0" for the first.
-        `first`: for BEGIN_FIRST_SNAPSHOT. False when an abandoned first snapshot begins again, so
-        that `uncounted_keys` keeps its keys."""
+        `first`: for BEGIN_FIRST_SNAPSHOT. False when an abandoned first snapshot begins again: then
+        `uncounted_keys` stays as it is, for the keys published meanwhile are counted."""
         assert self._encoder is not None, "a snapshot before the claim"
         queues, keys, now_s = self._queues, self._store.keys(), self._now_s()
         if first:

@@ -79,8 +79,8 @@ class CircuitBreaker:
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
-        """The streams whose newest request the server failed. True: another stream was answered
-        since the first such failure, or since a later failure that opened the circuit for all."""
+        """For each stream whose newest request the server failed: another stream was answered since
+        its first such failure, or since a later failure that opened the circuit for all."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch

@@ -70,10 +70,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     cursor: str = ""
     """The resourceVersion from which the next watch starts: everything up to it was delivered."""
     held_version: str = ""
-    """A version newer than the cursor that the store may hold: the newest on the log that was read
-    back, or that of a list of `relistInterval`, after which the watch continues from the older
-    cursor; "" for none. While it is newer than the cursor, it is used instead (`_newest_known`):
-    as the minimum of lists, and to notice by a lower version that the server was restored."""
+    """A version that the store may hold though the cursor has not reached it: the newest on the log
+    that was read back, or that of a list of `relistInterval`, after which the watch continues from
+    the older cursor; "" for none. While it is newer than the cursor, it is the minimum of lists
+    (`_newest_known`), and a server that shows a lower version was restored."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""

@@ -1119,8 +1119,8 @@ def _version_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8); so was one whose version can be ordered while the cursor cannot.
     At the cursor: nothing has happened, so the watch need not be frozen.
-    Newer: the watch may be frozen. It stays open until its limit, without `check_early` until
-    `SECOND_BOOKMARK_S`.
+    Newer: the watch may be frozen. It stays open until its limit, which becomes at least
+    `SECOND_BOOKMARK_S` where `check_early` was not set.
     No answer: it stays open until its limit.
     """
     context, at_opening = state.context, state.version_check == "opening"
@@ -1245,8 +1245,9 @@ def _version_rejected(
     """The requested version cannot be served. The next list has the newest known version as its
     minimum if a watch failed with a 410 and no version was rejected within
     `REJECTED_AGAIN_WITHIN_S` before; else it requests the most recent state, which may be older.
-    It begins at once after the first rejection in a watch and after a list with a minimum, else
-    after a backoff. After `VersionTooLarge` it never begins sooner than 1 s."""
+    It begins at once if that request was a list with a minimum, or a watch without another
+    rejection within that time; else after a backoff. After `VersionTooLarge` it never begins sooner
+    than 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
