@@ -96,7 +96,7 @@ def flood(rig: Rig) -> list[Row]:
         pure,
         *rows,
         Row("flood: CPU per event, mean of all turns, with the snapshots they cause", mean, "us"),
-        Row.of("flood: events per second on one core", _of(turns, "rate")[RELAY], "1/s"),
+        Row.of("flood: events per second on one core", _of(turns, "rate")[RELAY], "/s"),
         *_machine("flood", turns),
     ]
 

@@ -144,7 +144,7 @@ def _absence(cluster: ControlPlane, path: FaultProxy, relay: Relay, *, history: 
         Row(
             f"{what}: connection attempts while it was away, per second",
             len(after) / (AWAY_S - CLOSES_S),
-            "1/s",
+            "/s",
             goal=1.0,
         ),
         Row(f"{what}: most connection attempts in any one second", most, "", goal=1.0),

@@ -66,5 +66,5 @@ def transactional(rig: Rig) -> list[Row]:
         for one, other in zip(floods[RELAY], floods[_IDEMPOTENT], strict=True)
     ]
     rows.append(Row.of(f"{what}: CPU per event, to idempotent", cpu, "", goal=1.0))
-    rows.append(Row.of(f"{what}: events per second", [each.rate for each in floods[RELAY]], "1/s"))
+    rows.append(Row.of(f"{what}: events per second", [each.rate for each in floods[RELAY]], "/s"))
     return rows

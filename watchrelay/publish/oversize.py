@@ -150,8 +150,7 @@ class Oversize:
         }
         if deleted:
             log.error(
-                "key too large for the topic: delete not published, consumers may keep a stale "
-                "record",
+                "key too large for the topic: delete not published, consumers may keep the object",
                 extra=extra,
             )
         elif how == "withheld":

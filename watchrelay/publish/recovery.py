@@ -131,10 +131,8 @@ class LogRecovery:
         """The sequences after the newest digest have a gap: compaction removed records, or a record
         is from a writer whose claim marker is not in this log."""
         self.repair_differs = False
-        """A repair after the newest marker changed the state that was read: the repair's writer
-        knew another state. Then the marker came late, from a writer before the repair's. It looks
-        valid, as compaction has removed the newer claim marker, but its frontier may be wrong
-        (docs/record-contract-reasons.md, F32)."""
+        """A repair after the newest marker changed the state that was read. The frontier of that
+        marker is then not to be used (docs/record-contract-reasons.md, F32)."""
         self.marker_found = False
         self.proven = False
         """Count and digest of the newest marker agreed."""

@@ -24,8 +24,8 @@ and each check opens a Kafka consumer."""
 
 
 class _Gap(NamedTuple):
-    """Offsets [start, stop) of a partition, which precede our record `sequence`; `end` is the
-    offset after its batch."""
+    """Offsets [start, stop) of a partition, directly before our record with this `sequence`; `end`
+    is the offset after the batch of that record."""
 
     partition: int
     start: int

@@ -228,8 +228,8 @@ class StreamQueues:
         self, key: bytes, object_hash: int | None
     ) -> tuple[int | None, Verb]:
         """The hash of what the log holds of an object before its new state, and the verb of the
-        record of the new state. The key is counted from here on, and forgotten is in which form the
-        former state was published."""
+        record of the new state. From here on the key is counted, and the form in which the former
+        state was published is forgotten."""
         replaced_hash = self._take_published_hash(key, object_hash)
         self._forget(key)
         is_new = object_hash is None or (replaced_hash is None and key not in self.unverified_keys)
@@ -673,7 +673,7 @@ def _belonging(entry: Entry | None, partition: int) -> Entry | None:
     """The state that `partition` must hold of a key: None where the key belongs to another
     partition.
 
-    A foreign writer can write a key to any partition. If the relay published the object there as
-    well, that partition's count and digest would not include it.
+    A foreign writer can write a key to any partition. Readers would hold an object repaired there,
+    but a repair changes neither count nor digest, so those of that partition would lack it.
     """
     return entry if entry is not None and entry.partition == partition else None

@@ -1,8 +1,7 @@
 """When queued records are flushed, and when heartbeats are due.
 
-A produce request costs more than its events (360 us of CPU per event with one request each, 185 us
-with one flush of everything every 5 ms; the interval is 3 ms now), so all streams of a process
-share one `FlushTimer`.
+All streams of a process share one `FlushTimer`, as fewer produce requests save CPU: 360 us per
+event with a request for each, 185 us with one flush of everything every 5 ms (now every 3 ms).
 """
 
 from __future__ import annotations

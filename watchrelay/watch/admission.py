@@ -17,8 +17,8 @@ from watchrelay.watch.circuit import CircuitBreaker, Denied, Permit, spread_s
 LIST_SLOTS = 3
 LARGE_LIST_OBJECTS = 10_000
 WARN_AGAIN_AFTER_S = 120.0
-"""An outage that begins within this time after the last warning is logged as a warning only once
-this time is over and it still lasts: a server that comes and goes is not logged each time."""
+"""An outage that begins within this time after the last warning is logged as a warning only if it
+still lasts when this time is over: a server that comes and goes is not logged each time."""
 
 log = logging.getLogger(__name__)
 

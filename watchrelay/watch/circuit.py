@@ -79,8 +79,8 @@ class CircuitBreaker:
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
-        """For each stream whose newest request the server failed: another stream was answered since
-        its first such failure, or since a later failure that opened the circuit for all."""
+        """The streams whose newest request failed because of the server. True: another stream was
+        answered since the first such failure, or since a later one that opened the circuit."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch

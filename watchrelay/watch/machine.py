@@ -1242,12 +1242,11 @@ def _version_rejected(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. The next list has the newest known version as its
-    minimum if a watch failed with a 410 and no version was rejected within
-    `REJECTED_AGAIN_WITHIN_S` before; else it requests the most recent state, which may be older.
-    It begins at once if that request was a list with a minimum, or a watch without another
-    rejection within that time; else after a backoff. After `VersionTooLarge` it never begins sooner
-    than 1 s."""
+    """The requested version cannot be served. If a watch failed with a 410 that is not `repeated`
+    (`REJECTED_AGAIN_WITHIN_S`), the next list has the newest known version as its minimum; else it
+    requests the most recent state, which may be older. It begins at once if a list with a minimum
+    failed, or a watch whose error is not `repeated`; else after a backoff. After `VersionTooLarge`
+    it never begins sooner than 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent

@@ -274,7 +274,7 @@ class WatchReporter:
 
 def _is_of(kinds: tuple[type[KubeError], ...], error: KubeError | None) -> bool:
     """Whether `error` is one of `kinds`, and not about the form of a request: the next request has
-    another."""
+    another form."""
     return isinstance(error, kinds) and (
         not isinstance(error, Invalid) or error.about == "selector"
     )
