@@ -114,8 +114,8 @@ class Oversize:
         await self._read_limit(queues)
 
     async def before_snapshot(self, queues: StreamQueues) -> None:
-        """Read the limit again where objects are withheld or published in part: they may fit
-        now."""
+        """Read the limit again where objects are withheld or published in part: the snapshot adds
+        what was withheld and fits now; the next state of what was trimmed may come whole."""
         if queues.trimmed_hashes or queues.trimmed_before or queues.withheld:
             await self._read_limit(queues)
 

@@ -18,7 +18,7 @@ import msgspec
 from watchrelay.contract.records import DIGEST_MASK, CloudEvents, Marker, Trimmed
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.model.changes import Entry
-from watchrelay.publish.snapshots import MEMBERS_QUIET_BYTES
+from watchrelay.publish.snapshots import WAITING_MAX_BYTES
 
 RECORD_COST_BYTES = 600
 """Memory of a queued record besides its value: item, deque slot, key, and the entry with its uid,
@@ -158,9 +158,9 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         removed_version: str | None = None,
     ) -> None:
         """Take a new state, or the removal of the object with this `uid` at `removed_version`.
-        `published_hash` and `must_publish` are used only if the key was not dirty. The former is
-        the hash of the object that the log holds, None for no object. That object has this `uid`:
-        the store reports a new uid as the removal of the old object, then an upsert."""
+        `published_hash` and `must_publish` are used only if the key was not dirty.
+        `published_hash` is that of the object on the log, None for none. That object has the same
+        `uid`: a new uid comes as two changes, the removal of the old object, then an upsert."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(
@@ -224,10 +224,10 @@ class PartitionQueue:
 
     def takes_members(self, members_limit_bytes: int) -> bool:
         """Whether a snapshot member may be queued: up to `members_limit_bytes` per batch, unless
-        `MEMBERS_QUIET_BYTES` of anything wait already."""
+        `WAITING_MAX_BYTES` of anything wait already."""
         return (
             self.members_since_batch * self.mean_bytes < members_limit_bytes
-            and self.waiting_bytes < MEMBERS_QUIET_BYTES
+            and self.waiting_bytes < WAITING_MAX_BYTES
         )
 
     def later(self, index: int, key: bytes) -> Iterator[QueuedRecord]:

@@ -61,7 +61,7 @@ class ControlLog(Protocol):
         ...
 
     def index(self, stream: str) -> dict[str, object] | None:
-        """The newest index record."""
+        """The newest index record; of a part, the oldest of those of its partitions."""
         ...
 
     async def write(

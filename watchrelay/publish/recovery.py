@@ -79,7 +79,7 @@ class RecoveredState:
     """The result of a recovery.
 
     `entries` are those of each partition; `deleted_versions` holds the `LogRecovery.deleted` of all
-    partitions: the store ignores replayed events of a key up to its version. For `WatchFrom` it has
+    partitions: the store ignores replayed events of a key that are older. For `WatchFrom` it has
     only deletes newer than the decision's frontier. `newest_on_log` is the highest resourceVersion
     on the log, "" for none. `pending_repairs` are the keys, with their partition, whose true state
     must be published again (`LogRecovery.to_repair`). `records_since_snapshot` counts object

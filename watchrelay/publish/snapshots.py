@@ -25,8 +25,9 @@ REQUESTS_WAITING = 10 * REQUESTS_MAX
 SCAN_KEYS = 4096
 """Keys examined in one step at most, 100 ns each."""
 MEMBERS_QUIET_BYTES = 256 * 1024
-"""At most this many bytes of snapshot members are in a partition's batch while no events come. At
-any time, no member is queued while this many bytes of any records wait in its partition."""
+"""Snapshot members in a partition's batch while no events come."""
+WAITING_MAX_BYTES = 256 * 1024
+"""No member is queued while this many bytes of any records wait in its partition."""
 MEMBERS_BUSY_BYTES = 32 * 1024
 """The same while events come, which wait for what was queued before them."""
 QUIET_S = 0.25

@@ -170,8 +170,8 @@ class Store:
         """Take the state recovered from the log; the next list is a difference from it, by content.
 
         Args:
-            skip: Deleted keys with the version of their last record. Frames of such a key up to
-                that version are replays, until the watch has passed `newest`.
+            skip: Deleted keys with the version of their last record. Older frames of such a key
+                are replays, until the watch has passed `newest`.
             newest: The highest version on the log.
             frontiers: By partition, where they differ and the watch begins at the lowest: frames of
                 keys that are not held are replays up to there.

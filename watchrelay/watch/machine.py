@@ -133,10 +133,11 @@ CHECK_AT_OPEN_WITHIN_S = 10.0
 """That list is given up after this time, for no event is read meanwhile; it is made again where the
 watch is silent."""
 VERSION_CHECK_AFTER_S = 65.0
-"""When a watch has sent nothing for this long since its opening, its silence is checked before it
-counts as frozen: a small list requests the current resourceVersion. Reason: a watch opened at a
-version brings no bookmark before the server's cache has passed that version, which takes minutes
-where nothing changes; the list makes the cache catch up. Source: docs/watch-facts.md 0, D8."""
+"""When a watch has sent nothing for this long since its opening, or since the initial events of a
+streaming list, its silence is checked before it counts as frozen: a small list requests the current
+resourceVersion. Reason: a watch opened at a version brings no bookmark before the server's cache
+has passed that version, which takes minutes where nothing changes; the list makes the cache catch
+up. Source: docs/watch-facts.md 0, D8."""
 VERSION_CHECK_EARLY_S = 50.0
 """The same with `StreamContext.check_early`: the check makes the server's cache catch up, so
 that the bookmark due after 60 s comes."""
@@ -285,7 +286,8 @@ class Watching(msgspec.Struct, frozen=True):
     bookmark came at `bookmark_at_s`.
 
     `version_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
-    the one at the opening is being made, that of the silence may follow; "checked": it was made.
+    the one at the opening is being made, that of the silence may follow; "checked": it was made,
+    and showed no version, or another than the cursor.
     """
 
     context: StreamContext
@@ -853,8 +855,8 @@ def _streaming_list_failed(
         context = context.with_undecodable_listed(now_s)
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     if isinstance(error, VersionTooLarge):
-        # A lagging cache may fail so every time while it answers paged lists: this counts too.
-        # Source: k/k#139766.
+        # A lagging cache may fail like this each time, though it answers paged lists: so it counts
+        # as a failed streaming list. Source: k/k#139766.
         context = replace(context, streaming_failures=context.streaming_failures + 1)
         context = (
             context.with_paged_lists(rules, now_s) if context.streaming_failures >= 2 else context
@@ -1118,9 +1120,9 @@ def _version_checked(rules: WatchRules, state: Watching, version: str, now_s: fl
 
     A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
     2.8); so was one whose version can be ordered while the cursor cannot.
-    At the cursor: nothing has happened, so the watch need not be frozen.
-    Newer: the watch may be frozen. It stays open until its limit, which becomes at least
-    `SECOND_BOOKMARK_S` where `check_early` was not set.
+    At the cursor: nothing has happened, and the silence counts from now.
+    Newer, after a silence: the watch may be frozen. It stays open until its limit, which becomes at
+    least `SECOND_BOOKMARK_S` where `check_early` was not set.
     No answer: it stays open until its limit.
     """
     context, at_opening = state.context, state.version_check == "opening"
@@ -1242,11 +1244,11 @@ def _version_rejected(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. If a watch failed with a 410 that is not `repeated`
-    (`REJECTED_AGAIN_WITHIN_S`), the next list has the newest known version as its minimum; else it
-    requests the most recent state, which may be older. It begins at once if a list with a minimum
-    failed, or a watch whose error is not `repeated`; else after a backoff. After `VersionTooLarge`
-    it never begins sooner than 1 s."""
+    """The requested version cannot be served. The next list requests the most recent state, which
+    may be older; only after a 410 of a watch that is not `repeated` (`REJECTED_AGAIN_WITHIN_S`) its
+    minimum is the newest known version. It waits for a backoff if what failed was a list without a
+    minimum, or a watch and `repeated`; else it begins at once, but after `VersionTooLarge` never
+    sooner than 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
