@@ -118,7 +118,7 @@ class DirtyKey(msgspec.Struct, gc=False):
     """One key of a conflated partition.
 
     `uid` and `hash` are those that the log will hold once what is rendered or in the queue is
-    written. `hash` None: it will hold nothing, and `uid` is that of a delete that may be needed.
+    written. `hash` None: nothing, or nothing verified; `uid` is then for a delete, if needed.
     `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record is needed
     whatever the state. `states`: how many states wait for a record, counted up to `STATES_MAX`; the
     oldest of them was received at `received_at_s`, 0 where the key became dirty without an event.
@@ -159,8 +159,9 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
     ) -> None:
         """Take a new state, or the removal of the object with this `uid` at `removed_version`.
         `published_hash` and `must_publish` are used only if the key was not dirty.
-        `published_hash` is that of the object on the log, None for none. That object has the same
-        `uid`: a new uid comes as two changes, the removal of the old object, then an upsert."""
+        `published_hash` is that of the object on the log, None for none, or none verified. That
+        object has the same `uid`: a new uid comes as two changes, the removal of the old object,
+        then an upsert."""
         known = self.get(key)
         if known is None:
             self[key] = DirtyKey(

@@ -61,7 +61,8 @@ class ControlLog(Protocol):
         ...
 
     def index(self, stream: str) -> dict[str, object] | None:
-        """The newest index record; of a part, the oldest of those of its partitions."""
+        """The newest index record. Of a part: the oldest of its partitions' newest ones, which may
+        differ after a change of `split`; None where a partition has none."""
         ...
 
     async def write(

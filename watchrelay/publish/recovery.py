@@ -340,7 +340,7 @@ def decide(
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):
         return ListAndDiff("the stream's config changed", config_changed=True)
     if foreign or any(recovery.sequence_gap for recovery in recoveries):
-        return ListAndDiff("a record was found that may be from another writer")
+        return ListAndDiff("the sequences have a gap, or a record may be from another writer")
     if any(recovery.repair_differs for recovery in recoveries):
         return ListAndDiff("a repair after the newest marker differs from what that marker covers")
     frontiers = [recovery.frontier for recovery in recoveries]

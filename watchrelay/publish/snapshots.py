@@ -29,7 +29,7 @@ MEMBERS_QUIET_BYTES = 256 * 1024
 WAITING_MAX_BYTES = 256 * 1024
 """No member is queued while this many bytes of any records wait in its partition."""
 MEMBERS_BUSY_BYTES = 32 * 1024
-"""The same while events come, which wait for what was queued before them."""
+"""As `MEMBERS_QUIET_BYTES`, while events come: they wait for what was queued before them."""
 QUIET_S = 0.25
 """A stream without events for this long is quiet."""
 

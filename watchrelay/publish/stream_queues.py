@@ -673,7 +673,8 @@ def _belonging(entry: Entry | None, partition: int) -> Entry | None:
     """The state that `partition` must hold of a key: None where the key belongs to another
     partition.
 
-    A foreign writer can write a key to any partition. Readers would hold an object repaired there,
-    but a repair changes neither count nor digest, so those of that partition would lack it.
+    A foreign writer can write a key to any partition. An object repaired in a wrong partition would
+    be held by readers, but missing from that partition's count and digest, which a repair leaves as
+    they are.
     """
     return entry if entry is not None and entry.partition == partition else None

@@ -1245,10 +1245,10 @@ def _version_rejected(
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
     """The requested version cannot be served. The next list requests the most recent state, which
-    may be older; only after a 410 of a watch that is not `repeated` (`REJECTED_AGAIN_WITHIN_S`) its
-    minimum is the newest known version. It waits for a backoff if what failed was a list without a
-    minimum, or a watch and `repeated`; else it begins at once, but after `VersionTooLarge` never
-    sooner than 1 s."""
+    may be older than ours. Only after the 410 of a watch, and if that is not `repeated`
+    (`REJECTED_AGAIN_WITHIN_S`), the list has a minimum: the newest known version. The list waits
+    for a backoff if what failed was a list without a minimum, or if a watch failed and this is
+    `repeated`; else it begins at once, but after `VersionTooLarge` never sooner than 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
