@@ -7,6 +7,7 @@ import logging
 
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.beside import beside
 from watchrelay.core.errors import (
     EpochSpoiled,
     Fenced,
@@ -25,7 +26,7 @@ from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.standby import Standby
 from watchrelay.daemon.stream_topic import REFUSED, StreamTopic
-from watchrelay.daemon.tasks import UnexpectedErrors, beside, first_of, must_run, unless
+from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.streams import StreamSpec

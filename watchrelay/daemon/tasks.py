@@ -67,25 +67,6 @@ async def unless(
     return None if working.cancelled() else working.result()
 
 
-async def beside(
-    background: Coroutine[object, object, None],
-    work: Coroutine[object, object, Result],
-    *,
-    name: str,
-) -> Result:
-    """The result of `work`; `background` runs meanwhile, as the task `name`. Raises: what `work`
-    raises, as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(background, name=name)
-            try:
-                return await work
-            finally:
-                running.cancel()
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed
-
-
 class UnexpectedErrors:
     """Tells new errors that no code expected from those whose traceback was logged before."""
 

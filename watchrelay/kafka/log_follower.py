@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.beside import beside
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -75,6 +76,7 @@ class LogFollower:
         """Read `log` on from `log.next`."""
         self._topics.setdefault(log.topic, []).append(log)
         self._identity.expect(log.topic)
+        self._check_due_s = 0.0
         self._changed.set()
 
     def unfollow(self, log: FollowedLog) -> None:
@@ -121,25 +123,30 @@ class LogFollower:
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_bytes=_FETCH_BYTES,
         ) as consumer:
-            self._changed.set()
-            answered_ms, answered_s = 0, clock.now_s()
-            while self._topics and self._connection.rotation.proven == proven:
-                if self._changed.is_set():
-                    self._changed.clear()
-                    self._assign(consumer)
-                await self._look(consumer)
-                # by the wall clock, which may be set: only a change of it counts
-                newest_ms = max(consumer.last_poll_timestamp(at) or 0 for at in self._position)
-                if newest_ms != answered_ms:
-                    answered_ms, answered_s = newest_ms, clock.now_s()
-                if clock.now_s() - answered_s > _SILENT_AFTER_S:
-                    raise SinkUnavailable(
-                        f"kafka at {self._connection.servers} has not answered for "
-                        f"{_SILENT_AFTER_S:g} s"
-                    )
-                if clock.now_s() >= self._check_due_s:
-                    await self._check_topics(consumer)
-                await self._pause()
+            await self._follow(consumer, proven)
+
+    async def _follow(self, consumer: Any, proven: int) -> None:
+        reading = self._read(consumer, proven)
+        await beside(self._keep_checking(consumer), reading, name="check followed topics")
+
+    async def _read(self, consumer: Any, proven: int) -> None:
+        self._changed.set()
+        answered_ms, answered_s = 0, clock.now_s()
+        while self._topics and self._connection.rotation.proven == proven:
+            if self._changed.is_set():
+                self._changed.clear()
+                self._assign(consumer)
+            await self._look(consumer)
+            # by the wall clock, which may be set: only a change of it counts
+            newest_ms = max(consumer.last_poll_timestamp(at) or 0 for at in self._position)
+            if newest_ms != answered_ms:
+                answered_ms, answered_s = newest_ms, clock.now_s()
+            if clock.now_s() - answered_s > _SILENT_AFTER_S:
+                raise SinkUnavailable(
+                    f"kafka at {self._connection.servers} has not answered for "
+                    f"{_SILENT_AFTER_S:g} s"
+                )
+            await self._pause()
 
     async def _pause(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -158,7 +165,6 @@ class LogFollower:
                     place = TopicPartition(topic, partition)
                     self._position[place] = min(following, self._position.get(place, following))
         assign(consumer, self._position)
-        self._check_due_s = 0.0
 
     async def _look(self, consumer: Any) -> None:
         """Read what is there."""
@@ -234,6 +240,13 @@ class LogFollower:
         for log in list(self._topics.get(topic, ())):
             self.unfollow(log)
             log.lost(why)
+
+    async def _keep_checking(self, consumer: Any) -> None:
+        """Beside the reading, which a broker that does not answer this must not delay."""
+        while True:
+            if clock.now_s() >= self._check_due_s:
+                await self._check_topics(consumer)
+            await asyncio.sleep(_PAUSE_S)
 
     async def _check_topics(self, consumer: Any) -> None:
         """Whether the topics are those that were read first."""

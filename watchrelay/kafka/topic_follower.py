@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.beside import beside
 from watchrelay.core.errors import SinkUnavailable, TopicLost
 from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -78,7 +79,6 @@ class TopicFollower:
         self._isolation = "read_committed" if committed else "read_uncommitted"
         self._rng = rng or random.Random()
         self._identity = TopicIdentity()
-        self._looked_s = 0.0
 
     async def run(self) -> None:
         """Read the topic from its start and follow it.
@@ -134,6 +134,10 @@ class TopicFollower:
             await self._follow(consumer, partition, proven)
 
     async def _follow(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
+        reading = self._read(consumer, partition, proven)
+        await beside(self._keep_looking(consumer), reading, name=f"look for {self._topic}")
+
+    async def _read(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
         answered_ms, answered_s = 0, clock.now_s()
         while self._connection.rotation.proven == proven:
             batches = await fetch(consumer, [partition], wait_ms=_WAIT_MS)
@@ -158,10 +162,6 @@ class TopicFollower:
                 )
             if self._problems.pop(self._name, None) is not None:
                 _log.info("topic is read again", extra={"topic": self._topic})
-            if clock.now_s() - self._looked_s >= (
-                _DOUBT_S if self._identity.doubtful else _LOOK_EVERY_S
-            ):
-                await self._look(consumer)
 
     def _in_order(self, offset: int) -> None:
         """Raises: TopicLost where the consumer was reset: the offset that it requested is gone."""
@@ -178,8 +178,14 @@ class TopicFollower:
             await asyncio.sleep(_DOUBT_S)
             await self._look(consumer)
 
+    async def _keep_looking(self, consumer: Any) -> None:
+        """Beside the reading, which a broker that does not answer this must not delay. Raises:
+        TopicLost."""
+        while True:
+            await asyncio.sleep(_DOUBT_S if self._identity.doubtful else _LOOK_EVERY_S)
+            await self._look(consumer)
+
     async def _look(self, consumer: Any) -> None:
-        self._looked_s = clock.now_s()
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
                 answer = await ids_of_topics(consumer, [self._topic])

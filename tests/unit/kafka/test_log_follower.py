@@ -3,13 +3,17 @@ wrong with one is not the others' concern."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
+from tests.support.virtualtime import run
+from tests.unit.kafka.test_topic_follower import Asked
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_follower import LogFollower
 
@@ -29,6 +33,7 @@ class Consumer:
         self.answers: list[dict[TopicPartition, list[Any]] | Exception] = []
         self.positions: dict[TopicPartition, int] = {}
         self.end = 0
+        self.looked_s: list[float] = []
         assignment = SimpleNamespace(state_value=self._state)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
 
@@ -44,7 +49,11 @@ class Consumer:
     def highwater(self, place: TopicPartition) -> int:
         return self.end
 
+    def last_poll_timestamp(self, place: TopicPartition) -> int:
+        return 0
+
     async def getmany(self, **_: object) -> dict[TopicPartition, list[Any]]:
+        self.looked_s.append(asyncio.get_running_loop().time())
         if not self.answers:
             return {}
         answer = self.answers.pop(0)
@@ -180,3 +189,47 @@ async def test_a_log_that_is_urgent_learns_after_each_fetch_how_far_it_was_read(
     ]
     await follower._look(consumer)
     assert pods.lags == [500, 0, 0]
+
+
+class AskedConsumer(Consumer):
+    """The client of this one is asked whether the topics exist."""
+
+    def __init__(self, client: Asked) -> None:
+        super().__init__()
+        self._client = client
+
+
+def test_a_broker_that_does_not_answer_whether_topics_exist_delays_no_look() -> None:
+    async def main() -> None:
+        consumer = AskedConsumer(Asked())
+        follower, _ = following(Followed("pods"))
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(follower._follow(consumer, 0))
+            await asyncio.sleep(20.5)
+            task.cancel()
+        assert consumer.looked_s == pytest.approx(
+            [consumer.looked_s[0] + second for second in range(21)]
+        )
+        assert consumer._client.asked == 1
+
+    run(main())
+
+
+def test_topics_are_checked_at_once_when_a_log_is_added_but_not_when_one_leaves() -> None:
+    async def main() -> None:
+        consumer = AskedConsumer(Asked(b"1" * 16, b"2" * 16))
+        pods, jobs = Followed("pods", topic="control"), Followed("jobs", topic="control")
+        follower, _ = following(pods, jobs)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(follower._follow(consumer, 0))
+            await asyncio.sleep(2.5)
+            follower.unfollow(jobs)
+            await asyncio.sleep(2.5)
+            assert consumer._client.asked == 1
+            follower.follow(Followed("nodes"))
+            await asyncio.sleep(2.5)
+            assert consumer._client.asked == 2
+            assert pods.why == "it was deleted and recreated"
+            task.cancel()
+
+    run(main())

@@ -10,7 +10,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from tests.support.virtualtime import run
 from watchrelay.core import clock
+from watchrelay.core.errors import TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topic_follower import TopicFollower
 
@@ -58,3 +60,77 @@ async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consu
     consumer = Consumer([clock.wall_ms() + jump_ms + number for number in range(5)], connection)
     await tail._follow(consumer, TopicPartition("control", 0), connection.rotation.proven)
     assert tail.next == 0
+
+
+CONTROL = TopicPartition("control", 0)
+
+
+class Asked:
+    """A client with one broker, which answers the first questions with the topic's ids, and then
+    nothing."""
+
+    def __init__(self, *ids: bytes) -> None:
+        self._ids = list(ids)
+        self.asked = 0
+        self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
+
+    async def send(self, _node: int, _request: object) -> Any:
+        self.asked += 1
+        if not self._ids:
+            await asyncio.get_running_loop().create_future()
+        topic: Any = (0, "control", self._ids.pop(0), False, [], 0, {})
+        return SimpleNamespace(API_VERSION=10, brokers=[1], topics=[topic])
+
+
+class Written:
+    """A consumer that reads a record in each second, `count` of them."""
+
+    def __init__(self, client: Asked, count: int, connection: KafkaConnection) -> None:
+        self._client, self._count, self._connection = client, count, connection
+        self._next = 0
+
+    async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[Any]]:
+        await asyncio.sleep(1.0)
+        self._next += 1
+        if self._next == self._count:
+            self._connection.rotation.proven += 1
+        return {CONTROL: [SimpleNamespace(offset=self._next - 1)]}
+
+    async def position(self, _: TopicPartition) -> int:
+        return self._next
+
+    def last_poll_timestamp(self, _: TopicPartition) -> int:
+        return 0
+
+
+def follow(client: Asked, *, count: int) -> list[float]:
+    """When each record was taken."""
+
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        taken_s: list[float] = []
+        handler: Any = SimpleNamespace(
+            take=lambda _: taken_s.append(loop.time()), moved=lambda _: None
+        )
+        connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
+        tail = TopicFollower(
+            connection, "control", handler, name="control", committed=False, problems={}
+        )
+        tail._identity.expect("control")
+        consumer = Written(client, count, connection)
+        await tail._follow(consumer, CONTROL, connection.rotation.proven)
+        return taken_s
+
+    return run(main())
+
+
+def test_a_broker_that_does_not_answer_whether_the_topic_exists_delays_no_record() -> None:
+    client = Asked()
+    taken_s = follow(client, count=30)
+    assert taken_s == pytest.approx([taken_s[0] + second for second in range(30)])
+    assert client.asked == 2
+
+
+def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
+    with pytest.raises(TopicLost, match="it was deleted and recreated"):
+        follow(Asked(b"1" * 16, b"2" * 16), count=40)

@@ -57,8 +57,7 @@ def test_a_topic_that_is_not_there_for_a_moment_is_doubtful_and_for_long_is_dele
 
 async def test_a_broker_that_knows_of_nobody_yet_says_nothing_about_topics() -> None:
     class Starting:
-        def get_random_node(self) -> int:
-            return 1
+        cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
 
         async def send(self, _node: int, _request: object) -> object:
             return SimpleNamespace(

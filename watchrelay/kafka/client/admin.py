@@ -7,10 +7,11 @@ from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from watchrelay.kafka.client.metadata import topic_rights
+from watchrelay.kafka.client.metadata import ask_any, topic_rights
 from watchrelay.kafka.client.patches import connection_failure as connection_failure
 from watchrelay.kafka.client.patches import patch_client
 
@@ -24,19 +25,18 @@ def make_admin(arguments: Mapping[str, Any], **more: object) -> Any:
 
 async def topic_metadata(admin: Any, topic: str) -> Any:
     """The metadata response about `topic`, which is not created by asking, as it would be by
-    `describe_topics`. Raises: KafkaError."""
-    client = admin._client
+    `describe_topics`. Raises: KafkaError, OSError."""
     request = MetadataRequest([topic], allow_auto_topic_creation=False)
-    return await client.send(client.get_random_node(), request)
+    return await ask_any(admin._client, request)
 
 
 async def topic_configs(admin: Any, topic: str) -> Any:
     """The DescribeConfigs answer for `topic`: (error code, message, type, name, entries).
 
-    Raises: KafkaError.
+    Raises: KafkaError, OSError.
     """
-    answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-    return answers[0].resources[0]
+    request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, topic, None)])
+    return (await ask_any(admin._client, request)).resources[0]
 
 
 async def rights_on_topics(admin: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:

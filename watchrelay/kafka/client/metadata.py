@@ -1,4 +1,4 @@
-"""Topic ids, and the rights of the client's user on topics.
+"""What any broker can answer: topic ids, and the rights of the client's user on topics.
 
 aiokafka 0.14 requests metadata up to version 5; ids and rights come with version 10 (Kafka 2.8),
 which is defined here.
@@ -6,10 +6,18 @@ which is defined here.
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterable
 from typing import Any, Final
 
-from aiokafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    NoError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest_v4, MetadataRequest_v5
@@ -25,6 +33,8 @@ from aiokafka.protocol.types import (
 
 NO_ID: Final = b""
 """The id of a topic on brokers that have no ids (before Kafka 2.8)."""
+ANSWER_S: Final = 3.0
+"""A broker that has not answered for so long is passed over for another."""
 
 
 class _Uuid(AbstractType[bytes]):
@@ -127,7 +137,7 @@ async def topic_ids(client: Any, topics: Iterable[str]) -> dict[str, bytes | Non
 
     Raises: KafkaError, OSError when nobody answers.
     """
-    return ids_in(await _ask(client, TopicsRequest(topics)))
+    return ids_in(await ask_any(client, TopicsRequest(topics)))
 
 
 def ids_in(answer: Any) -> dict[str, bytes | None]:
@@ -164,7 +174,7 @@ async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozense
     cluster (KIP-430).
     Raises: KafkaError, OSError when nobody answers.
     """
-    answer = await _ask(client, TopicsRequest(topics, rights=True))
+    answer = await ask_any(client, TopicsRequest(topics, rights=True))
     if answer.API_VERSION < _MetadataResponse.API_VERSION:
         return {}
     masks = {topic[1]: topic[5] for topic in answer.topics}
@@ -175,13 +185,26 @@ async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozense
     }
 
 
-async def _ask(client: Any, request: TopicsRequest) -> Any:
-    node = client.get_random_node()
-    if node is None:
-        raise KafkaError("no broker is known")
-    try:
-        return await client.send(node, request)
-    except (KeyError, NotImplementedError) as error:
-        # aiokafka 0.14 lets both out: the first where the connection to the node went meanwhile,
-        # the second where node and client know no version of the request in common.
-        raise KafkaError(f"topics cannot be asked about: {error!r}") from error
+async def ask_any(client: Any, request: Any) -> Any:
+    """The answer to a request that any broker can answer: of the first one that does so within
+    `ANSWER_S`; the last one asked has the client's request timeout. `client` is an AIOKafkaClient.
+
+    Raises: KafkaError, OSError when nobody answers.
+    """
+    nodes = [broker.nodeId for broker in client.cluster.brokers()]
+    random.shuffle(nodes)
+    failure: Exception = KafkaError("no broker is known")
+    while nodes:
+        node = nodes.pop()
+        try:
+            async with asyncio.timeout(ANSWER_S if nodes else None):
+                return await client.send(node, request)
+        except IncompatibleBrokerVersion:
+            raise
+        except (KafkaError, OSError) as error:
+            failure = error
+        except (KeyError, NotImplementedError) as error:
+            # aiokafka 0.14 lets both out: the first where the connection to the node went
+            # meanwhile, the second where node and client know no version of the request in common.
+            raise KafkaError(f"topics cannot be asked about: {error!r}") from error
+    raise failure

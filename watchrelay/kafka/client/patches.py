@@ -19,6 +19,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from watchrelay.kafka.client.batches import FetchedBatches
 from watchrelay.kafka.client.decompress import Unpacker
+from watchrelay.kafka.client.metadata import ANSWER_S
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def patch_client(client: Any, *, pause_s: float = PAUSE_S) -> None:
     never_create_topics(client)
     space_metadata_requests(client, pause_s=pause_s)
     keep_connection_failures(client)
+    pass_over_silent_servers(client)
     close_connection_of_cancelled_bootstrap(client)
     close_dropped_connections(client)
 
@@ -83,7 +85,7 @@ def space_metadata_requests(client: Any, *, pause_s: float = PAUSE_S) -> None:
 
 def keep_connection_failures(client: Any) -> None:
     """`client.failure` is why the newest connection attempt failed, None after a success;
-    `client.newest` is the connection that was opened last.
+    `client.newest` is the connection that was opened last; `client.create_conn` opens one.
 
     Defect: aiokafka 0.14 logs the reason and drops it. Wrong credentials end as "Unable to
     bootstrap", as does a broker that is down.
@@ -99,8 +101,35 @@ def keep_connection_failures(client: Any) -> None:
         client.failure, client.newest = None, connection
         return connection
 
+    client.create_conn = create_conn
     for name in ("bootstrap", "_get_conn"):
         setattr(client, name, _rebuilt(client, name, create_conn=create_conn))
+
+
+def pass_over_silent_servers(client: Any) -> None:
+    """A start tries the next bootstrap server when one leaves a request unanswered for `ANSWER_S`;
+    where no server is quicker, it waits for the whole request timeout.
+
+    Defect: aiokafka 0.14 always waits so long at a server that accepts connections and answers
+    nothing, though others would answer.
+    """
+    bootstrap = client.bootstrap
+
+    async def create_conn(*args: Any, **named: Any) -> Any:
+        named["request_timeout_ms"] = int(ANSWER_S * 1000)
+        return await client.create_conn(*args, **named)
+
+    quickly = _rebuilt(client, "bootstrap", create_conn=create_conn)
+
+    async def bootstrapped() -> None:
+        try:
+            await quickly()
+        except KafkaConnectionError:
+            if client.failure is not None and not isinstance(client.failure, TimeoutError):
+                raise  # more time does not help
+            await bootstrap()
+
+    client.bootstrap = bootstrapped
 
 
 def connection_failure(owner: Any) -> BaseException | None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -82,6 +82,20 @@ class FakeBroker:
             writer.transport.abort()
 
 
+class PerhapsSilent(FakeBroker):
+    """Of those that share `silent`, the first one that takes a connection answers nothing."""
+
+    def __init__(self, silent: list[FakeBroker]) -> None:
+        super().__init__()
+        self._silent = silent
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._silent:
+            self._silent.append(self)
+            self.is_open.clear()
+        await super().serve(reader, writer)
+
+
 def described(brokers: Described | None, leaders: dict[str, int]) -> Any:
     topics: list[Any] = [
         (0, name, False, [(0, 0, node, [node], [node], [])]) for name, node in leaders.items()
@@ -95,16 +109,25 @@ async def cluster(
     count: int = 1, connect: type[KafkaConnection] = KafkaConnection
 ) -> AsyncIterator[tuple[Brokers, list[FakeBroker]]]:
     fakes = [FakeBroker() for _ in range(count)]
+    async with serving(fakes) as bootstrap:
+        brokers = Brokers(connect(bootstrap_servers=bootstrap))
+        try:
+            yield brokers, fakes
+        finally:
+            brokers.close()
+
+
+@asynccontextmanager
+async def serving(fakes: Sequence[FakeBroker]) -> AsyncIterator[tuple[str, ...]]:
+    """Their addresses."""
     servers = [await asyncio.start_server(fake.serve, "127.0.0.1", 0) for fake in fakes]
     for fake, server in zip(fakes, servers, strict=True):
         fake.port = server.sockets[0].getsockname()[1]
-    bootstrap = tuple(f"127.0.0.1:{fake.port}" for fake in fakes)
-    brokers = Brokers(connect(bootstrap_servers=bootstrap))
     try:
-        yield brokers, fakes
+        yield tuple(f"127.0.0.1:{fake.port}" for fake in fakes)
     finally:
-        brokers.close()
-        for server in servers:
+        for fake, server in zip(fakes, servers, strict=True):
+            fake.is_open.set()
             server.close()
         await until(lambda: not any(fake.connections for fake in fakes))
 

@@ -22,6 +22,7 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5
 from aiokafka.structs import BrokerMetadata
 
 from tests.support.virtualtime import run
+from tests.unit.kafka.client.test_brokers import FakeBroker, PerhapsSilent, serving
 from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.failures import plain_words
 from watchrelay.kafka.client.patches import (
@@ -428,6 +429,41 @@ async def test_aiokafka_drops_the_reason_why_it_could_not_connect(patched: bool)
     assert caught.value.__cause__ is None
     assert isinstance(getattr(client, "failure", None), OSError) is patched
     await client.close()
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_aiokafka_waits_long_for_a_server_that_accepts_connections_and_answers_nothing(
+    patched: bool,
+) -> None:
+    silent: list[FakeBroker] = []
+    fakes = [PerhapsSilent(silent) for _ in range(2)]
+    assert start_s(fakes, patched=patched) == pytest.approx(3.0 if patched else 40.0, abs=0.5)
+
+
+def test_where_no_server_is_quick_a_start_waits_for_the_slow_ones() -> None:
+    fakes = [FakeBroker()]
+    fakes[0].is_open.clear()
+    assert start_s(fakes, patched=True, opens_s=10.0) == pytest.approx(10.0, abs=0.5)
+
+
+def start_s(fakes: list[Any], *, patched: bool, opens_s: float = 3600.0) -> float:
+    """How long it takes until one of these servers has answered; all do after `opens_s`."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with serving(fakes) as addresses:
+            client: Any = AIOKafkaClient(bootstrap_servers=list(addresses))
+            if patched:
+                patch_client(client)
+            for fake in fakes:
+                loop.call_later(opens_s, fake.is_open.set)
+            await client.bootstrap()
+            took_s = loop.time() - began_s
+            await client.close()
+        return took_s
+
+    return run(main())
 
 
 async def test_aiokafka_leaves_the_connection_of_a_start_that_is_cancelled() -> None:
