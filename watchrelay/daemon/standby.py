@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 _STALLED_S: Final = 3.0
 """If nothing of the rest of a followed log is read for so long, all of it is read back."""
-_AGAIN = Backoff(base_s=1.0, cap_s=300.0)
+_AGAIN = Backoff(base_s=1.0, cap_s=15.0, jitter=0.1)
+"""No longer: a live writer hands its stream over only to a replica that has read the log."""
 _HEALTHY_S = 60.0
 
 

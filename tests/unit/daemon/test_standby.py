@@ -197,6 +197,19 @@ async def test_a_log_that_is_lost_or_cannot_be_read_is_read_again_later_and_late
 
 
 @virtual
+async def test_however_often_it_failed_a_planned_move_waits_for_it_for_seconds_only() -> None:
+    loop = asyncio.get_running_loop()
+    async with scene() as made:
+        made.reader.failures = [ValueError("odd") for _ in range(10)]
+        await made.described()
+        made.standby.want(True)
+        await until(lambda: not made.reader.failures, steps=100_000)
+        failed_s = loop.time()
+        await until(lambda: made.standby.may_be_claimed, steps=100_000)
+        assert loop.time() - failed_s < 20.0
+
+
+@virtual
 async def test_a_takeover_gets_what_was_read_up_to_the_claim() -> None:
     async with scene() as made, asyncio.TaskGroup() as tasks:
         await made.warmed()
