@@ -193,8 +193,8 @@ class Replica:
         record = WireRecord(control_key("snapshot", stream), control_value(value), [])
         await self.topic.deliver(Batch("control", 0, [record], stream))
 
-    async def described(self, stream: str = "pods") -> None:
-        value = {**DESCRIBED, "epochBase": 1}
+    async def described(self, stream: str = "pods", topic: str = "t", partitions: int = 1) -> None:
+        value = {**DESCRIBED, "topic": topic, "partitions": partitions, "epochBase": 1}
         record = WireRecord(control_key("stream", stream), control_value(value), [])
         await self.topic.deliver(Batch("control", 0, [record], stream))
 

@@ -55,6 +55,7 @@ class Standby:
         pinned: the stream as the control topic describes it.
         warmed: called with each change of `is_warm`.
         lag: called with the number of offsets that are not read yet.
+        dropped: called when what was read is dropped, and reading it has ended.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Standby:
         follower: Follower,
         warmed: Callable[[bool], None],
         lag: Callable[[int], None],
+        dropped: Callable[[], None],
         rng: random.Random,
     ) -> None:
         spec = pinned()
@@ -76,7 +78,7 @@ class Standby:
         self.urgent = False
         self._pinned, self._make_store, self._make_reader = pinned, make_store, make_reader
         self._control, self._sink, self._follower = control, sink, follower
-        self._warmed, self._lag, self._rng = warmed, lag, rng
+        self._warmed, self._lag, self._dropped, self._rng = warmed, lag, dropped, rng
         self._wanted, self._lost, self._reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._fold: LogFold | None = None
         """What was read."""
@@ -183,6 +185,7 @@ class Standby:
         if self._is_warm:
             self._is_warm = False
             self._warmed(False)
+        self._dropped()
 
     def end(self) -> None:
         """No copy is wanted any more."""

@@ -381,6 +381,7 @@ class StreamRunner:
             follower=context.follower,
             warmed=warmed,
             lag=lambda records: lag.labels(stream).set(records),
+            dropped=lambda: self._status.recovered("log"),
             rng=context.rng,
         )
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from tests.support.fakesink import FakeControl, FakeSink
 from tests.support.relays import spec_of, until, virtual
+from tests.support.sharingreplica import running as sharing_replica
 from tests.support.sinkparts import QUICK, batch, running_sink
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
@@ -25,12 +26,14 @@ from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topic_reads import READS_AT_ONCE
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.overview import judge
 from watchrelay.observe.status import RECOVERED, Readiness, StatusRegistry, StreamStatus
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
@@ -68,6 +71,9 @@ class Sink(FakeSink):
 
     def close(self, topic: str, stream: str, *, taken_over: bool = False) -> None:
         pass
+
+    async def end_offset(self, topic: str, partition: int, *, committed: bool) -> int:
+        return len(self.log(topic, partition))
 
     def unacknowledged_ranges(
         self, topic: str, partition: int, start: int, stop: int
@@ -187,6 +193,29 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
         ready, body = Readiness(process.statuses, started=True).check()
         assert ready
         assert cast("Any", body["streams"])["refused-0"] == {"state": "resuming", "reason": NO_READ}
+
+
+class Follower:
+    """Nothing is read that could be followed."""
+
+    def unfollow(self, log: FollowedLog) -> None:
+        pass
+
+
+@virtual
+async def test_what_a_standby_could_not_read_is_over_once_another_replica_is_to_follow() -> None:
+    process = Process(["pods"], ["pods"], Refusing())
+    async with sharing_replica() as replica:
+        context = process.context
+        context.sharing, context.control = replica.sharing, replica.topic.control
+        context.follower = cast("Any", Follower())
+        await replica.described(topic="t-pods")
+        async with process.running() as rows:
+            replica.group.give({}, "other", warm=("pods",))
+            await until(lambda: rows["pods"].waits_for == NO_READ)
+            replica.group.give({}, "other")
+            await until(lambda: not rows["pods"].waits_for)
+            assert judge(rows["pods"], 0).level == "standby"
 
 
 class OutclaimedSharing:

@@ -89,6 +89,7 @@ class Scene:
             follower=self.follower,
             warmed=self.warm.append,
             lag=lambda records: None,
+            dropped=lambda: None,
             rng=random.Random(1),
         )
 
