@@ -137,6 +137,8 @@ class StreamRunner:
                 error = await self._until_ended()
                 self._metrics.stream_owned.set(0)
                 if self._close_tenure():
+                    if error is not None:
+                        self._show_end(error, 0.0)
                     continue
                 if not self._stopping:
                     self._status.complete = False
@@ -181,6 +183,8 @@ class StreamRunner:
             if _is_cancelled():
                 raise  # tasks that were cancelled with this one call that an error
             self.drained = not self._stopping
+            if self._tenure_over and self._is_superseded():
+                self._lose(error)  # the hand-over is not finished
             group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
             if (spoiled := group.subgroup(EpochSpoiled)) is not None:
                 self._foreign = True
@@ -197,7 +201,7 @@ class StreamRunner:
     def _fenced(self) -> Fenced:
         return Fenced(f"stream {self.spec.id}: a newer claim was read")
 
-    def _lose(self, error: Fenced) -> None:
+    def _lose(self, error: Exception) -> None:
         """Another relay writes the stream. Raises: Fenced, unless replicas share the streams."""
         holder = self._context.control.holder_of(self.spec.id)
         why = ownership_lost(holder, self.spec.id, self._context.holder)
