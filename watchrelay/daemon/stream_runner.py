@@ -19,7 +19,7 @@ from watchrelay.core.errors import (
 )
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.described import KeyFormats
-from watchrelay.daemon.ownership import ownership_lost
+from watchrelay.daemon.ownership import ownership_lost, show_owner
 from watchrelay.daemon.plan import PlannedStream, transactional_id
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
@@ -351,10 +351,11 @@ class StreamRunner:
             return ""
         if not sharing.may_claim(stream):
             self._epoch = 0  # what others claim meanwhile supersedes nothing of this replica's
-            self._context.metrics.forget_gauges(stream)
+            control, metrics = self._context.control, self._context.metrics
+            metrics.forget_gauges(stream)
             self._status.recovered("stream")
             self._status.state = "standby"
-            sharing.show_owner(self._status)
+            show_owner(self._status, control, metrics)
         assert self._standby is not None, "made before"
         former = await sharing.assigned(stream, self._standby)
         self._metrics = self._new_metrics()
