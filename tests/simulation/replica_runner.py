@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.broker import Broker
 from tests.simulation.process import TOPIC, Reader, highest_epoch, now_s, wall_ms
-from watchrelay.core.errors import Fenced
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.stream_runner import StreamRunner
@@ -56,7 +55,7 @@ class Runner(StreamRunner):
         self.replica = replica
         self._topic = SimulatedTopic(self.spec, self._context, self._status, replica.world.broker)
 
-    def _lose(self, error: Fenced) -> None:
+    def _lose(self, error: Exception) -> None:
         if self.replica.over:  # killed: it does nothing more
             raise asyncio.CancelledError from error
         self.replica.world.noted_loss(self)

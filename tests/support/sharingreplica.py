@@ -176,10 +176,10 @@ class Replica:
         self.sharing.claimed(stream, epoch)
         return epoch
 
-    async def claimed_by(self, holder: str, stream: str = "pods") -> None:
-        """Another relay claims a stream."""
+    async def claimed_by(self, holder: str, stream: str = "pods", *partitions: int) -> None:
+        """Another relay claims a stream, or a part, which has these partitions."""
         instance = f"instance {len(self.topic.records)}"
-        value = claim_value(holder, instance, "1", 0, None)
+        value = claim_value(holder, instance, "1", 0, None, partitions=partitions or None)
         record = WireRecord(control_key("claim", stream), control_value(value), [])
         await self.topic.deliver(Batch("control", 0, [record], stream))
 
@@ -193,8 +193,8 @@ class Replica:
         record = WireRecord(control_key("snapshot", stream), control_value(value), [])
         await self.topic.deliver(Batch("control", 0, [record], stream))
 
-    async def described(self, stream: str = "pods") -> None:
-        value = {**DESCRIBED, "epochBase": 1}
+    async def described(self, stream: str = "pods", topic: str = "t", partitions: int = 1) -> None:
+        value = {**DESCRIBED, "topic": topic, "partitions": partitions, "epochBase": 1}
         record = WireRecord(control_key("stream", stream), control_value(value), [])
         await self.topic.deliver(Batch("control", 0, [record], stream))
 

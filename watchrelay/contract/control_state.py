@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from watchrelay.contract.control import EPOCH_BASE_MAX, Value, parse_control
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
 from watchrelay.model.parts import Part, stream_and_part
+
+_INSTANCES_MAX: Final = 100
+"""A claim is appended again while its outcome is unknown: few others come between."""
 
 
 class Origin(NamedTuple):
@@ -35,7 +38,7 @@ class WriterControl:
     """The claims, releases and index records of a stream, or of a part, under its own keys."""
 
     instances: dict[str, int] = field(default_factory=dict)
-    """The offset of the first record of each claim's instance."""
+    """The offset of the first record of each claim's instance, of the newest `_INSTANCES_MAX`."""
     claimed: int = -1
     """The highest of those, -1 before any claim."""
     holder: str | None = None
@@ -240,6 +243,8 @@ class ControlState:
                 # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
                 writer.ids = tuple(dict.fromkeys((*writer.ids, *parsed.get("ids", ()))))
                 first = writer.instances.setdefault(parsed["instance"], offset)
+                if len(writer.instances) > _INSTANCES_MAX:
+                    del writer.instances[min(writer.instances, key=writer.instances.__getitem__)]
                 if first > writer.claimed:
                     named = parsed.get("partitions")
                     writer.claimed = first

@@ -1,10 +1,15 @@
-"""The holders that claims name, and why a relay stops writing a stream."""
+"""The holders that claims name, why a relay stops writing a stream, and what a standby shows of one
+that another replica writes."""
 
 from __future__ import annotations
 
 import os
 import socket
 from typing import Final
+
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StreamStatus
 
 RETIRE: Final = "watchrelay retire on "
 """How the holder begins in the claim of a retirement, which is no relay."""
@@ -31,3 +36,32 @@ def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
             "take it out of this relay's config, or its next start publishes them again"
         )
     return f"stream {stream}: relay {holder} claimed it: two relays have it in their configs"
+
+
+def show_owner(status: StreamStatus, control: ControlTopic, metrics: Metrics) -> None:
+    """Show a stream that another replica writes, as the control topic describes it. That it is not
+    owned is no news while another layout is written, whose parts are."""
+    status.owner = control.holder_of(status.stream)
+    status.objects = objects_of(status.stream, control)
+    owned = metrics.gauge("stream_owned")
+    if _another_layout_is_written(status.stream, control):
+        owned.remove_by_labels({"stream": status.stream})
+    else:
+        owned.labels(status.stream).set(0)
+
+
+def objects_of(stream: str, control: ControlTopic) -> int:
+    """As the stream's last snapshot counted them."""
+    count = (control.index(stream) or {}).get("count")
+    return count if isinstance(count, int) else 0
+
+
+def _another_layout_is_written(stream: str, control: ControlTopic) -> bool:
+    """Whether all partitions of `stream`, which may be a part, belong to writers of other parts,
+    none of which a claim of some of its partitions has ended."""
+    writers = control.newest_claims(stream).keys()
+    return (
+        bool(writers)
+        and stream not in writers
+        and all(control.newest_claims(each).keys() == {each} for each in writers)
+    )

@@ -31,12 +31,12 @@ from watchrelay.daemon.assignor import (
     summarize,
 )
 from watchrelay.daemon.group_view import group_status, rebalance_reason
-from watchrelay.daemon.ownership import is_retirement
+from watchrelay.daemon.ownership import is_retirement, objects_of, show_owner
 from watchrelay.daemon.tasks import first_of
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.observe.group import GroupStatus
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import StatusRegistry, StreamStatus
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.writer import RELEASE_WAIT_S
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Sharing:
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self._holder, self._control, self._sink = holder, control, sink
-        self._statuses, self._api_answers = statuses, api_answers
+        self._metrics, self._statuses, self._api_answers = metrics, statuses, api_answers
         self._balance_after_s, self._standbys = balance_after_s, standbys
         self._rng = rng or random.Random()
         self._now_s, self._boot_s, self._wall_ms = now_s, boot_s, wall_ms
@@ -467,7 +467,7 @@ class Sharing:
 
     def _loads(self, members: Mapping[str, MemberMetadata]) -> dict[str, float]:
         return {
-            stream: 1.0 + self._objects(stream) / 1000
+            stream: 1.0 + objects_of(stream, self._control) / 1000
             for metadata in members.values()
             for stream in metadata.plans
         }
@@ -492,11 +492,6 @@ class Sharing:
                 extra={"members": short(", ".join(sorted(members)))},
             )
         self._unreadable = frozenset(members)
-
-    def _objects(self, stream: str) -> int:
-        """As the stream's last snapshot counted them."""
-        count = (self._control.index(stream) or {}).get("count")
-        return count if isinstance(count, int) else 0
 
     def _assigned(self, generation: int, data: bytes) -> None:
         assignment = decode_assignment(data)
@@ -569,16 +564,11 @@ class Sharing:
         another."""
         for status in self._statuses.streams.values():
             if status.state == "standby":
-                self.show_owner(status)
+                show_owner(status, self._control, self._metrics)
         self._stop_offering_retired()
         return any(
             not self._tenures[stream].ending for stream in self._superseded(self._tenures.keys())
         )
-
-    def show_owner(self, status: StreamStatus) -> None:
-        """Show a stream that another replica writes, as the control topic describes it."""
-        status.owner = self._control.holder_of(status.stream)
-        status.objects = self._objects(status.stream)
 
     def _stop_offering_retired(self) -> None:
         """A stream that is retired while others have it in their configs is not to be taken over:

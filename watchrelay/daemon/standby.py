@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 _STALLED_S: Final = 3.0
 """If nothing of the rest of a followed log is read for so long, all of it is read back."""
-_AGAIN = Backoff(base_s=1.0, cap_s=300.0)
+_AGAIN = Backoff(base_s=1.0, cap_s=15.0, jitter=0.1)
+"""No longer: a live writer hands its stream over only to a replica that has read the log."""
 _HEALTHY_S = 60.0
 
 
@@ -54,6 +55,7 @@ class Standby:
         pinned: the stream as the control topic describes it.
         warmed: called with each change of `is_warm`.
         lag: called with the number of offsets that are not read yet.
+        dropped: called when what was read is dropped, and reading it has ended.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Standby:
         follower: Follower,
         warmed: Callable[[bool], None],
         lag: Callable[[int], None],
+        dropped: Callable[[], None],
         rng: random.Random,
     ) -> None:
         spec = pinned()
@@ -75,7 +78,7 @@ class Standby:
         self.urgent = False
         self._pinned, self._make_store, self._make_reader = pinned, make_store, make_reader
         self._control, self._sink, self._follower = control, sink, follower
-        self._warmed, self._lag, self._rng = warmed, lag, rng
+        self._warmed, self._lag, self._dropped, self._rng = warmed, lag, dropped, rng
         self._wanted, self._lost, self._reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._fold: LogFold | None = None
         """What was read."""
@@ -182,6 +185,7 @@ class Standby:
         if self._is_warm:
             self._is_warm = False
             self._warmed(False)
+        self._dropped()
 
     def end(self) -> None:
         """No copy is wanted any more."""

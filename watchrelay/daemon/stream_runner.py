@@ -20,7 +20,7 @@ from watchrelay.core.errors import (
 )
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.described import KeyFormats
-from watchrelay.daemon.ownership import ownership_lost
+from watchrelay.daemon.ownership import ownership_lost, show_owner
 from watchrelay.daemon.plan import PlannedStream, transactional_id
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.sharing import Sharing
@@ -138,6 +138,8 @@ class StreamRunner:
                 error = await self._until_ended()
                 self._metrics.stream_owned.set(0)
                 if self._close_tenure():
+                    if error is not None:
+                        self._show_end(error, 0.0)
                     continue
                 if not self._stopping:
                     self._status.complete = False
@@ -182,6 +184,8 @@ class StreamRunner:
             if _is_cancelled():
                 raise  # tasks that were cancelled with this one call that an error
             self.drained = not self._stopping
+            if self._tenure_over and self._is_superseded():
+                self._lose(error)  # the hand-over is not finished
             group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
             if (spoiled := group.subgroup(EpochSpoiled)) is not None:
                 self._foreign = True
@@ -198,7 +202,7 @@ class StreamRunner:
     def _fenced(self) -> Fenced:
         return Fenced(f"stream {self.spec.id}: a newer claim was read")
 
-    def _lose(self, error: Fenced) -> None:
+    def _lose(self, error: Exception) -> None:
         """Another relay writes the stream. Raises: Fenced, unless replicas share the streams."""
         holder = self._context.control.holder_of(self.spec.id)
         why = ownership_lost(holder, self.spec.id, self._context.holder)
@@ -348,10 +352,11 @@ class StreamRunner:
             return ""
         if not sharing.may_claim(stream):
             self._epoch = 0  # what others claim meanwhile supersedes nothing of this replica's
-            self._context.metrics.forget_gauges(stream)
+            control, metrics = self._context.control, self._context.metrics
+            metrics.forget_gauges(stream)
             self._status.recovered("stream")
             self._status.state = "standby"
-            sharing.show_owner(self._status)
+            show_owner(self._status, control, metrics)
         assert self._standby is not None, "made before"
         former = await sharing.assigned(stream, self._standby)
         self._metrics = self._new_metrics()
@@ -382,6 +387,7 @@ class StreamRunner:
             follower=context.follower,
             warmed=warmed,
             lag=lambda records: lag.labels(stream).set(records),
+            dropped=lambda: self._status.recovered("log"),
             rng=context.rng,
         )
 

@@ -41,6 +41,18 @@ def test_a_repeated_instance_is_no_new_claim() -> None:
     assert (epoch(late), late.holder) == (3, "second")
 
 
+def test_of_claims_without_end_the_newest_are_remembered() -> None:
+    claims = [claim(str(number)) for number in range(1, 1000)]
+    state = read(described(1), *claims, claim("999"), claim("950"))
+    held = state.of("pods")
+    assert (epoch(held), held.instances["999"], held.instances["950"]) == (1000, 999, 950)
+    known = dict(held.instances)
+    assert len(known) == 100
+    for offset, (key, value) in enumerate(claims, 1):
+        state.read(offset, key.encode(), control_value(value or {}))
+        assert (epoch(held), held.instances) == (1000, known), "it was read before"
+
+
 def test_a_claim_without_description_has_no_epoch_yet() -> None:
     assert epoch(read(claim("a")).of("pods")) is None
     assert epoch(read(claim("a"), described(5)).of("pods")) == 5

@@ -10,12 +10,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from tests.support.fakesink import FakeControl, FakeSink
 from tests.support.relays import spec_of, until, virtual
+from tests.support.sharingreplica import Replica
+from tests.support.sharingreplica import running as sharing_replica
 from tests.support.sinkparts import QUICK, batch, running_sink
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.contract.wire import WireRecord
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
 from watchrelay.daemon.context import DaemonContext
@@ -25,12 +29,14 @@ from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topic_reads import READS_AT_ONCE
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.overview import judge
 from watchrelay.observe.status import RECOVERED, Readiness, StatusRegistry, StreamStatus
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
@@ -58,7 +64,14 @@ class Refusing(KafkaConnection):
 
 
 class Sink(FakeSink):
-    """What a stream asks of the sink beside `deliver`."""
+    """What a stream asks of the sink; each `deliver` raises `failure` once that is set."""
+
+    failure: Exception | None = None
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        if self.failure is not None:
+            raise self.failure
+        return await super().deliver(batch)
 
     def limit(self, topic: str, message_bytes: int) -> None:
         pass
@@ -68,6 +81,9 @@ class Sink(FakeSink):
 
     def close(self, topic: str, stream: str, *, taken_over: bool = False) -> None:
         pass
+
+    async def end_offset(self, topic: str, partition: int, *, committed: bool) -> int:
+        return len(self.log(topic, partition))
 
     def unacknowledged_ranges(
         self, topic: str, partition: int, start: int, stop: int
@@ -123,6 +139,13 @@ async def _silence() -> AsyncIterator[list[Frame]]:
     yield []
 
 
+class Follower:
+    """Nothing is read that could be followed."""
+
+    def unfollow(self, log: FollowedLog) -> None:
+        pass
+
+
 class Process:
     """The streams `names` of one process, all of pods, each on a topic of its own. Those of
     `former` hold a record already."""
@@ -161,6 +184,12 @@ class Process:
         ]
         self.runners = [StreamRunner(each, self.context) for each in planned]
 
+    async def share(self, replica: Replica) -> None:
+        """Be this replica, whose control topic describes the stream pods."""
+        await replica.described(topic="t-pods")
+        self.context.sharing, self.context.control = replica.sharing, replica.topic.control
+        self.context.follower = cast("Any", Follower())
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[dict[str, StreamStatus]]:
         """The rows of the statuses; inside the block the streams run, and then end."""
@@ -187,6 +216,41 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
         ready, body = Readiness(process.statuses, started=True).check()
         assert ready
         assert cast("Any", body["streams"])["refused-0"] == {"state": "resuming", "reason": NO_READ}
+
+
+@virtual
+async def test_what_a_standby_could_not_read_is_over_once_another_replica_is_to_follow() -> None:
+    process = Process(["pods"], ["pods"], Refusing())
+    async with sharing_replica() as replica:
+        await process.share(replica)
+        async with process.running() as rows:
+            replica.group.give({}, "other", warm=("pods",))
+            await until(lambda: rows["pods"].waits_for == NO_READ)
+            replica.group.give({}, "other")
+            await until(lambda: not rows["pods"].waits_for)
+            assert judge(rows["pods"], 0).level == "standby"
+
+
+@virtual
+async def test_an_error_as_a_newer_claim_is_read_is_reported_and_the_stream_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process = Process(["pods"], [], Refusing())
+    sink, metrics = cast("Sink", process.context.sink), process.context.metrics
+    async with sharing_replica() as replica:
+        await process.share(replica)
+        async with process.running() as rows:
+            replica.group.give({"pods": ""}, "other")
+            await until(lambda: rows["pods"].complete)
+            sink.failure = IndexError("odd input")
+            await replica.claimed_by("other")
+            await until(lambda: rows["pods"].state == "standby")
+            (logged,) = (each for each in caplog.records if each.levelname == "ERROR")
+            assert logged.message == "stream restarts after an unexpected error"
+            counted = metrics.counter("stream_failures").labels("pods")
+            assert counted._value.get() == 1.0
+            assert not replica.sharing.may_claim("pods"), "under a newer assignment only"
+            assert rows["pods"].last_error is None
 
 
 class OutclaimedSharing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -313,6 +314,31 @@ async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> No
         assert (status.owner, status.role) == ("other", "standby")
         status.warm = True
         assert status.role == "warm"
+
+
+@virtual
+async def test_that_a_part_is_not_owned_is_no_news_while_another_layout_is_written() -> None:
+    halves, quarters = ["pods%0/2", "pods%1/2"], [f"pods%{place}/4" for place in range(4)]
+    async with running() as replica:
+        for each in (*halves, *quarters):
+            replica.statuses.open(each).state = "standby"
+
+        def shown(expected: set[str]) -> bool:
+            (family,) = replica.metrics.gauge("stream_owned").collect()
+            return {sample.labels["stream"] for sample in family.samples} == expected
+
+        await replica.described(partitions=4)
+        await until(partial(shown, {*halves, *quarters}))
+        for part, partitions, expected in (
+            ("pods%0/2", (0, 1), {*halves, *quarters[2:]}),
+            ("pods%1/2", (2, 3), {*halves}),
+            ("pods%0/4", (0,), {*halves, *quarters[:2]}),  # nobody writes partition 1
+            ("pods%1/4", (1,), {halves[1], *quarters[:2]}),
+            ("pods%3/4", (3,), {halves[1], *quarters}),
+            ("pods%2/4", (2,), {*quarters}),
+        ):
+            await replica.claimed_by("other", part, *partitions)
+            await until(partial(shown, expected))
 
 
 # ---- what is reported ----------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class Scene:
             follower=self.follower,
             warmed=self.warm.append,
             lag=lambda records: None,
+            dropped=lambda: None,
             rng=random.Random(1),
         )
 
@@ -194,6 +195,19 @@ async def test_a_log_that_is_lost_or_cannot_be_read_is_read_again_later_and_late
         assert len(made.reader.spans_read) == 4
         assert loop.time() - began_s > 4.0, "pauses between"
         assert made.warm == [True, False, True]
+
+
+@virtual
+async def test_however_often_it_failed_a_planned_move_waits_for_it_for_seconds_only() -> None:
+    loop = asyncio.get_running_loop()
+    async with scene() as made:
+        made.reader.failures = [ValueError("odd") for _ in range(10)]
+        await made.described()
+        made.standby.want(True)
+        await until(lambda: not made.reader.failures, steps=100_000)
+        failed_s = loop.time()
+        await until(lambda: made.standby.may_be_claimed, steps=100_000)
+        assert loop.time() - failed_s < 20.0
 
 
 @virtual
