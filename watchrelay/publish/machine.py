@@ -65,8 +65,8 @@ COMPLETE = AwaitedHeartbeats(frozenset(), 0)
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
-    """No object is published, and there is no marker but the claim markers: one with count 0 would
-    prove an empty state that no list has shown. The first list begins the first snapshot.
+    """No object is published, and there is no marker but the claim markers: others would have count
+    0, and prove an empty state that no list has shown. The first list begins the first snapshot.
     `log_unverified`: the log holds what cannot be trusted, as its digests do not agree or the topic
     was recreated; then the difference of the first list is pushed before `ListCompleted`, and its
     first change begins the snapshot. Else the store reports nothing for its first list

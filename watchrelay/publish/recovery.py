@@ -134,6 +134,8 @@ class LogRecovery:
         """A repair after the newest marker changed the state that was read. The frontier of that
         marker is then not to be used (docs/record-contract-reasons.md, F32)."""
         self.marker_found = False
+        """A marker with count and digest was read: any but a claim marker. The newest of these is
+        "the newest marker" here."""
         self.proven = False
         """Count and digest of the newest marker agreed."""
         self.frontier = "0"
@@ -238,8 +240,8 @@ class LogRecovery:
         """Note a stale record: plain tables, which ignore headers, must get the true state again,
         unless the record is a null itself and the key does not exist.
 
-        Also where it is a late copy of the true record: compaction keeps the copy, which readers of
-        the contract ignore, and removes the true one.
+        A late copy of the true record is noted too: compaction keeps the copy, which readers of the
+        contract ignore, and removes the true one.
         """
         if record.key not in self.entries and record.value is None and not record.enveloped:
             self.to_repair.pop(record.key, None)

@@ -171,7 +171,7 @@ class SnapshotSchedule:
         return named
 
     def abandoned(self, snapshot: Snapshot) -> None:
-        """Have `snapshot` begin again as soon as it may."""
+        """Have a new snapshot begin instead of `snapshot`, at the next heartbeat that may."""
         self._requests[:0] = snapshot.requests
         self.wanted = True
 

@@ -88,8 +88,8 @@ class StaleRecordFinder:
         none.
 
         Raises: EpochAhead: A gap has a record of a higher epoch. EpochSpoiled: A gap has a record
-        of this epoch whose sequence is that of our record after the gap or higher, and which is no
-        copy of a record of ours.
+        of this epoch that is no copy of ours, with a sequence that we had not reached before the
+        gap.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)

@@ -335,9 +335,9 @@ class StreamQueues:
         self._append(self.by_partition[entry.partition], item)
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
-        """Publish the true state of a key whose last record in `partition` does not show it: the
-        object, or a null where there is none, it is withheld, or it belongs to another partition
-        (why: see `_belonging`).
+        """Publish the true state of a key whose last record in `partition` does not show it. That
+        is the object; or a null, if there is no object, or it is withheld, or it belongs to another
+        partition (why: see `_belonging`).
 
         For a key that is not withheld: nothing is queued if the first snapshot publishes it anyway;
         in a conflated partition it becomes dirty.

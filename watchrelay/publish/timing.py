@@ -30,7 +30,7 @@ class FlushTimer:
         self._arm()
 
     def before_flush(self, resume_reading: Callable[[], None]) -> None:
-        """Call `resume_reading` of a transport ahead of the next flushes."""
+        """Call `resume_reading` of a transport once, ahead of the next flush."""
         self._resumes.append(resume_reading)
         self._arm()
 

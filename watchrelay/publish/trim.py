@@ -23,7 +23,7 @@ _OVERHEAD_BYTES = 1536
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
-(_MAP,) = b"{"
+_OPENING_BRACE = ord("{")
 
 
 def packed_max(message_bytes: int) -> int:
@@ -66,7 +66,7 @@ def without_fields(value: bytes) -> bytes:
         metadata.pop("managedFields", None)
         held = metadata.get("annotations")
         # an aggregated API server may send null, or another type
-        if held is not None and memoryview(held)[0] == _MAP:
+        if held is not None and memoryview(held)[0] == _OPENING_BRACE:
             annotations = _decode(held)
             if annotations.pop(LAST_APPLIED, None) is not None:
                 metadata["annotations"] = msgspec.Raw(_encode(annotations))

@@ -80,8 +80,8 @@ class CircuitBreaker:
         self._waiting: set[int] = set()
         self._others_answered: dict[int, bool] = {}
         """The streams whose newest request failed with `Unavailable`. True: another was answered
-        since the first such failure, or since a later failure of the server opened the circuit; the
-        next failure is then the stream's own."""
+        since then, so the stream's next failure is its own. A failure of the server that opens the
+        circuit sets all to False."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch

@@ -281,9 +281,9 @@ class Watching(msgspec.Struct, frozen=True):
     ends a silent read after `query.idle_timeout_s`, counted from the read's start or its newest
     bytes; the loop ends a read at `read_until_s`, when something is due before that.
 
-    `silent_since_s` is when the newest frame came, when the watch was opened, or when a check
-    showed that nothing was missed; `objects` and `frames_received` count what came, and the newest
-    bookmark came at `bookmark_at_s`.
+    `silent_since_s` is when the newest frame came, when the watch was opened, when the store took
+    the streaming list that it continues, or when a check showed that nothing was missed; `objects`
+    and `frames_received` count what came, and the newest bookmark came at `bookmark_at_s`.
 
     `version_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
     the one at the opening is being made, that of the silence may follow; "checked": it was made,
@@ -663,10 +663,10 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
         until_s = now_s + delay_s
         pausing = Pausing(context, goal, until_s, error, listing)
         return pausing, (Deliver(Retrying(error, until_s)), Sleep(until_s))
-    in_one_page = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
+    one_page_from_cache = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
     # A server that throttles or cannot be reached shows nothing about the size of the list.
     tells_nothing = isinstance(error, Throttled | Unreachable)
-    if in_one_page and isinstance(error, Unavailable | Undecodable) and not tells_nothing:
+    if one_page_from_cache and isinstance(error, Unavailable | Undecodable) and not tells_nothing:
         goal = replace(goal, most_recent=True)  # without a minimum the next list is paged
     return _list_failed(rules, context, goal, error, now_s, healthy=not_first)
 
@@ -1244,11 +1244,8 @@ def _version_rejected(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """The requested version cannot be served. The next list requests the most recent state, which
-    may be older than ours. Only after the 410 of a watch, and if that is not `repeated`
-    (`REJECTED_AGAIN_WITHIN_S`), the list has a minimum: the newest known version. The list waits
-    for a backoff if what failed was a list without a minimum, or if a watch failed and this is
-    `repeated`; else it begins at once, but after `VersionTooLarge` never sooner than 1 s."""
+    """The requested version cannot be served: list, after a backoff if this is `repeated`. After
+    `VersionTooLarge` never sooner than after 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
     had_minimum = goal is not None and context.has_state and not goal.most_recent
@@ -1257,11 +1254,13 @@ def _version_rejected(
         cause = "version_refused"
     relist = ListGoal(
         cause,
+        # only after a first 410 of a watch: the newest known version, as the minimum, will do
         most_recent=goal is not None or repeated or cause != "expired",
         accept_any_size=goal is not None and goal.accept_any_size,
         by_content=too_large or (goal is not None and goal.by_content),
     )
     context = replace(context, version_rejected_at_s=now_s, version_rejected=True)
+    # a list with a minimum is not repeated as it was: the next one has none
     if (repeated or goal is not None) and not had_minimum:
         context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
         return wait(context, relist, error, now_s + max(delay_s, 1.0 if too_large else 0.0))
