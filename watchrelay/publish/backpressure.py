@@ -11,8 +11,8 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.stream_queues import StreamQueues
 
 SOFT_BYTES = 8 * 1024 * 1024
-"""`soft_bytes` of a stream is this, or half of its queues' bound where that is less. Up to
-`soft_bytes` of queued records, values are kept uncompressed (17 full batches); beyond it a value is
+"""17 full batches. `soft_bytes` of a stream is this, or half of its queues' bound where that is
+less. Up to `soft_bytes` of queued records, values are kept uncompressed; beyond it a value is
 unpacked from the store's entry when it is sent (6 us), and the watch slows down."""
 YIELD_S = 0.05
 """Beyond `soft_bytes` each read waits this long at most, and only while records are being

@@ -61,9 +61,8 @@ class ControlLog(Protocol):
         ...
 
     def index(self, stream: str) -> dict[str, object] | None:
-        """The newest index record. For a part: each of its partitions has a newest one, after a
-        change of `split` not always the same; the oldest of these, None where a partition has
-        none."""
+        """The newest index record. For a part: the oldest of the newest index records of its
+        partitions, which may differ after a change of `split`; None where a partition has none."""
         ...
 
     async def write(

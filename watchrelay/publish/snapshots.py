@@ -171,7 +171,8 @@ class SnapshotSchedule:
         return named
 
     def abandoned(self, snapshot: Snapshot) -> None:
-        """Have a new snapshot begin instead of `snapshot`, at the next heartbeat that may."""
+        """Have a new snapshot begin instead of `snapshot`, at the next heartbeat at which a
+        snapshot may begin."""
         self._requests[:0] = snapshot.requests
         self.wanted = True
 

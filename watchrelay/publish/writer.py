@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 BATCH_BYTES = 480 * 1024
 """Uncompressed; the producer's batch holds 512 KiB, the rest covers errors of the estimate."""
 FLUSH_NOW_BYTES = 128 * 1024
-"""A partition with this much queued is flushed at once."""
+"""A partition with this much queued, and no batch in flight, is flushed at once."""
 EARLY_HEARTBEAT_S = 0.5
 """From the moment when a watch is accepted to the early heartbeat: a server whose history
 has expired sends its 410 within this time."""
