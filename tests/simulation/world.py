@@ -421,12 +421,12 @@ class World:
         return judge(self)
 
     async def play_and_judge(self) -> None:
-        """The run; one that does not come to its end is broken."""
+        """The run; one that does not come to its end, or raises, is broken."""
         try:
             await self.play()
             self.judge()
-        except* AssertionError as group:
-            self.broken += [f"assertion: {error}" for error in _flat(group)]
+        except* Exception as group:  # noqa: BLE001 - whatever it is, the seed is named
+            self.broken += [f"{type(error).__name__}: {error}" for error in _flat(group)]
         self.ended_s = asyncio.get_running_loop().time()
 
     def decisions(self) -> list[str]:

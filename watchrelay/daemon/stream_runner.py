@@ -534,6 +534,9 @@ class StreamRunner:
                 elif self._stopping:
                     self.drained = await writer.drain(max(0.0, self._deadline_s - clock.now_s()))
                 writing.cancel()
+                # not left to the group: before Python 3.13 an error that comes while a group ends
+                # cancels the task around it for good, and the stream would end unnoticed
+                await asyncio.wait((writing,))
         except BaseExceptionGroup as group_error:
             if group_error.subgroup(Fenced) is None:
                 raise

@@ -4,6 +4,7 @@ their rows say."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -251,6 +252,45 @@ async def test_an_error_as_a_newer_claim_is_read_is_reported_and_the_stream_is_l
             assert counted._value.get() == 1.0
             assert not replica.sharing.may_claim("pods"), "under a newer assignment only"
             assert rows["pods"].last_error is None
+
+
+class Logged(logging.Handler):
+    """Calls `then` as `message` is logged."""
+
+    def __init__(self, message: str, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._message, self._then = message, then
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == self._message:
+            self._then()
+
+
+@virtual
+async def test_a_stream_whose_writer_fails_as_it_is_ended_is_a_standby_afterwards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process = Process(["pods"], [], Refusing())
+    async with sharing_replica() as replica:
+
+        def a_heartbeat_is_due_in_doubt() -> None:
+            replica.group.doubtful = True
+            process.context.heartbeat_interval.change(11.0)
+
+        logger = logging.getLogger("watchrelay.daemon.stream_runner")
+        handler = Logged("stream handed over", a_heartbeat_is_due_in_doubt)
+        logger.addHandler(handler)
+        caplog.set_level(logging.INFO)
+        await process.share(replica)
+        async with process.running() as rows:
+            replica.group.give({"pods": ""}, "other")
+            await until(lambda: rows["pods"].complete)
+            replica.group.give({}, "other")
+            await replica.claimed_by("other")
+            await until(lambda: replica.group.doubtful)
+            await until(lambda: rows["pods"].state != "watching")
+            logger.removeHandler(handler)
+            await until(lambda: rows["pods"].state == "standby")
 
 
 class OutclaimedSharing:
