@@ -425,7 +425,7 @@ class World:
         try:
             await self.play()
             self.judge()
-        except* Exception as group:  # noqa: BLE001 - whatever it is, the seed is named
+        except* Exception as group:  # noqa: BLE001 - else it ends all seeds, and names none
             self.broken += [f"{type(error).__name__}: {error}" for error in _flat(group)]
         self.ended_s = asyncio.get_running_loop().time()
 

@@ -24,5 +24,5 @@ async def beside(
                 return await work
             finally:
                 running.cancel()
-    except ExceptionGroup as failed:
+    except ExceptionGroup as failed:  # the group's wrapping: callers wait for the error itself
         raise failed.exceptions[0] from failed

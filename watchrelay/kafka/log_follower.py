@@ -16,7 +16,14 @@ from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import ids_of_topics, position_if_known
-from watchrelay.kafka.reader import RECORDS_AT_ONCE, assign, fetch, open_consumer
+from watchrelay.kafka.reader import (
+    ANSWER_WITHIN_S,
+    RECORDS_AT_ONCE,
+    AnswerLimit,
+    assign,
+    fetch,
+    open_consumer,
+)
 from watchrelay.kafka.topic_identity import TopicIdentity
 
 _log = logging.getLogger(__name__)
@@ -29,8 +36,6 @@ _NOT_FULL_MAX = 3
 prefetched since the look before, the next answer has the rest."""
 _PARTITION_FETCH_BYTES = 512 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
-_SILENT_AFTER_S = 20.0
-"""As in `topic_follower`."""
 _CHECK_EVERY_S = 10.0
 _CHECK_TIMEOUT_S = 5.0
 _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
@@ -104,7 +109,7 @@ class LogFollower:
             try:
                 await self._life()
             except SinkUnavailable as error:
-                healthy = clock.now_s() - began_s > _SILENT_AFTER_S
+                healthy = clock.now_s() - began_s > ANSWER_WITHIN_S
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=healthy, rng=self._rng
                 )
@@ -131,21 +136,13 @@ class LogFollower:
 
     async def _read(self, consumer: Any, proven: int) -> None:
         self._changed.set()
-        answered_ms, answered_s = 0, clock.now_s()
+        answers = AnswerLimit(self._connection.servers)
         while self._topics and self._connection.rotation.proven == proven:
             if self._changed.is_set():
                 self._changed.clear()
                 self._assign(consumer)
             await self._look(consumer)
-            # by the wall clock, which may be set: only a change of it counts
-            newest_ms = max(consumer.last_poll_timestamp(at) or 0 for at in self._position)
-            if newest_ms != answered_ms:
-                answered_ms, answered_s = newest_ms, clock.now_s()
-            if clock.now_s() - answered_s > _SILENT_AFTER_S:
-                raise SinkUnavailable(
-                    f"kafka at {self._connection.servers} has not answered for "
-                    f"{_SILENT_AFTER_S:g} s"
-                )
+            answers.check(max(consumer.last_poll_timestamp(at) or 0 for at in self._position))
             await self._pause()
 
     async def _pause(self) -> None:

@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from watchrelay.core.errors import SinkForbidden
+from watchrelay.core import clock
+from watchrelay.core.errors import SinkForbidden, SinkUnavailable
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import connection_failure, make_consumer, stop_consumer
 from watchrelay.kafka.client.failures import unreachable, unreadable
 
+ANSWER_WITHIN_S: Final = 20.0
+"""After so long without an answer a consumer that follows topics is replaced."""
 SILENT_AFTER_S: Final = 60.0
 """Longer than a broker of a healthy cluster is away, or than the client takes to find the next
 leader."""
@@ -120,6 +123,27 @@ async def _behind(
     may be compacted away."""
     async with asyncio.timeout(REQUEST_TIMEOUT_S):
         return [place for place, (_, end) in ranges.items() if await consumer.position(place) < end]
+
+
+class AnswerLimit:
+    """Bounds how long no broker answers a consumer that follows topics, which is then to be
+    replaced: aiokafka never asks the bootstrap servers again
+    (https://github.com/aio-libs/aiokafka/issues/459). Make it where reading begins.
+    """
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._newest_ms, self._newest_s = 0, clock.now_s()
+
+    def check(self, newest_ms: int | None) -> None:
+        """Call it after each fetch, with the consumer's `last_poll_timestamp`: the wall clock,
+        which may be set, so that only a change of it counts. Raises: SinkUnavailable."""
+        if newest_ms and newest_ms != self._newest_ms:
+            self._newest_ms, self._newest_s = newest_ms, clock.now_s()
+        elif clock.now_s() - self._newest_s > ANSWER_WITHIN_S:
+            raise SinkUnavailable(
+                f"kafka at {self._servers} has not answered for {ANSWER_WITHIN_S:g} s"
+            )
 
 
 class SilenceLimit:

@@ -15,7 +15,9 @@ from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import ids_of_topics
 from watchrelay.kafka.reader import (
+    ANSWER_WITHIN_S,
     REQUEST_TIMEOUT_S,
+    AnswerLimit,
     assign,
     fetch,
     offset_ranges,
@@ -26,9 +28,6 @@ from watchrelay.kafka.topic_identity import TopicIdentity
 _log = logging.getLogger(__name__)
 
 _WAIT_MS = 1000
-_SILENT_AFTER_S = 20.0
-"""After so long without an answer the consumer is replaced: aiokafka never asks the bootstrap
-servers again (https://github.com/aio-libs/aiokafka/issues/459)."""
 _LOOK_EVERY_S = 10.0
 _LOOK_TIMEOUT_S = 5.0
 _DOUBT_S = 1.0
@@ -99,7 +98,7 @@ class TopicFollower:
                         extra={"topic": self._topic, "error": str(error)},
                     )
                 self._problems[self._name] = f"{self._name} topic {self._topic}: {error}"
-                healthy = clock.now_s() - began_s > _SILENT_AFTER_S
+                healthy = clock.now_s() - began_s > ANSWER_WITHIN_S
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=healthy, rng=self._rng
                 )
@@ -138,7 +137,7 @@ class TopicFollower:
         await beside(self._keep_looking(consumer), reading, name=f"look for {self._topic}")
 
     async def _read(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
-        answered_ms, answered_s = 0, clock.now_s()
+        answers = AnswerLimit(self._connection.servers)
         while self._connection.rotation.proven == proven:
             batches = await fetch(consumer, [partition], wait_ms=_WAIT_MS)
             for record in batches.get(partition, ()):
@@ -151,15 +150,7 @@ class TopicFollower:
             if position > self.next:
                 self.next = position
                 self._handler.moved(position)
-            # by the wall clock, which may be set: only a change of it counts
-            newest_ms = consumer.last_poll_timestamp(partition)
-            if newest_ms != answered_ms:
-                answered_ms, answered_s = newest_ms, clock.now_s()
-            if clock.now_s() - answered_s > _SILENT_AFTER_S:
-                raise SinkUnavailable(
-                    f"kafka at {self._connection.servers} has not answered for "
-                    f"{_SILENT_AFTER_S:g} s"
-                )
+            answers.check(consumer.last_poll_timestamp(partition))
             if self._problems.pop(self._name, None) is not None:
                 _log.info("topic is read again", extra={"topic": self._topic})
 

@@ -200,11 +200,13 @@ async def ask_any(client: Any, request: Any) -> Any:
             async with asyncio.timeout(ANSWER_S if nodes else None):
                 return await client.send(node, request)
         except IncompatibleBrokerVersion:
-            raise
+            raise  # that is an answer: the others have no other
+        except NotImplementedError as error:
+            # the same: aiokafka 0.14 lets it out where node and client know no version in common
+            raise KafkaError(f"topics cannot be asked about: {error!r}") from error
         except (KafkaError, OSError) as error:
             failure = error
-        except (KeyError, NotImplementedError) as error:
-            # aiokafka 0.14 lets both out: the first where the connection to the node went
-            # meanwhile, the second where node and client know no version of the request in common.
-            raise KafkaError(f"topics cannot be asked about: {error!r}") from error
+        except KeyError as error:
+            # aiokafka 0.14 lets it out where the connection to the node went meanwhile
+            failure = KafkaError(f"no connection to broker {node}: {error!r}")
     raise failure

@@ -68,7 +68,8 @@ def test_where_all_are_slow_the_last_one_may_be() -> None:
     [
         (KafkaError("gone"), 3, "gone"),
         (IncompatibleBrokerVersion("unknown"), 1, "unknown"),
-        (KeyError((1, 0)), 1, "topics cannot be asked about"),
+        (NotImplementedError("0"), 1, "topics cannot be asked about"),
+        (KeyError((1, 0)), 3, "no connection to broker"),
     ],
 )
 async def test_the_others_are_asked_where_they_may_know_better(
