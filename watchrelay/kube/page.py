@@ -100,6 +100,8 @@ class PageReader:
         self._parts: list[bytes] = []
         """What came once items were no longer split off."""
         self._given_up = False
+        self._object_left: int | None = None
+        """Of the object that is being received, where it was given up for its size."""
         self._starts: tuple[bytes, ...] = ()
         """How the text from one item's end to the next one's first value may read; one, once it was
         seen."""
@@ -111,6 +113,7 @@ class PageReader:
         if self._left < 0:
             raise TooLong(self._too_long)
         if self._given_up:
+            self._bound_object(chunk)
             self._parts.append(chunk)
             return
         data = self._rest + chunk
@@ -119,12 +122,21 @@ class PageReader:
         self._rest = self._take(data) if self._starts else data
         if len(self._rest) > (_ITEM_MAX if self._starts else _HEAD_MAX):
             self._given_up = True
-            if (left := self._item_bytes_max - len(self._rest)) < self._left:
-                self._left = left
-                self._too_long = (
-                    f"what should be a list goes on for {self._item_bytes_max >> 20} MiB without "
-                    "the end of an object"
-                )
+            self._object_left = self._item_bytes_max - len(self._rest)
+
+    def _bound_object(self, chunk: bytes) -> None:
+        """Raises: TooLong where no object has ended for too long."""
+        if self._object_left is None:
+            return
+        last = self._parts[-1] if self._parts else self._rest
+        if any(start in last[-len(start) :] + chunk for start in self._starts):
+            self._object_left = self._item_bytes_max
+        self._object_left -= len(chunk)
+        if self._object_left < 0:
+            raise TooLong(
+                f"what should be a list goes on for {self._item_bytes_max >> 20} MiB without the "
+                "end of an object"
+            )
 
     def finish(self) -> Page:
         """The page, once the body is complete.

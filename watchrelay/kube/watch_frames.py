@@ -185,11 +185,15 @@ class WatchFrames:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout_at(due_s):
-                    return await self._waiter
+                    await self._waiter
             except TimeoutError:
-                continue  # what was received meanwhile moved the deadline
+                # what was received meanwhile moved the deadline, and what came to aiohttp's buffer
+                # since the wait was over must not be overtaken
+                self._ready = self._next()
             finally:
                 self._waiter = None
+            if self._ready or self._over:
+                return
         self._over = True
         leave(self._response)
         raise self._silent()
@@ -219,8 +223,15 @@ class WatchFrames:
         often = size < _FEW_BYTES and now_s - self._received_s < _OFTEN_S
         if taken and often and self._align is not None and self._transport is not None:
             self._transport.pause_reading()
-            self._align(self._transport.resume_reading)
+            self._align(self._read_on)
         self._received_s = now_s
+
+    def _read_on(self) -> None:
+        """Resume reading, unless the connection was left meanwhile: asyncio raises where it is of
+        TLS, and closed."""
+        assert self._transport is not None, "it was paused"
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _silent(self) -> KubeError:
         if self._now_s() >= self._ends_s:

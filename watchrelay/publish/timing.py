@@ -44,14 +44,14 @@ class FlushTimer:
     def _due(self, at_s: float) -> None:
         self._at_s = at_s
         resumes, self._resumes = self._resumes, []
+        if not resumes:
+            self._flush()
+            return
+        # in each iteration of the event loop, timers that are due come after the sockets that are
+        # read; requested first, as a transport that raises must not stop all flushes
+        asyncio.get_running_loop().call_later(0, self._flush)
         for resume_reading in resumes:
             resume_reading()
-        if resumes:
-            # in each iteration of the event loop, timers that are due come after the sockets that
-            # are read
-            asyncio.get_running_loop().call_later(0, self._flush)
-        else:
-            self._flush()
 
     def _flush(self) -> None:
         self._armed = False

@@ -127,6 +127,14 @@ def test_a_list_of_many_objects_that_are_hard_to_tell_apart_is_no_object_without
     assert len(reader.finish().objects) == 200
 
 
+def test_objects_that_are_each_below_the_limit_are_a_list_however_large_together() -> None:
+    body = dumps(listed(*(pod(f"p{n}", note="x" * 9 * MIB) for n in range(5))))
+    reader = PageReader(PODS)
+    for at in range(0, len(body), MIB):
+        reader.feed(body[at : at + MIB])
+    assert [each.name for each in reader.finish().objects] == [f"p{n}" for n in range(5)]
+
+
 Handler = Callable[[Request, Reply], Awaitable[None]]
 
 

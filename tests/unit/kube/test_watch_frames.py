@@ -75,6 +75,15 @@ async def client_at(
         yield client
 
 
+def with_tls(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The contexts of a server, and of a client that trusts it."""
+    authority = Authority(directory)
+    issued = authority.issue("localhost")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(issued.certificate, issued.key)
+    return serving, ssl.create_default_context(cafile=str(authority.certificate))
+
+
 class Taker:
     """Takes every batch that `takes` allows."""
 
@@ -280,16 +289,88 @@ async def test_few_bytes_at_a_time_are_read_on_when_the_alignment_says_so(
                 reads.pop()()
 
     taker = Taker(lambda _: True)
-    authority = Authority(tmp_path)
-    serving = trusted = None
-    if encrypted:
-        issued = authority.issue("localhost")
-        serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        serving.load_cert_chain(issued.certificate, issued.key)
-        trusted = ssl.create_default_context(cafile=str(authority.certificate))
+    serving, trusted = with_tls(tmp_path) if encrypted else (None, None)
     async with (
         ScriptedServer(handler, ssl_context=serving) as server,
         client_at(server, tls=trusted, align=reads.append) as client,
     ):
         frames = await follow(client, taker)
     assert frames[-len(LINES) :] == expected()[:-1]
+
+
+async def test_an_encrypted_watch_that_is_left_while_it_is_not_read_is_not_read_on(
+    tmp_path: Path,
+) -> None:
+    reads: list[Callable[[], None]] = []
+
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.start()
+        while not reads:
+            await reply.chunk(LINES[0])
+            await taker.taken.wait()
+            taker.taken.clear()
+        paused.set()
+        await reply.gone()
+
+    taker, paused = Taker(lambda _: True), asyncio.Event()
+    serving, trusted = with_tls(tmp_path)
+    async with (
+        ScriptedServer(handler, ssl_context=serving) as server,
+        client_at(server, tls=trusted, align=reads.append) as client,
+    ):
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(follow(client, taker), name="follow")
+            await paused.wait()
+            following.cancel()
+        (read_on,) = reads
+        read_on()
+        assert taker.frames == expected()[:1] * len(taker.frames)
+
+
+async def test_what_comes_as_a_deadline_is_moved_is_not_overtaken_by_what_comes_next(
+    tmp_path: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    reads: list[Callable[[], None]] = []
+    idle_s = 0.5
+    halfway, more = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.start()
+        await halfway.wait()
+        while not reads:
+            await reply.chunk(LINES[0])
+            await taker.taken.wait()
+            taker.taken.clear()
+        await reply.chunk(LINES[1])
+        await more.wait()
+        for each in LINES[2:]:
+            await reply.chunk(each)
+        await reply.end()
+
+    def busy() -> None:
+        """Both the end of the wait, and the time to read on, are due behind it."""
+        while loop.time() < began_s + idle_s + 0.03:
+            pass
+
+    def read_on() -> None:
+        align.clear()
+        while reads:
+            reads.pop()()
+
+    align: list[None] = [None]
+    taker = Taker(lambda _: True)
+    serving, trusted = with_tls(tmp_path)
+    async with (
+        ScriptedServer(handler, ssl_context=serving) as server,
+        client_at(
+            server, tls=trusted, align=lambda each: reads.append(each) if align else each()
+        ) as client,
+    ):
+        began_s = loop.time()
+        loop.call_at(began_s + idle_s / 2, halfway.set)
+        loop.call_at(began_s + idle_s - 0.02, busy)
+        loop.call_at(began_s + idle_s - 0.01, read_on)
+        loop.call_at(began_s + idle_s + 0.06, more.set)
+        frames = await follow(client, taker, watch_from(idle_timeout_s=idle_s))
+    assert frames[-len(LINES) + 1 :] == expected()[1:-1]

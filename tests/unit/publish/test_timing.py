@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -84,6 +85,19 @@ async def test_what_is_read_for_a_flush_is_part_of_it() -> None:
     timer.at_flush(lambda: log.append("flushed too"))
     await asyncio.sleep(0.001)
     assert log == ["received", "flushed too", "flushed"]
+
+
+@virtual
+async def test_a_transport_that_cannot_be_read_on_stops_no_flush() -> None:
+    timer, times = FlushTimer(0.004), list[float]()
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, error: errors.append(error))
+    timer.before_flush(lambda: 1 / 0)  # type: ignore[arg-type]
+    for _ in range(2):
+        timer.at_flush(noting(times))
+        await asyncio.sleep(1)
+    assert len(times) == 2
+    assert len(errors) == 1
 
 
 @virtual
