@@ -118,6 +118,7 @@ def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) 
         replication_factor=settings.kafka.replication_factor,
         min_insync_replicas=settings.kafka.min_insync_replicas,
         snapshot_interval_s=max(each.entry.snapshot_interval_s for each in streams),
+        keeps_all=any(each.entry.snapshot_interval_s == 0 for each in streams),
     )
     about = ", ".join(_with_interval(each) for each in streams)
     what = ", ".join(dict.fromkeys(each.what for each in streams))

@@ -242,6 +242,7 @@ def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
         replication_factor=settings.kafka.replication_factor,
         min_insync_replicas=settings.kafka.min_insync_replicas,
         snapshot_interval_s=stream.snapshot_interval_s,
+        keeps_all=stream.snapshot_interval_s == 0,
         pinned=stream.partitions_from == "topic",
     )
 

@@ -29,6 +29,9 @@ class TopicSpec:
 
     `snapshot_interval_s` is that of the slowest stream on it; 0: no snapshots by time.
 
+    `keeps_all`: a stream on it has no snapshots by time, so an object that does not change must not
+    be removed by its age.
+
     `pinned`: its streams were started with this number of partitions; else the config can still
     name another.
     """
@@ -39,6 +42,7 @@ class TopicSpec:
     replication_factor: int = 3
     min_insync_replicas: int = 2
     snapshot_interval_s: float = 0.0
+    keeps_all: bool = False
     pinned: bool = True
 
     @property
@@ -57,7 +61,7 @@ class TopicSpec:
             case "state":
                 twice_ms = 2 * self.interval_ms
                 return common | {
-                    "cleanup.policy": "compact,delete",
+                    "cleanup.policy": "compact" if self.keeps_all else "compact,delete",
                     "max.message.bytes": str(MESSAGE_BYTES),
                     "min.compaction.lag.ms": str(twice_ms + _SLACK_MS),
                     "delete.retention.ms": str(max(_WEEK_MS, twice_ms + _SLACK_MS)),
@@ -118,8 +122,12 @@ def merged(specs: Iterable[TopicSpec]) -> TopicSpec:
                 f"topic {first.name} is wanted with {counts} partitions: give its streams the "
                 "same `partitions`"
             )
-        longest_s = max(first.snapshot_interval_s, other.snapshot_interval_s)
-        first = replace(first, snapshot_interval_s=longest_s, pinned=first.pinned or other.pinned)
+        first = replace(
+            first,
+            snapshot_interval_s=max(first.snapshot_interval_s, other.snapshot_interval_s),
+            keeps_all=first.keeps_all or other.keeps_all,
+            pinned=first.pinned or other.pinned,
+        )
     return first
 
 
@@ -244,9 +252,15 @@ def _warnings(spec: TopicSpec, found: FoundTopic, servers: str) -> Iterable[str]
             f"topic {spec.name}: max.message.bytes is {size}, large objects will be "
             f"published in part; mend it with: {mend}"
         )
-    if spec.kind == "control" and "compact" not in configs.get("cleanup.policy", "delete"):
-        mend = alter_command(spec.name, {"cleanup.policy": "compact"}, servers=servers)
-        policy = configs.get("cleanup.policy", "delete")
+    policy = configs.get("cleanup.policy", "delete")
+    mend = alter_command(spec.name, {"cleanup.policy": "compact"}, servers=servers)
+    if spec.keeps_all and "delete" in policy and _number(configs, "retention.ms") != -1:
+        yield (
+            f"topic {spec.name}: cleanup.policy is {policy}, and a stream on it has "
+            "snapshotInterval 0: objects that do not change are removed after retention.ms; mend "
+            f"it with: {mend}"
+        )
+    if spec.kind == "control" and "compact" not in policy:
         yield (
             f"topic {spec.name}: cleanup.policy is {policy}, the index of snapshots will be "
             f"forgotten; mend it with: {mend}"

@@ -17,10 +17,10 @@ State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standb
 
 Role = Literal["owner", "warm", "standby"]
 
-Reporter = Literal["daemon", "discovery", "config", "stream", "watch", "records", "log"]
+Reporter = Literal["daemon", "discovery", "config", "stream", "watch", "records", "size", "log"]
 """Who reports a trouble of a stream, each the only writer of its own: the daemon (credentials,
 control topic), the supervisor (discovery, entries of the config), the stream's runner, the watch,
-the producer and the reader of the stream's log."""
+the producer, the writer (objects over a limit) and the reader of the stream's log."""
 
 HISTORY_MAX: Final = 20
 """Transitions of a stream that are remembered; 200 streams hold less than 1 MB of them."""

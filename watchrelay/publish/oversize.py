@@ -109,7 +109,7 @@ class Oversize:
             f"partition {partition} is blocked: {error}; raise max.message.bytes of topic {topic}"
         )
         cause = causes.TOPIC_UNUSABLE.about(topic)
-        self._status.failed("records", message, cause=cause, operator=True)
+        self._status.failed("size", message, cause=cause, operator=True)
         await asyncio.sleep(REREAD_EVERY_S)
         await self._read_limit(queues)
 
@@ -128,13 +128,13 @@ class Oversize:
         if partition in self._blocked_partitions:
             self._blocked_partitions.remove(partition)
             if not self._blocked_partitions:
-                self._status.recovered("records")
+                self._status.recovered("size")
 
     def ended(self) -> None:
         """The writer's tasks have ended: no partition is blocked."""
         if self._blocked_partitions:
             self._blocked_partitions.clear()
-            self._status.recovered("records")
+            self._status.recovered("size")
 
     def _report(self, key: bytes, how: str, size_bytes: int, *, deleted: bool = False) -> None:
         self._metrics.records_trimmed_total[how].inc()

@@ -486,6 +486,7 @@ class StreamWriter:
     def _flush(self) -> None:
         """Send what can be sent on all partitions in one step: one outstanding batch each, and the
         next one rendered if it is full."""
+        self._check_ownership()
         self._step_snapshot()
         for queue in self._queues.partitions:
             if queue.dirty is not None and queue.outstanding is None:

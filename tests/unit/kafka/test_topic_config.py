@@ -143,6 +143,16 @@ def test_the_slowest_stream_of_a_topic_counts() -> None:
     assert merged([HOUR, slow]) == merged([slow, HOUR]) == slow
 
 
+def test_objects_of_a_stream_without_snapshots_by_time_are_not_removed_by_their_age() -> None:
+    never = replace(HOUR, snapshot_interval_s=0.0, keeps_all=True)
+    for spec in (never, merged([HOUR, never])):
+        assert spec.configs()["cleanup.policy"] == "compact"
+        assert verdict(spec, retention_ms="-1") == ()
+        (warning,) = verdict(spec)
+        assert warning.endswith("--add-config cleanup.policy=compact")
+    assert merged([HOUR, never]).snapshot_interval_s == HOUR.snapshot_interval_s
+
+
 def test_streams_of_one_topic_want_the_same_partitions() -> None:
     with pytest.raises(TopicRefused, match="6 and 3 partitions"):
         merged([HOUR, replace(HOUR, partitions=3)])

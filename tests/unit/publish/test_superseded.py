@@ -99,7 +99,7 @@ def test_a_writer_stops_as_soon_as_it_may_not_finish_any_more() -> None:
     run_virtually(body())
 
 
-def test_a_newer_claim_is_noticed_at_the_next_receipt() -> None:
+def test_nothing_is_sent_once_a_newer_claim_was_read() -> None:
     async def body() -> None:
         rig = Rig(heartbeat_interval_s=1000.0)
         began_s = asyncio.get_running_loop().time()
@@ -107,6 +107,7 @@ def test_a_newer_claim_is_noticed_at_the_next_receipt() -> None:
             await superseded(rig, then_say=True)
         assert caught.group_contains(Fenced)
         assert asyncio.get_running_loop().time() - began_s <= 0.2
+        assert KEYS[0] not in rig.rebuilt()
 
     run_virtually(body())
 

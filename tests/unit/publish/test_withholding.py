@@ -236,6 +236,17 @@ def test_a_partition_that_waits_is_shown_until_it_goes_on_whatever_the_others_do
     assert line.__dict__["partition"] == 0
 
 
+def test_another_partition_that_is_acknowledged_again_hides_no_blocked_one() -> None:
+    async def body() -> None:
+        async with blocked() as (rig, _):
+            rig.status.failed("records", "no acknowledgement from Kafka for 10 s")
+            assert rig.status.waits_for.startswith("partition 0 is blocked")
+            rig.status.recovered("records")  # as the sink does
+            assert rig.status.waits_for.startswith("partition 0 is blocked")
+
+    run_virtually(body())
+
+
 def test_a_writer_that_ends_leaves_no_word_of_a_partition_that_was_blocked() -> None:
     async def body() -> None:
         async with blocked() as (rig, _):
