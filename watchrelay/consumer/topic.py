@@ -106,7 +106,7 @@ class TopicReader:
         self._until_end, self._waiting = until_end, waiting
         saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
         self._unreached = UnreachedPositions(saved)
-        self._entered = False
+        self._entered, self._open = False, asyncio.Event()
         self._consumer: Any = None
         self._problems = ReadProblems()
         self._finder = Finder(
@@ -136,10 +136,11 @@ class TopicReader:
             raise RuntimeError("a TopicReader is entered once: make another one")
         self._entered = True
         self._consumer = self._finder.consumer = make_consumer(self._arguments)
+        self._open.set()
         try:
             await self._begin(self._consumer)
         except BaseException:
-            self._consumer = None
+            self._open.clear()
             raise
         return self
 
@@ -158,11 +159,11 @@ class TopicReader:
 
     async def close(self) -> None:
         """Disconnect, and end what goes on in other tasks; the state can be looked at still."""
-        consumer, self._consumer = self._consumer, None
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
-        if consumer is not None:
-            await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
+        if self._open.is_set():
+            self._open.clear()
+            await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
 
     # ---- what readers ask ------------------------------------------------------------------------
 
@@ -323,7 +324,7 @@ class TopicReader:
             )
         problem = ""
         async with self._turn:
-            if self._consumer is None:
+            if not self._open.is_set():
                 return False
             try:
                 async with asyncio.timeout(None) as self._scope:
@@ -333,12 +334,12 @@ class TopicReader:
             except (KafkaConnectionError, KafkaTimeoutError, TimeoutError) as error:
                 problem = self._away(error)
             except (KafkaError, OSError) as error:
-                if self._consumer is None:
+                if not self._open.is_set():
                     return False
                 raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
             finally:
                 self._scope = None
-            if self._consumer is None:
+            if not self._open.is_set():
                 return False
         if problem:
             self._waiting(problem)
@@ -346,7 +347,7 @@ class TopicReader:
 
     def _away(self, error: BaseException) -> str:
         """What to say while no broker answers. Raises: SinkUnavailable with `until_end`."""
-        if self._consumer is None:
+        if not self._open.is_set():
             return ""
         why = f"kafka at {self._servers} cannot be asked: {away(self._consumer, error)}"
         if self._until_end:
@@ -364,7 +365,7 @@ class TopicReader:
         except SinkUnavailable:
             return ""  # the former one goes on asking
         former = consumer
-        if self._consumer is not None:  # else it was closed meanwhile
+        if self._open.is_set():  # else it was closed meanwhile
             starts = {
                 place: self._position(place) or replicas.next
                 for place, replicas in self._replicas.items()

@@ -1,0 +1,104 @@
+"""`TopicReader` over a consumer whose answers, and the moments at which they come, the test gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.support.stream_log import Log, Writer, stream
+from watchrelay.consumer import TopicReader
+
+PODS = "k8s.test.core.pods"
+
+
+class Consumer:
+    """aiokafka's consumer and its client, on topics of one partition each, which the test fills."""
+
+    def __init__(self, **topics: Log) -> None:
+        self.topics = topics
+        self._at: dict[TopicPartition, int] = {}
+        self._client = self
+        self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
+        assignment = SimpleNamespace(state_value=self._state)
+        self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+
+    async def send(self, *_: object) -> Any:
+        topics: Any = [(0, name, b"1" * 16, False, [(0, 0)], 0, {}) for name in self.topics]
+        return SimpleNamespace(API_VERSION=10, brokers=[1], topics=topics)
+
+    async def beginning_offsets(self, places: Collection[TopicPartition]) -> Any:
+        return {place: self.topics[place.topic].start for place in places}
+
+    async def end_offsets(self, places: Collection[TopicPartition]) -> Any:
+        return {place: self.topics[place.topic].end for place in places}
+
+    def assign(self, places: Collection[TopicPartition]) -> None:
+        self._at = dict.fromkeys(places, 0)
+
+    def assignment(self) -> Collection[TopicPartition]:
+        return self._at
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self._at[place] = offset
+
+    def pause(self, *_: object) -> None: ...
+
+    async def position(self, place: TopicPartition) -> int:
+        return self._at[place]
+
+    def _state(self, place: TopicPartition) -> Any:
+        return SimpleNamespace(has_valid_position=True, position=self._at[place])
+
+    async def getmany(self, *places: TopicPartition, **_: object) -> dict[TopicPartition, Any]:
+        """A record of each partition at a time."""
+        found = {}
+        for place in places:
+            if (record := self.topics[place.topic].records.get(self._at[place])) is not None:
+                found[place] = [SimpleNamespace(offset=self._at[place], **record._asdict())]
+                self._at[place] += 1
+        return found
+
+    async def stop(self) -> None: ...
+
+    close = stop
+
+
+def over(consumer: Consumer, **more: Any) -> TopicReader:
+    """A reader that has started, of one stream unless there is a control topic."""
+    reader = TopicReader("nowhere:1", **({"topics": [PODS]} | more))
+    reader._consumer = reader._finder.consumer = consumer
+    reader._entered = True
+    reader._open.set()
+    return reader
+
+
+def pods(*names: str) -> Writer:
+    writer = Writer(stream(), [Log()], epoch=2)
+    writer.first(*names)
+    writer.beat()
+    return writer
+
+
+async def test_an_answer_that_comes_as_the_reader_is_closed_ends_the_iteration() -> None:
+    answer, asked = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    class Waiting(Consumer):
+        async def getmany(self, *places: TopicPartition, **_: object) -> Any:
+            if found := await super().getmany(*places):
+                return found
+            asked.set()
+            return await answer
+
+    reader = over(Waiting(**{PODS: pods("shop/a").logs[0]}))
+    assert (await anext(reader)).key == "shop/a"
+    iteration = asyncio.get_running_loop().create_task(anext(reader), name="iteration")
+    await asked.wait()
+    answer.set_result({})
+    await reader.close()
+    with pytest.raises(StopAsyncIteration):
+        await iteration
