@@ -386,6 +386,7 @@ class TopicReader:
 
     async def _advance(self) -> str:
         """Take what arrives, and look again when it is time; "", or what is missing."""
+        await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
         # Named, for what aiokafka still has to say of a control topic that may not be read must not
         # be raised here.
         places = [place for place, replicas in self._replicas.items() if not replicas.absent]

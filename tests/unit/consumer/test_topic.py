@@ -102,3 +102,25 @@ async def test_an_answer_that_comes_as_the_reader_is_closed_ends_the_iteration()
     await reader.close()
     with pytest.raises(StopAsyncIteration):
         await iteration
+
+
+async def test_the_program_has_its_turns_while_there_are_records() -> None:
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    writer = pods("shop/a")
+    reader = over(Consumer(**{PODS: writer.logs[0]}))
+    await reader.ready()
+    for number in range(20):
+        writer.put("shop/a", number)
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(work(), name="work")
+        for _ in range(21):
+            await anext(reader)
+        working.cancel()
+    assert turns >= 20
