@@ -440,7 +440,7 @@ class TopicReader:
         """Take in partitions that were found, restart recreated ones, drop those that will
         not come back."""
         finder = self._finder
-        self._unreached.compare(finder.described() or {})
+        self._unreached.compare(finder.described_anywhere(), self._topics)
         self._drop_moved()
         found = await finder.places(frozenset(self._replicas))
         absent = {

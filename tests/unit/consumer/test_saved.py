@@ -109,12 +109,14 @@ def test_a_place_in_a_partition_that_the_stream_has_no_more_is_lost() -> None:
             "pods": DescribedStream("k8s.t.core.pods", 100),
         }
     )
+    now = {"pods": DescribedStream("k8s.t.core.pods", 3)}
+    unreached.compare(now, ["k8s.t.core.nodes"])
     with pytest.raises(
         PositionsLost,
         match=r"k8s.t.core.pods/99, offset 40, cannot .*: the stream has 3 partitions now; start "
         r"without",
     ):
-        unreached.compare({"pods": DescribedStream("k8s.t.core.pods", 3)})
+        unreached.compare(now)
 
 
 def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from tests.support.stream_log import Log, Writer, stream
-from watchrelay.consumer import TopicReader
+from tests.support.stream_log import NODES, Log, Writer, stream
+from tests.vectors.document import description
+from watchrelay.consumer import PositionsLost, TopicReader
+from watchrelay.contract.wire import WireRecord
 
-PODS = "k8s.test.core.pods"
+PODS, CONTROL = "k8s.test.core.pods", "k8s.test.control"
 
 
 class Consumer:
@@ -84,6 +87,18 @@ def pods(*names: str) -> Writer:
     return writer
 
 
+def describe(control: Log, name: str, *, topic: str = PODS) -> None:
+    value = json.dumps(description(1, base=2, topic=topic)).encode()
+    control.append(WireRecord(f"stream/{name}".encode(), value, []))
+
+
+async def positions_of(reader: TopicReader) -> Any:
+    """What it saves when all is given."""
+    async for _ in reader:
+        pass
+    return reader.positions()
+
+
 async def test_an_answer_that_comes_as_the_reader_is_closed_ends_the_iteration() -> None:
     answer, asked = asyncio.get_running_loop().create_future(), asyncio.Event()
 
@@ -124,3 +139,18 @@ async def test_the_program_has_its_turns_while_there_are_records() -> None:
             await anext(reader)
         working.cancel()
     assert turns >= 20
+
+
+async def test_saved_positions_of_a_stream_that_left_a_shared_topic_are_lost() -> None:
+    log, control = pods("shop/a").logs[0], Log()
+    nodes = Writer(stream(NODES, prefix=b"nodes/"), [log], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    describe(control, "pods")
+    describe(control, "nodes")
+    consumer = Consumer(**{PODS: log, CONTROL: control})
+    given: Any = {"control_topic": CONTROL, "until_end": True}
+    saved = await positions_of(over(consumer, **given))
+    describe(control, "nodes", topic="elsewhere")
+    with pytest.raises(PositionsLost, match=r"stream nodes: .* is on topic elsewhere now"):
+        await over(consumer, **given, resume=saved).ready()
