@@ -170,6 +170,12 @@ class Finder:
             if not self._streams or stream in self._streams
         }
 
+    def is_retired(self, stream: str) -> bool:
+        """Whether `stream`, which was described once, is not any more. Where others are described
+        its tombstone may be compacted away."""
+        described = self._view.descriptions()
+        return stream not in described and (bool(described) or self._view.of(stream).retired)
+
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
         """Whether a partition with these streams, which is not there any more, will never be there
         again. Without the control topic: whether the topic has fewer partitions now, a number that

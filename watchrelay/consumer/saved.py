@@ -78,9 +78,6 @@ class UnreachedPositions:
     def all(self) -> list[Saved]:
         return list(self._left.values())
 
-    def places(self) -> set[tuple[str, int]]:
-        return {(topic, partition) for topic, partition, _ in self._left}
-
     def _of(self, topic: str, partition: int) -> list[Saved]:
         return [
             each

@@ -413,7 +413,10 @@ class TopicReader:
         """Find what to read, from where, and whether what is read exists still; "", or what
         is missing."""
         problem = "" if self._replicas else await self._finder.look()
-        if not problem:
+        self._unreached.compare(self._finder.described_anywhere(), self._topics)
+        if problem:
+            self._verify_reached()
+        else:
             async with asyncio.timeout(_LOOK_TIMEOUT_S if self._replicas else None):
                 await self._extend()
                 await self._lower_ends()
@@ -440,7 +443,6 @@ class TopicReader:
         """Take in partitions that were found, restart recreated ones, drop those that will
         not come back."""
         finder = self._finder
-        self._unreached.compare(finder.described_anywhere(), self._topics)
         self._drop_moved()
         found = await finder.places(frozenset(self._replicas))
         absent = {
@@ -614,13 +616,14 @@ class TopicReader:
     def _verify_reached(self) -> None:
         """Prove the saved places that were reached, and forget those not wanted. Raises:
         PositionsLost."""
-        if not self._unreached or not self._replicas:
+        if not self._unreached:
             return
         described = self._finder.described()
-        for place in map(TopicPartition._make, self._unreached.places()):
+        for saved in self._unreached.all():
+            place = TopicPartition(saved.topic, saved.partition)
             if place in self._replicas:
                 self._unreached.verify(self._position(place), self._replicas[place])
-            else:
+            elif self._replicas or self._finder.is_retired(saved.stream):
                 named = place.topic in self._topics
                 partitions = len(self._finder.there.get(place.topic, ())) if named else 0
                 self._unreached.forget(

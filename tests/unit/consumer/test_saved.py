@@ -136,7 +136,7 @@ def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
     unreached.forget(
         "k8s.t.core.pods", 0, {"pods": DescribedStream("k8s.t.core.pods", 1)}, 0, wanted=True
     )
-    assert unreached.places() == {("k8s.t.core.pods", 0)}
+    assert [each.topic for each in unreached.all()] == ["k8s.t.core.pods"]
 
 
 def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (

@@ -92,6 +92,10 @@ def describe(control: Log, name: str, *, topic: str = PODS) -> None:
     control.append(WireRecord(f"stream/{name}".encode(), value, []))
 
 
+def retire(control: Log, name: str) -> None:
+    control.append(WireRecord(f"stream/{name}".encode(), None, []))
+
+
 async def positions_of(reader: TopicReader) -> Any:
     """What it saves when all is given."""
     async for _ in reader:
@@ -153,4 +157,21 @@ async def test_saved_positions_of_a_stream_that_left_a_shared_topic_are_lost() -
     saved = await positions_of(over(consumer, **given))
     describe(control, "nodes", topic="elsewhere")
     with pytest.raises(PositionsLost, match=r"stream nodes: .* is on topic elsewhere now"):
+        await over(consumer, **given, resume=saved).ready()
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_saved_positions_of_a_stream_that_was_retired_are_lost_at_the_start(
+    others: bool,
+) -> None:
+    control = Log()
+    describe(control, "pods")
+    consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
+    given: Any = {"control_topic": CONTROL, "streams": ["pods"], "until_end": True}
+    saved = await positions_of(over(consumer, **given))
+    retire(control, "pods")
+    if others:
+        control.truncate(control.end)
+        describe(control, "nodes")
+    with pytest.raises(PositionsLost, match="so it was retired"):
         await over(consumer, **given, resume=saved).ready()
