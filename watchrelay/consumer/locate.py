@@ -176,6 +176,10 @@ class Finder:
         described = self._view.descriptions()
         return stream not in described and (bool(described) or self._view.of(stream).retired)
 
+    def retired(self) -> list[str]:
+        """The streams wanted whose description was deleted."""
+        return [each for each in self._streams or self._view.streams if self._view.of(each).retired]
+
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
         """Whether a partition with these streams, which is not there any more, will never be there
         again. Without the control topic: whether the topic has fewer partitions now, a number that

@@ -196,7 +196,7 @@ class TopicReader:
     def proven(self) -> bool:
         """Every partition of every stream wanted agreed with its newest marker, and is read
         to the end that it had at first."""
-        if not self._replicas or self._behind or self._unreached:
+        if not (self._replicas or self._control) or self._behind or self._unreached:
             return False
         if any(replicas.absent for replicas in self._replicas.values()):
             return False
@@ -261,7 +261,8 @@ class TopicReader:
         """Partitions by stream: as described; without the control topic, as the markers
         have them."""
         if (described := self._finder.described()) is not None:
-            return {stream: each.partitions for stream, each in described.items()}
+            partitions = {stream: each.partitions for stream, each in described.items()}
+            return dict.fromkeys(self._finder.retired(), 0) | partitions
         names = self._streams or set(self.streams)
         return {
             name: max(
@@ -430,7 +431,7 @@ class TopicReader:
             raise NothingPublished(problem)
         soon = problem or not self._replicas
         self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
-        return "" if self._until_end else problem
+        return "" if self._until_end or self.proven else problem
 
     def _position(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it."""

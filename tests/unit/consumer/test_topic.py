@@ -61,9 +61,12 @@ class Consumer:
         """A record of each partition at a time."""
         found = {}
         for place in places:
-            if (record := self.topics[place.topic].records.get(self._at[place])) is not None:
+            log = self.topics.get(place.topic, Log())
+            if (record := log.records.get(self._at[place])) is not None:
                 found[place] = [SimpleNamespace(offset=self._at[place], **record._asdict())]
                 self._at[place] += 1
+        if not found:
+            await asyncio.sleep(0.1)
         return found
 
     async def stop(self) -> None: ...
@@ -175,3 +178,21 @@ async def test_saved_positions_of_a_stream_that_was_retired_are_lost_at_the_star
         describe(control, "nodes")
     with pytest.raises(PositionsLost, match="so it was retired"):
         await over(consumer, **given, resume=saved).ready()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_stream_that_is_retired_while_it_is_read_is_not_waited_for(deleted: bool) -> None:
+    control, writer, problems = Log(), pods("shop/a"), list[str]()
+    describe(control, "pods")
+    consumer = Consumer(**{PODS: writer.logs[0], CONTROL: control})
+    reader = over(consumer, topics=[], control_topic=CONTROL, waiting=problems.append)
+    async with asyncio.timeout(5.0):
+        assert (await anext(reader)).verb == "added"
+        if deleted:
+            del consumer.topics[PODS]
+        else:
+            writer.delete("shop/a")
+        retire(control, "pods")
+        assert (await anext(reader)).verb == "deleted"
+        await reader.ready()
+    assert problems == []
