@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from watchrelay.cli.options import Command, add_config
+from watchrelay.cli.output import json_for
 
 _DESCRIPTION = """\
 Prints what a consumer can expect of this config: channels with topic settings, messages with
@@ -35,7 +37,7 @@ def asyncapi(*, config: str | None, sets: Sequence[str], output: str) -> int:
     if output == "yaml":
         print(yaml_text(made, width=140), end="")
     else:
-        print(json.dumps(made, indent=2, ensure_ascii=False))
+        print(json_for(sys.stdout, json.dumps(made, indent=2, ensure_ascii=False)))
     return 0
 
 

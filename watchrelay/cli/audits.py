@@ -14,7 +14,7 @@ import msgspec
 
 from watchrelay.admin.compare import compare_with_cluster
 from watchrelay.admin.preflight import connected, worst_exit_code
-from watchrelay.cli.output import print_error
+from watchrelay.cli.output import json_for, print_error
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
 from watchrelay.consumer.audit import Audit
@@ -137,7 +137,7 @@ def print_rows(
         missing: how many streams cannot be read as a whole.
         each: print a line for each partition in place of one for each stream."""
     if as_json:
-        out.write("".join(f"{_row_json(row)}\n" for row in rows))
+        out.write(json_for(out, "".join(f"{_row_json(row)}\n" for row in rows)))
         return
     width = max([len(audit.stream) for audit, _, _ in rows] + [6])
     for stream, group in groupby(rows, lambda row: row[0].stream):

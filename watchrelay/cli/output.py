@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -25,6 +26,14 @@ def print_json(value: Mapping[str, Any]) -> None:
     import json
 
     print(json.dumps(value), flush=True)
+
+
+def json_for(out: TextIO, text: str) -> str:
+    """JSON `text`, in ASCII unless `out` encodes as UTF-8 (or not at all)."""
+    from watchrelay.core.text import ascii_json
+
+    utf_8 = not out.encoding or codecs.lookup(out.encoding).name == "utf-8"
+    return text if utf_8 else ascii_json(text)
 
 
 def problem_json(problem: ConfigProblem) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from watchrelay.cli.manifests import yaml_of
-from watchrelay.cli.output import print_error
+from watchrelay.cli.output import json_for, print_error
 from watchrelay.consumer.reader import TailRecord
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.core import clock
@@ -25,7 +25,7 @@ Printer = Callable[[TailRecord], str]
 
 PRINTERS: dict[str, Callable[[], Printer]] = {
     "text": lambda: text_printer(sys.stdout),
-    "json": lambda: as_json,
+    "json": lambda: json_printer(sys.stdout),
     "yaml": lambda: yaml_printer(),
     "name": lambda: as_name,
 }
@@ -88,6 +88,11 @@ def print_batch(
     if lines:
         out.write("\n".join(lines) + "\n")
         out.flush()
+
+
+def json_printer(out: TextIO) -> Printer:
+    """Prints a record as `as_json` does, in characters that `out` can encode."""
+    return lambda seen: json_for(out, as_json(seen))
 
 
 def as_json(seen: TailRecord) -> str:

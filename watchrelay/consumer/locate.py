@@ -11,8 +11,8 @@ from watchrelay.contract.control_state import ControlState, DescribedStream, Ori
 from watchrelay.contract.records import Decoded, MarkerRecord, decode, refuse_unreadable
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
 from watchrelay.core.text import counted, printable
-from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
-from watchrelay.kafka.client.consumer import ids_of_topics, partitions_of_topics
+from watchrelay.kafka.client import TopicAuthorizationFailedError, TopicPartition
+from watchrelay.kafka.client.consumer import partitions_and_ids
 from watchrelay.kafka.reader import offset_ranges, read_ranges
 
 TopicPartitions = Mapping[str, frozenset[int]]
@@ -76,8 +76,12 @@ class Finder:
 
     async def _look_at(self, topics: Collection[str]) -> TopicPartitions:
         control = {self.control.topic} if self.control else set()
-        self.there = await partitions_of_topics(self.consumer, {*topics, *control})
-        changed = await self._look_at_ids()
+        self.there, found = await partitions_and_ids(self.consumer, {*topics, *control})
+        # a recreated topic that is longer already than the former one shows by its id alone
+        ids = {topic: each for topic, each in found.items() if each}
+        changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
+        self.unchanged = {topic for topic, each in ids.items() if self._ids.get(topic) == each}
+        self._ids |= ids
         self.recreated |= changed
         was, self.control_there = self.control_there, bool(control & self.there.keys())
         if was and not self.control_there and self.control is not None:
@@ -90,20 +94,6 @@ class Finder:
             # there, or there again: read from its start
             self._view, self.control_at = ControlState(), 0
         return self.there
-
-    async def _look_at_ids(self) -> set[str]:
-        """A recreated topic that is longer already than the former was gives itself away by
-        its id alone."""
-        self.unchanged = set()
-        try:
-            found = await ids_of_topics(self.consumer, sorted(self.there))
-        except (KafkaError, OSError):
-            return set()  # found by the next look
-        ids = {topic: each for topic, each in found.items() if each}
-        changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
-        self.unchanged = {topic for topic, each in ids.items() if self._ids.get(topic) == each}
-        self._ids |= ids
-        return changed
 
     def _without(self, control: TopicPartition, why: str) -> None:
         self.control = None
@@ -179,6 +169,16 @@ class Finder:
             for stream, each in self._view.described().items()
             if not self._streams or stream in self._streams
         }
+
+    def is_retired(self, stream: str) -> bool:
+        """Whether `stream`, which was described once, is not any more. Where others are described
+        its tombstone may be compacted away."""
+        described = self._view.descriptions()
+        return stream not in described and (bool(described) or self._view.of(stream).retired)
+
+    def retired(self) -> list[str]:
+        """The streams wanted whose description was deleted."""
+        return [each for each in self._streams or self._view.streams if self._view.of(each).retired]
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
         """Whether a partition with these streams, which is not there any more, will never be there

@@ -4,7 +4,7 @@ state is verified where a position is reached. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -78,9 +78,6 @@ class UnreachedPositions:
     def all(self) -> list[Saved]:
         return list(self._left.values())
 
-    def places(self) -> set[tuple[str, int]]:
-        return {(topic, partition) for topic, partition, _ in self._left}
-
     def _of(self, topic: str, partition: int) -> list[Saved]:
         return [
             each
@@ -98,13 +95,18 @@ class UnreachedPositions:
             origins[saved.stream] = Origin(saved.begin, saved.snapshot)
         return origins
 
-    def compare(self, described: Mapping[str, DescribedStream]) -> None:
-        """Refuse positions of a stream that is on another topic now, or has fewer partitions."""
+    def compare(
+        self, described: Mapping[str, DescribedStream], topics: Collection[str] = ()
+    ) -> None:
+        """Refuse positions of a stream that is on another topic now, or has fewer partitions; not
+        where it neither was nor is on any of `topics` (none: all)."""
         for saved in self._left.values():
             each = described.get(saved.stream)
-            if each is not None and each.topic != saved.topic:
+            if each is None or (topics and {saved.topic, each.topic}.isdisjoint(topics)):
+                continue
+            if each.topic != saved.topic:
                 raise _lost(saved, f"the stream is on topic {each.topic} now")
-            if each is not None and saved.partition >= each.partitions:
+            if saved.partition >= each.partitions:
                 raise _lost(saved, f"the stream has {counted(each.partitions, 'partition')} now")
 
     def restarted(self, topic: str, partition: int) -> None:

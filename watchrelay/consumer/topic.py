@@ -106,7 +106,7 @@ class TopicReader:
         self._until_end, self._waiting = until_end, waiting
         saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
         self._unreached = UnreachedPositions(saved)
-        self._entered = False
+        self._entered, self._open = False, asyncio.Event()
         self._consumer: Any = None
         self._problems = ReadProblems()
         self._finder = Finder(
@@ -136,10 +136,11 @@ class TopicReader:
             raise RuntimeError("a TopicReader is entered once: make another one")
         self._entered = True
         self._consumer = self._finder.consumer = make_consumer(self._arguments)
+        self._open.set()
         try:
             await self._begin(self._consumer)
         except BaseException:
-            self._consumer = None
+            self._open.clear()
             raise
         return self
 
@@ -158,11 +159,11 @@ class TopicReader:
 
     async def close(self) -> None:
         """Disconnect, and end what goes on in other tasks; the state can be looked at still."""
-        consumer, self._consumer = self._consumer, None
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
-        if consumer is not None:
-            await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
+        if self._open.is_set():
+            self._open.clear()
+            await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
 
     # ---- what readers ask ------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ class TopicReader:
     def proven(self) -> bool:
         """Every partition of every stream wanted agreed with its newest marker, and is read
         to the end that it had at first."""
-        if not self._replicas or self._behind or self._unreached:
+        if not (self._replicas or self._control) or self._behind or self._unreached:
             return False
         if any(replicas.absent for replicas in self._replicas.values()):
             return False
@@ -260,7 +261,8 @@ class TopicReader:
         """Partitions by stream: as described; without the control topic, as the markers
         have them."""
         if (described := self._finder.described()) is not None:
-            return {stream: each.partitions for stream, each in described.items()}
+            partitions = {stream: each.partitions for stream, each in described.items()}
+            return dict.fromkeys(self._finder.retired(), 0) | partitions
         names = self._streams or set(self.streams)
         return {
             name: max(
@@ -323,7 +325,7 @@ class TopicReader:
             )
         problem = ""
         async with self._turn:
-            if self._consumer is None:
+            if not self._open.is_set():
                 return False
             try:
                 async with asyncio.timeout(None) as self._scope:
@@ -333,12 +335,12 @@ class TopicReader:
             except (KafkaConnectionError, KafkaTimeoutError, TimeoutError) as error:
                 problem = self._away(error)
             except (KafkaError, OSError) as error:
-                if self._consumer is None:
+                if not self._open.is_set():
                     return False
                 raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
             finally:
                 self._scope = None
-            if self._consumer is None:
+            if not self._open.is_set():
                 return False
         if problem:
             self._waiting(problem)
@@ -346,7 +348,7 @@ class TopicReader:
 
     def _away(self, error: BaseException) -> str:
         """What to say while no broker answers. Raises: SinkUnavailable with `until_end`."""
-        if self._consumer is None:
+        if not self._open.is_set():
             return ""
         why = f"kafka at {self._servers} cannot be asked: {away(self._consumer, error)}"
         if self._until_end:
@@ -364,7 +366,7 @@ class TopicReader:
         except SinkUnavailable:
             return ""  # the former one goes on asking
         former = consumer
-        if self._consumer is not None:  # else it was closed meanwhile
+        if self._open.is_set():  # else it was closed meanwhile
             starts = {
                 place: self._position(place) or replicas.next
                 for place, replicas in self._replicas.items()
@@ -385,6 +387,7 @@ class TopicReader:
 
     async def _advance(self) -> str:
         """Take what arrives, and look again when it is time; "", or what is missing."""
+        await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
         # Named, for what aiokafka still has to say of a control topic that may not be read must not
         # be raised here.
         places = [place for place, replicas in self._replicas.items() if not replicas.absent]
@@ -411,7 +414,10 @@ class TopicReader:
         """Find what to read, from where, and whether what is read exists still; "", or what
         is missing."""
         problem = "" if self._replicas else await self._finder.look()
-        if not problem:
+        self._unreached.compare(self._finder.described_anywhere(), self._topics)
+        if problem:
+            self._verify_reached()
+        else:
             async with asyncio.timeout(_LOOK_TIMEOUT_S if self._replicas else None):
                 await self._extend()
                 await self._lower_ends()
@@ -425,7 +431,7 @@ class TopicReader:
             raise NothingPublished(problem)
         soon = problem or not self._replicas
         self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
-        return "" if self._until_end else problem
+        return "" if self._until_end or self.proven else problem
 
     def _position(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it."""
@@ -438,7 +444,6 @@ class TopicReader:
         """Take in partitions that were found, restart recreated ones, drop those that will
         not come back."""
         finder = self._finder
-        self._unreached.compare(finder.described() or {})
         self._drop_moved()
         found = await finder.places(frozenset(self._replicas))
         absent = {
@@ -612,13 +617,14 @@ class TopicReader:
     def _verify_reached(self) -> None:
         """Prove the saved places that were reached, and forget those not wanted. Raises:
         PositionsLost."""
-        if not self._unreached or not self._replicas:
+        if not self._unreached:
             return
         described = self._finder.described()
-        for place in map(TopicPartition._make, self._unreached.places()):
+        for saved in self._unreached.all():
+            place = TopicPartition(saved.topic, saved.partition)
             if place in self._replicas:
                 self._unreached.verify(self._position(place), self._replicas[place])
-            else:
+            elif self._replicas or self._finder.is_retired(saved.stream):
                 named = place.topic in self._topics
                 partitions = len(self._finder.there.get(place.topic, ())) if named else 0
                 self._unreached.forget(

@@ -17,12 +17,18 @@ BROKEN_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 DecodeError)."""
 
 _SUSPECT: Final = re.compile(r"[^\x20-\x7e]")
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 
 
 def printable(text: str) -> str:
     """`text` with every character escaped, as JSON does, that is not printable: controls, line
     ends, bidirectional marks, surrogates."""
     return text if text.isprintable() else _SUSPECT.sub(_escape, text)
+
+
+def ascii_json(text: str) -> str:
+    """JSON `text`, with every character escaped that is not ASCII."""
+    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def short(text: str, shown_max: int = SHOWN_MAX) -> str:

@@ -121,3 +121,11 @@ def test_json_has_each_stream_and_partition_whatever_is_asked_for() -> None:
         "stale",
     }
     assert {frozenset(line) for line in lines} == {frozenset(fields)}
+
+
+def test_json_is_valid_also_where_stdout_cannot_encode_it() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
+    print_rows([row("pods", 0, AuditProblem("hash", 7, "shop/ü", "€"))], out, as_json=True)
+    out.flush()
+    assert json.loads(raw.getvalue())["problems"][0]["key"] == "shop/ü"

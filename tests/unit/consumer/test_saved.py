@@ -109,12 +109,14 @@ def test_a_place_in_a_partition_that_the_stream_has_no_more_is_lost() -> None:
             "pods": DescribedStream("k8s.t.core.pods", 100),
         }
     )
+    now = {"pods": DescribedStream("k8s.t.core.pods", 3)}
+    unreached.compare(now, ["k8s.t.core.nodes"])
     with pytest.raises(
         PositionsLost,
         match=r"k8s.t.core.pods/99, offset 40, cannot .*: the stream has 3 partitions now; start "
         r"without",
     ):
-        unreached.compare({"pods": DescribedStream("k8s.t.core.pods", 3)})
+        unreached.compare(now)
 
 
 def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes_streams() -> None:
@@ -134,7 +136,7 @@ def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
     unreached.forget(
         "k8s.t.core.pods", 0, {"pods": DescribedStream("k8s.t.core.pods", 1)}, 0, wanted=True
     )
-    assert unreached.places() == {("k8s.t.core.pods", 0)}
+    assert [each.topic for each in unreached.all()] == ["k8s.t.core.pods"]
 
 
 def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (

@@ -18,6 +18,7 @@ from watchrelay.cli.records import (
     as_json,
     as_name,
     as_text,
+    json_printer,
     print_batch,
     text_printer,
     yaml_printer,
@@ -290,6 +291,14 @@ def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_fo
         capsys.readouterr().err
         == "k8s.test.core.pods/1@99: the value is not JSON: it is nested too deeply\n"
     )
+
+
+def test_json_is_valid_also_where_stdout_cannot_encode_it() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="latin-1", errors="backslashreplace")
+    print_batch([holding('{"name":"Grüße €\U0001f600"}'.encode())], json_printer(out), out)
+    assert raw.getvalue().isascii()
+    assert json.loads(raw.getvalue())["object"] == {"name": "Grüße €\U0001f600"}
 
 
 def test_what_is_no_record_is_complained_of_apart_from_the_data(

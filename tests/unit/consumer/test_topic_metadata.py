@@ -3,6 +3,7 @@ cure."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,14 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
+from tests.support.virtualtime import run
+from tests.unit.kafka.client.test_brokers import FakeBroker, PerhapsSilent, described, serving
 from watchrelay.consumer import TopicReader
-from watchrelay.consumer.connecting import away
-from watchrelay.consumer.locate import what_is_missing
+from watchrelay.consumer.changes import ReadProblems
+from watchrelay.consumer.connecting import away, make_consumer
+from watchrelay.consumer.locate import Finder, what_is_missing
 from watchrelay.contract.control_state import DescribedStream
+from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.failures import unreadable
 
 CONTROL = "k8s.t.control"
@@ -56,6 +61,35 @@ def test_a_topic_that_is_not_there_is_named_with_what_to_do() -> None:
         "may not be seen"
     )
     assert "grant READ and DESCRIBE on it" in problems["nodes"]
+
+
+def test_a_broker_that_does_not_answer_whether_topics_exist_is_passed_over() -> None:
+    async def main() -> float:
+        silent = [FakeBroker()]
+        fakes = [PerhapsSilent(silent) for _ in range(2)]
+        async with serving(fakes) as addresses:
+            nodes: Any = [(number, "127.0.0.1", fake.port) for number, fake in enumerate(fakes)]
+            for fake in fakes:
+                fake.metadata = lambda: described(nodes, {"a": 0})
+            consumer = make_consumer({"bootstrap_servers": list(addresses)})
+            await consumer.start()
+            silent.clear()
+            began_s = asyncio.get_running_loop().time()
+            finder = Finder(
+                consumer,
+                control_topic="",
+                topics=["a"],
+                streams=frozenset(),
+                problems=ReadProblems(),
+                servers="",
+            )
+            assert await finder.look() == ""
+            took_s = asyncio.get_running_loop().time() - began_s
+            assert finder.there == {"a": {0}}
+            await stop_consumer(consumer, within_s=1.0)
+        return took_s
+
+    assert run(main()) == pytest.approx(3.0, abs=0.5)
 
 
 @pytest.mark.parametrize(

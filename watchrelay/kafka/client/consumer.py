@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import collect_hosts
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from watchrelay.kafka.client.metadata import topic_ids
+from watchrelay.kafka.client.metadata import TopicsRequest, ask_any, ids_in, topic_ids, topics_in
 from watchrelay.kafka.client.patches import connection_failure as connection_failure
 from watchrelay.kafka.client.patches import end_in_own_task, patch_consumer
 
@@ -56,24 +55,26 @@ async def wait_for_topic(consumer: Any, topic: str) -> list[int]:
     return sorted(await consumer._client._wait_on_metadata(topic))
 
 
-async def partitions_of_topics(consumer: Any, topics: Collection[str]) -> dict[str, frozenset[int]]:
-    """The partitions of those of `topics` that exist and are visible, by topic.
+async def partitions_and_ids(
+    consumer: Any, topics: Collection[str]
+) -> tuple[dict[str, frozenset[int]], dict[str, bytes | None]]:
+    """The partitions of those of `topics` that exist and are visible, by topic; and the ids of
+    `topics`, as `metadata.topic_ids`.
 
     The brokers are asked each time: the client's own metadata is up to five minutes old.
 
-    Raises: KafkaError when no broker answers.
+    Raises: KafkaConnectionError when no broker answers.
     """
-    if not topics:
-        return {}
-    found = ClusterMetadata()
-    found.need_all_topic_metadata = True  # so that nothing is logged about a missing topic
-    if not await consumer._client._metadata_update(found, sorted(topics)):
-        raise KafkaConnectionError("no broker answers")
+    try:
+        answer = await ask_any(consumer._client, TopicsRequest(topics))
+        ids = ids_in(answer)
+    except (KafkaError, OSError) as error:
+        raise KafkaConnectionError("no broker answers") from error
     return {
-        topic: frozenset(partitions)
-        for topic in topics
-        if (partitions := found.partitions_for_topic(topic))
-    }
+        topic: frozenset(partition[1] for partition in partitions)
+        for code, topic, partitions in topics_in(answer)
+        if not code and partitions
+    }, ids
 
 
 async def ids_of_topics(consumer: Any, topics: Collection[str]) -> dict[str, bytes | None]:

@@ -1,0 +1,198 @@
+"""`TopicReader` over a consumer whose answers, and the moments at which they come, the test gives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.support.stream_log import NODES, Log, Writer, stream
+from tests.vectors.document import description
+from watchrelay.consumer import PositionsLost, TopicReader
+from watchrelay.contract.wire import WireRecord
+
+PODS, CONTROL = "k8s.test.core.pods", "k8s.test.control"
+
+
+class Consumer:
+    """aiokafka's consumer and its client, on topics of one partition each, which the test fills."""
+
+    def __init__(self, **topics: Log) -> None:
+        self.topics = topics
+        self._at: dict[TopicPartition, int] = {}
+        self._client = self
+        self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
+        assignment = SimpleNamespace(state_value=self._state)
+        self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+
+    async def send(self, *_: object) -> Any:
+        topics: Any = [(0, name, b"1" * 16, False, [(0, 0)], 0, {}) for name in self.topics]
+        return SimpleNamespace(API_VERSION=10, brokers=[1], topics=topics)
+
+    async def beginning_offsets(self, places: Collection[TopicPartition]) -> Any:
+        return {place: self.topics[place.topic].start for place in places}
+
+    async def end_offsets(self, places: Collection[TopicPartition]) -> Any:
+        return {place: self.topics[place.topic].end for place in places}
+
+    def assign(self, places: Collection[TopicPartition]) -> None:
+        self._at = dict.fromkeys(places, 0)
+
+    def assignment(self) -> Collection[TopicPartition]:
+        return self._at
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self._at[place] = offset
+
+    def pause(self, *_: object) -> None: ...
+
+    async def position(self, place: TopicPartition) -> int:
+        return self._at[place]
+
+    def _state(self, place: TopicPartition) -> Any:
+        return SimpleNamespace(has_valid_position=True, position=self._at[place])
+
+    async def getmany(self, *places: TopicPartition, **_: object) -> dict[TopicPartition, Any]:
+        """A record of each partition at a time."""
+        found = {}
+        for place in places:
+            log = self.topics.get(place.topic, Log())
+            if (record := log.records.get(self._at[place])) is not None:
+                found[place] = [SimpleNamespace(offset=self._at[place], **record._asdict())]
+                self._at[place] += 1
+        if not found:
+            await asyncio.sleep(0.1)
+        return found
+
+    async def stop(self) -> None: ...
+
+    close = stop
+
+
+def over(consumer: Consumer, **more: Any) -> TopicReader:
+    """A reader that has started, of one stream unless there is a control topic."""
+    reader = TopicReader("nowhere:1", **({"topics": [PODS]} | more))
+    reader._consumer = reader._finder.consumer = consumer
+    reader._entered = True
+    reader._open.set()
+    return reader
+
+
+def pods(*names: str) -> Writer:
+    writer = Writer(stream(), [Log()], epoch=2)
+    writer.first(*names)
+    writer.beat()
+    return writer
+
+
+def describe(control: Log, name: str, *, topic: str = PODS) -> None:
+    value = json.dumps(description(1, base=2, topic=topic)).encode()
+    control.append(WireRecord(f"stream/{name}".encode(), value, []))
+
+
+def retire(control: Log, name: str) -> None:
+    control.append(WireRecord(f"stream/{name}".encode(), None, []))
+
+
+async def positions_of(reader: TopicReader) -> Any:
+    """What it saves when all is given."""
+    async for _ in reader:
+        pass
+    return reader.positions()
+
+
+async def test_an_answer_that_comes_as_the_reader_is_closed_ends_the_iteration() -> None:
+    answer, asked = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    class Waiting(Consumer):
+        async def getmany(self, *places: TopicPartition, **_: object) -> Any:
+            if found := await super().getmany(*places):
+                return found
+            asked.set()
+            return await answer
+
+    reader = over(Waiting(**{PODS: pods("shop/a").logs[0]}))
+    assert (await anext(reader)).key == "shop/a"
+    iteration = asyncio.get_running_loop().create_task(anext(reader), name="iteration")
+    await asked.wait()
+    answer.set_result({})
+    await reader.close()
+    with pytest.raises(StopAsyncIteration):
+        await iteration
+
+
+async def test_the_program_has_its_turns_while_there_are_records() -> None:
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    writer = pods("shop/a")
+    reader = over(Consumer(**{PODS: writer.logs[0]}))
+    await reader.ready()
+    for number in range(20):
+        writer.put("shop/a", number)
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(work(), name="work")
+        for _ in range(21):
+            await anext(reader)
+        working.cancel()
+    assert turns >= 20
+
+
+async def test_saved_positions_of_a_stream_that_left_a_shared_topic_are_lost() -> None:
+    log, control = pods("shop/a").logs[0], Log()
+    nodes = Writer(stream(NODES, prefix=b"nodes/"), [log], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    describe(control, "pods")
+    describe(control, "nodes")
+    consumer = Consumer(**{PODS: log, CONTROL: control})
+    given: Any = {"control_topic": CONTROL, "until_end": True}
+    saved = await positions_of(over(consumer, **given))
+    describe(control, "nodes", topic="elsewhere")
+    with pytest.raises(PositionsLost, match=r"stream nodes: .* is on topic elsewhere now"):
+        await over(consumer, **given, resume=saved).ready()
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_saved_positions_of_a_stream_that_was_retired_are_lost_at_the_start(
+    others: bool,
+) -> None:
+    control = Log()
+    describe(control, "pods")
+    consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
+    given: Any = {"control_topic": CONTROL, "streams": ["pods"], "until_end": True}
+    saved = await positions_of(over(consumer, **given))
+    retire(control, "pods")
+    if others:
+        control.truncate(control.end)
+        describe(control, "nodes")
+    with pytest.raises(PositionsLost, match="so it was retired"):
+        await over(consumer, **given, resume=saved).ready()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_stream_that_is_retired_while_it_is_read_is_not_waited_for(deleted: bool) -> None:
+    control, writer, problems = Log(), pods("shop/a"), list[str]()
+    describe(control, "pods")
+    consumer = Consumer(**{PODS: writer.logs[0], CONTROL: control})
+    reader = over(consumer, topics=[], control_topic=CONTROL, waiting=problems.append)
+    async with asyncio.timeout(5.0):
+        assert (await anext(reader)).verb == "added"
+        if deleted:
+            del consumer.topics[PODS]
+        else:
+            writer.delete("shop/a")
+        retire(control, "pods")
+        assert (await anext(reader)).verb == "deleted"
+        await reader.ready()
+    assert problems == []
