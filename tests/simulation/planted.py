@@ -16,7 +16,7 @@ The letters of F6 are in `planted_overload.py`, the faults of readers in `plante
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -182,13 +182,18 @@ class DeafWitness(GapReader):
         """As the real one."""
         return self._gap_reader.unacknowledged_ranges(partition, start, stop)
 
-    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
+    async def read(
+        self,
+        ranges: Mapping[int, Sequence[tuple[int, int]]],
+        take: Callable[[int, int, Decoded], None],
+    ) -> None:
         """As the real one, but for newer writers."""
-        return [
-            (offset, decoded)
-            for offset, decoded in await self._gap_reader.read(partition, start, stop)
-            if decoded.epoch <= self._life.epoch
-        ]
+
+        def passed(partition: int, offset: int, decoded: Decoded) -> None:
+            if decoded.epoch <= self._life.epoch:
+                take(partition, offset, decoded)
+
+        await self._gap_reader.read(ranges, passed)
 
 
 class NewestIndexLife(DeafLife):

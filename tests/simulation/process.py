@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -202,14 +202,21 @@ class Reader(LogReader):
         world.lost.add("reading")
         return True
 
-    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
+    async def read(
+        self,
+        ranges: Mapping[int, Sequence[tuple[int, int]]],
+        take: Callable[[int, int, Decoded], None],
+    ) -> None:
         """As the real one."""
         await asyncio.sleep(self._world.rng.random() * (0.01 + self._world.weather.delay_s / 4))
-        log = self._world.broker.log(TopicPartition(self._topic, partition))
-        while self._stable(partition) < stop:
-            await log.grown.wait()
-        found = ((each.offset, self.understood(each)) for each in self._log(partition, start, stop))
-        return [(offset, each) for offset, each in found if each is not None]
+        for partition, wanted in ranges.items():
+            log = self._world.broker.log(TopicPartition(self._topic, partition))
+            while self._stable(partition) < wanted[-1][1]:
+                await log.grown.wait()
+            for start, stop in wanted:
+                for stored in self._log(partition, start, stop):
+                    if (each := self.understood(stored)) is not None:
+                        take(partition, stored.offset, each)
 
 
 def spec_of(shape: Shape, config: Config) -> StreamSpec:

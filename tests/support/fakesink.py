@@ -239,7 +239,14 @@ class FakeLogReader:
         """As `LogReader.unacknowledged_ranges`."""
         return self._connection.written.gaps((self._spec.topic, partition), start, stop)
 
-    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
+    async def read(
+        self,
+        ranges: Mapping[int, Sequence[tuple[int, int]]],
+        take: Callable[[int, int, Decoded], None],
+    ) -> None:
         """As `LogReader.read`."""
         await asyncio.sleep(0.01)
-        return list(enumerate(self._decoded(partition, start, stop), start))
+        for partition, wanted in ranges.items():
+            for start, stop in wanted:
+                for offset, record in enumerate(self._decoded(partition, start, stop), start):
+                    take(partition, offset, record)

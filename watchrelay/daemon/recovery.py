@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, Protocol
 
 from watchrelay.contract.records import Decoded, MarkerRecord, decode
@@ -63,8 +65,8 @@ class LogReader:
         reads: TopicReads | None = None,
     ) -> None:
         """`failed` is called after each failed attempt, `succeeded` when all is read.
-        `reads` reads the spans of a resume, together with those of other streams; `read` is of a
-        few records and waits for none."""
+        `reads` reads the spans of a resume, together with those of other streams; `read` waits
+        for none."""
         self._spec, self._connection, self._sink = spec, connection, sink
         self._stream = spec.stream
         self._failed, self._succeeded = failed, succeeded
@@ -75,18 +77,27 @@ class LogReader:
         """The ranges of offsets in [start, stop) that no acknowledgement of this process covers."""
         return self._sink.unacknowledged_ranges(self._spec.topic, partition, start, stop)
 
-    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
-        """Offset and content of this stream's records in [start, stop)."""
-        records_read: list[tuple[int, Decoded | None]] = []
+    async def read(
+        self,
+        ranges: Mapping[int, Sequence[tuple[int, int]]],
+        take: Callable[[int, int, Decoded], None],
+    ) -> None:
+        """Hand over this stream's records in `ranges`, which are in order; one consumer reads each
+        partition from its first range to its last one."""
 
-        def take(_partition: int, records: Sequence[Any]) -> None:
-            records_read.extend((record.offset, self.understood(record)) for record in records)
+        def decoded(partition: int, records: Sequence[Any]) -> None:
+            wanted = ranges[partition]
+            for record in records:
+                start, _ = wanted[bisect_right(wanted, record.offset, key=itemgetter(1))]
+                if start <= record.offset and (each := self.understood(record)) is not None:
+                    take(partition, record.offset, each)
 
-        span = OffsetRange(partition, start, stop)
-        reading = RangeReader(self._connection, self._spec.topic, [span], take, failed=self._failed)
+        spans = [OffsetRange(each, of[0][0], of[-1][1]) for each, of in ranges.items()]
+        reading = RangeReader(
+            self._connection, self._spec.topic, spans, decoded, failed=self._failed
+        )
         await reading.run()
         self._succeeded()
-        return [(offset, each) for offset, each in records_read if each is not None]
 
     async def spans(
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]

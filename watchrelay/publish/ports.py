@@ -106,6 +106,12 @@ class GapReader(Protocol):
         other writers, and late copies of our own batches."""
         ...
 
-    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
-        """Offset and content of this stream's records in [start, stop), however long it takes."""
+    async def read(
+        self,
+        ranges: Mapping[int, Sequence[tuple[int, int]]],
+        take: Callable[[int, int, Decoded], None],
+    ) -> None:
+        """Pass partition, offset and content of this stream's records in `ranges` to `take`,
+        however long it takes. `ranges` has those of each partition, [start, stop), in the order of
+        its log: it is read once, from the first one to the last one."""
         ...

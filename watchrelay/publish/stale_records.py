@@ -9,6 +9,7 @@ docs/record-contract.md.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -95,26 +96,50 @@ class StaleRecordFinder:
         await asyncio.sleep(self._pause_s)
         self._wake.clear()
         gaps, self._gaps = self._gaps, []
-        stale, any_read = dict[bytes, int](), False
-        for partition, start, stop, next_sequence, end in gaps:
-            ours: list[Decoded] = []
-            for first, last in self._gap_reader.unacknowledged_ranges(partition, start, stop):
-                any_read = True
-                for _, record in await self._gap_reader.read(partition, first, last):
-                    if record.epoch > self._epoch:
-                        raise EpochAhead(self._stream_id, record.epoch, self._epoch)
-                    if record.epoch == self._epoch and record.sequence >= next_sequence:
-                        ours = ours or [
-                            each for _, each in await self._gap_reader.read(partition, stop, end)
-                        ]
-                        if record not in ours:
-                            raise EpochSpoiled(
-                                self._stream_id, partition, self._epoch, record.sequence
-                            )
-                    elif isinstance(record, ObjectRecord):
-                        stale[record.key] = partition
+        by_partition, ranges = dict[int, list[_Gap]](), dict[int, list[tuple[int, int]]]()
+        for gap in gaps:
+            by_partition.setdefault(gap.partition, []).append(gap)
+            unread = self._gap_reader.unacknowledged_ranges(gap.partition, gap.start, gap.stop)
+            if unread:
+                ranges.setdefault(gap.partition, []).extend(unread)
+        stale, resent = dict[bytes, int](), dict[_Gap, set[Decoded]]()
+
+        def judge(partition: int, offset: int, record: Decoded) -> None:
+            known = by_partition[partition]
+            gap = known[bisect_right(known, offset, key=lambda gap: gap.stop)]
+            if record.epoch > self._epoch:
+                raise EpochAhead(self._stream_id, record.epoch, self._epoch)
+            if record.epoch == self._epoch and record.sequence >= gap.sequence:
+                if record.sequence >= gap.sequence + gap.end - gap.stop:
+                    raise self._spoiled(gap, record)
+                resent.setdefault(gap, set()).add(record)
+            elif isinstance(record, ObjectRecord):
+                stale[record.key] = partition
+
+        if ranges:
+            await self._gap_reader.read(ranges, judge)
+        if resent:
+            await self._compare(resent)
         self._gaps_checked += len(gaps)
-        self._pause_s = (
-            min(PAUSE_MAX_S, self._pause_s * 2) if any_read and not stale else PAUSE_MIN_S
-        )
+        self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if ranges and not stale else PAUSE_MIN_S
         return stale
+
+    async def _compare(self, resent: Mapping[_Gap, set[Decoded]]) -> None:
+        """Read the batches behind these gaps. Raises: EpochSpoiled: A record of a gap is no copy of
+        one in its batch."""
+        batches = dict[int, list[tuple[int, int]]]()
+        for gap in resent:
+            batches.setdefault(gap.partition, []).append((gap.stop, gap.end))
+
+        def compare(partition: int, offset: int, record: Decoded) -> None:
+            for gap, copies in resent.items():
+                if gap.partition == partition and gap.stop <= offset < gap.end:
+                    copies.discard(record)
+
+        await self._gap_reader.read(batches, compare)
+        for gap, strange in resent.items():
+            if strange:
+                raise self._spoiled(gap, min(strange, key=lambda record: record.sequence))
+
+    def _spoiled(self, gap: _Gap, record: Decoded) -> EpochSpoiled:
+        return EpochSpoiled(self._stream_id, gap.partition, self._epoch, record.sequence)

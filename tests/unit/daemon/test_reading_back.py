@@ -18,7 +18,7 @@ from tests.support.relays import spec_of, until, virtual
 from tests.support.sharingreplica import Replica
 from tests.support.sharingreplica import running as sharing_replica
 from tests.support.sinkparts import QUICK, batch, running_sink
-from tests.support.stream_log import PODS
+from tests.support.stream_log import PODS, Log, Writer
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
@@ -424,6 +424,34 @@ async def test_what_a_repair_could_not_read_is_reported_until_it_has_read_it(
         cast("Any", Sink()),
         failed=failed,
         succeeded=lambda: status.recovered("log"),
-    ).read(0, 0, 1)
+    ).read({0: [(0, 1)]}, lambda *_: None)
     assert [each.message for each in status.history] == [NO_READ, RECOVERED]
     assert (status.last_error, status.next_attempt_ms) == (None, None)
+
+
+async def test_the_gaps_of_all_partitions_are_read_by_one_consumer_and_nothing_between_them_counts(
+    kafka: EmbeddedKafka,
+) -> None:
+    spec, logs = spec_of(), [Log(), Log()]
+    writer = Writer(spec, logs, epoch=5)
+    for number in range(100):
+        writer.put(f"shop/{number}")
+    kafka.create_topic(spec.topic, 2)
+    async with running_sink(kafka.bootstrap, QUICK) as running:
+        await running.sink.deliver(batch(spec.topic, 0, "not of the contract"))
+        for partition, written in enumerate(logs):
+            records = [*written.records.values()]
+            await running.sink.deliver(Batch(spec.topic, partition, records))
+    connection = Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=0)
+    reader = LogReader(spec, connection, cast("Any", Sink()), failed=lambda *_: None)
+    taken = list[tuple[int, int, int]]()
+    await reader.read(
+        {1: [(0, 1), (30, 31)], 0: [(3, 4), (5, 6), (10, 12), (40, 41)]},
+        lambda partition, offset, record: taken.append((partition, offset, record.sequence)),
+    )
+    assert sorted(taken) == [
+        *((0, offset, offset) for offset in (3, 5, 10, 11, 40)),
+        *((1, offset, offset + 1) for offset in (0, 30)),
+    ]
+    assert len(connection.asked) == 1
+    assert reader.refused == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -25,18 +25,21 @@ class Between:
     def __init__(self, *strange: tuple[int, int, Decoded], ours: tuple[int, ...] = ()) -> None:
         self.records = {(partition, offset): record for partition, offset, record in strange}
         self.ours = set(ours)
-        self.members_since_batch = 0
+        self.reads: list[dict[int, list[tuple[int, int]]]] = []
 
     def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         return [(offset, offset + 1) for offset in range(start, stop) if offset not in self.ours]
 
-    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
-        self.members_since_batch += 1
-        return [
-            (offset, self.records[partition, offset])
-            for offset in range(start, stop)
-            if (partition, offset) in self.records
-        ]
+    async def read(
+        self,
+        ranges: Mapping[int, Sequence[tuple[int, int]]],
+        take: Callable[[int, int, Decoded], None],
+    ) -> None:
+        self.reads.append({partition: [*wanted] for partition, wanted in ranges.items()})
+        for partition, wanted in ranges.items():
+            for offset in (each for start, stop in wanted for each in range(start, stop)):
+                if (partition, offset) in self.records:
+                    take(partition, offset, self.records[partition, offset])
 
 
 def test_only_records_between_our_batches_are_read_and_only_stale_keys_are_named() -> None:
@@ -55,9 +58,35 @@ def test_only_records_between_our_batches_are_read_and_only_stale_keys_are_named
         assert not repair.may_end("5-2", ready_to_end=True)
         assert await repair.stale_keys() == {b"late": 0, b"former": 0}
         assert repair.may_end("5-2", ready_to_end=True)
-        assert between.members_since_batch == 4, (
-            "each of them, and our own batch once, to which the copy is compared"
+        assert between.reads == [{0: [(12, 13), (13, 14), (14, 15)]}, {0: [(15, 17)]}], (
+            "all of them at once, and our own batch, to which the copy is compared"
         )
+
+    run_virtually(body())
+
+
+def test_many_gaps_of_several_partitions_are_read_at_once_each_judged_by_its_own_batch() -> None:
+    async def body() -> None:
+        batches = [(partition, 2 * index + 1) for index in range(50) for partition in (0, 1)]
+        ours = ((at, offset, published("ours", 5, offset)) for at, offset in batches)
+        between = Between(
+            *ours,
+            (0, 40, published("late", 5, 40)),
+            (0, 60, published("ours", 5, 61)),
+            (0, 98, published("former", 4, 900)),
+            (1, 0, published("first", 4, 1)),
+            (1, 20, published("ours", 5, 21)),
+        )
+        repair = StaleRecordFinder("pods", 5, between, {0: 0, 1: 0})
+        for partition, offset in batches:
+            repair.acked(partition, [offset], offset)
+        assert await repair.stale_keys() == {b"late": 0, b"former": 0, b"first": 1}
+        gaps = [(offset, offset + 1) for offset in range(0, 100, 2)]
+        assert between.reads == [{0: gaps, 1: gaps}, {0: [(61, 62)], 1: [(21, 22)]}]
+        repair.acked(1, [102], 101)
+        between.records[1, 101] = published("ours", 5, 101)
+        with pytest.raises(EpochSpoiled, match=r"partition 1 holds .* sequence 101"):
+            await repair.stale_keys()
 
     run_virtually(body())
 
@@ -79,7 +108,7 @@ def test_what_other_streams_of_this_process_wrote_is_no_gap() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10 * PAUSE_MAX_S):
                 await repair.stale_keys()
-        assert between.members_since_batch == 0
+        assert between.reads == []
 
     run_virtually(body())
 
