@@ -192,6 +192,23 @@ async def test_stopped_while_a_topic_is_refused_it_ends_well(world: World) -> No
         assert await relay.ended() == 0
 
 
+async def test_a_control_topic_that_is_refused_at_the_first_start_is_for_a_person_to_mend(
+    world: World,
+) -> None:
+    async with running(world.settings("pods", kafka={"topicPrefix": "other"})) as relay:
+        body = await relay.get_until("/readyz", lambda body: body["ready"])
+        assert set(body["problems"]) == {"control"}
+        assert body["streams"]["pods"]["reason"] == body["problems"]["control"]
+        assert "other.test.control does not exist" in body["problems"]["control"]
+        (card,) = (await relay.get("/api/overview"))[1]["cards"]
+        assert (card["cause"], card["level"], card["streams"]) == ("control", "person", ["pods"])
+        for name in ("signal", "core.pods", "control"):
+            world.kafka.create_topic(f"other.test.{name}", 1)
+        await until("the stream is whole", lambda: relay.row("pods").complete)
+        assert not relay.row("pods").troubles
+        assert not relay.daemon.statuses.problems
+
+
 async def test_stopped_while_a_stream_asks_about_its_topic_it_ends_well(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
