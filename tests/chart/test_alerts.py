@@ -58,6 +58,20 @@ def test_every_runbook_is_that_of_an_alert_and_listed() -> None:
     assert [(path.name, link) for path, link in links if not (RUNBOOKS / link).exists()] == []
 
 
+def test_what_runbooks_quote_from_the_log_is_logged_by_default() -> None:
+    reference = (ROOT / "docs" / "reference" / "logs.md").read_text()
+    logged = re.findall(r"^\| (?:error|warning|info)\b.*?\| (.*?) \|", reference, re.MULTILINE)
+    quoted = {
+        phrase
+        for path in RUNBOOKS.glob("*.md")
+        for line in path.read_text().splitlines()
+        if re.search(r"\blogs?\b", re.sub(r"`.*?`", "", line))
+        for phrase in re.findall(r"`((?!kubectl|helm|watchrelay)[a-z][\w.;,]* [\w.;, ]+)`", line)
+    }
+    assert quoted
+    assert [each for each in quoted if not any(line.startswith(each) for line in logged)] == []
+
+
 @each_alert
 def test_the_alert_has_a_case_that_fires_and_one_that_does_not(alert: dict[str, Any]) -> None:
     fires = silent = 0

@@ -87,6 +87,22 @@ def test_every_expression_is_promql(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("tools")
+def test_a_stream_that_waits_in_two_replicas_is_counted_once(tmp_path: Path) -> None:
+    (waiting,) = (query for query in queries() if query.where == "fleet: Waiting")
+    state = 'watchrelay_stream_state{job="watchrelay",namespace="ns",cluster="c",stream="pods",%s}'
+    series = [
+        {"series": state % f'state="waiting",instance="{replica}"', "values": "1"}
+        for replica in ("a", "b")
+    ]
+    asked = {"expr": waiting.expression, "eval_time": "0", "exp_samples": [{"value": 1}]}
+    cases = [{"input_series": series, "promql_expr_test": [asked]}]
+    file = tmp_path / "cases.yaml"
+    file.write_text(yaml.safe_dump({"tests": cases}))
+    done = run(program("promtool"), "test", "rules", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @each_dashboard
 def test_the_dashboard_keeps_the_conventions(board: dict[str, Any]) -> None:
     assert len(board["uid"]) <= 40

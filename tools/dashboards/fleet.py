@@ -38,7 +38,8 @@ FLEET: Final[Rows] = (
                 "Waiting",
                 "Streams that wait for a resource, a right, a topic, or Kafka at their start.",
                 "short",
-                f'sum(watchrelay_stream_state{{{STREAMS},state="waiting"}})',
+                "count(sum by (namespace, cluster, stream) "
+                f'(watchrelay_stream_state{{{STREAMS},state="waiting"}}) > 0) or vector(0)',
                 bad=1,
             ),
             stat(

@@ -17,7 +17,7 @@ _EXAMPLES: Final = {
     "bootstrapServers": "write a list of brokers, such as [kafka-0:9092]",
     "resources": "write a list, such as - resource: pods",
     "resource": "write one resource, such as resource: pods",
-    "listen": "write host:port, such as 0.0.0.0:8080",
+    "listen": "write host:port, such as :8080",
     "labelSelector": "write it as for kubectl, such as app=web,tier in (a,b)",
     "fieldSelector": "write it as for kubectl, such as status.phase=Running",
 }

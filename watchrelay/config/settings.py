@@ -274,9 +274,9 @@ class ResourceEntry(Defaults):
 class ObserveSettings(Section):
     """Metrics, health, status page, logs."""
 
-    listen: Listen = "0.0.0.0:8080"
-    """Address of /metrics, /livez, /readyz and the status page, as host:port. Default:
-    0.0.0.0:8080; restart to change it."""
+    listen: Listen = ":8080"
+    """Address of /metrics, /livez, /readyz and the status page, as host:port; without a host all
+    interfaces, IPv4 and IPv6. Default: :8080; restart to change it."""
 
     log_format: LogFormat = "auto"
     """json, console (for people), or auto: console on a terminal, else json. Default: auto."""

@@ -279,7 +279,7 @@ def _address(text: str, example: str) -> re.Match[str]:
 
 
 def _listen(text: str) -> None:
-    _address(text, "0.0.0.0:8080")
+    _address(text, ":8080")
 
 
 def _resource(text: str) -> None:

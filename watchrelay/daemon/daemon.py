@@ -265,7 +265,6 @@ class Daemon:
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """(host, port) of a checked `observe.listen`, an IPv6 host without brackets; no host: all
-    interfaces."""
+    """(host, port) of a checked `observe.listen`, an IPv6 host without brackets; "" is no host."""
     host, _, port = listen.rpartition(":")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # what an address without a host means everywhere
+    return host.strip("[]"), int(port)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from functools import partial
 
 from watchrelay.config import Settings
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.core.errors import (
     KubeError,
     Misconfigured,
@@ -238,15 +238,9 @@ class Relaying:
     async def _control_topic(self) -> None:
         """The control topic is there, and safe. Until it is for the first time, no stream starts;
         when it is lost later, streams go on."""
-        context = self._context
+        context, topic = self._context, control_spec(self._context.settings)
         first = not context.control_made.is_set()
-
-        def failed(error: str, wait_s: float) -> None:
-            if first:
-                context.statuses.fail_all(error, causes.KAFKA, wait_s)
-
-        topic, problem = control_spec(context.settings), "kafka" if first else "control"
-        facts = await self._topic(topic, problem, Backoff(), failed)
+        facts = await self._topic(topic, Backoff(), first=first)
         if first:
             context.statuses.recover_all()
         for warning in facts.warnings:
@@ -254,15 +248,14 @@ class Relaying:
             log.warning("topic has a questionable setting", extra=extra)
 
     async def _topic(
-        self,
-        topic: TopicSpec,
-        problem: str,
-        backoff: Backoff,
-        failed: Callable[[str, float], None] = lambda _error, _wait_s: None,
+        self, topic: TopicSpec, backoff: Backoff, *, first: bool = False
     ) -> TopicFacts:
-        """Return once `topic` exists and is safe; until then the process has the problem, and
-        `failed` is called after each attempt."""
-        context = self._context
+        """Return once `topic` exists and is safe; until then the process has a problem, and all
+        streams have it where they wait for the topic, the `first` time."""
+        context, statuses = self._context, self._context.statuses
+        problem: str = topic.kind
+        unusable = Cause(CauseKind(topic.kind))
+        away = causes.KAFKA if topic.kind == "control" else unusable
         while True:
             try:
                 facts = await context.topics.ensure_topic(topic)
@@ -270,7 +263,12 @@ class Relaying:
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=False, rng=context.rng
                 )
-                new = context.statuses.problems.put(problem, str(error))
+                refused = isinstance(error, TopicRefused)
+                cause = unusable if refused else away
+                former, problem = problem, cause.kind.value if first else topic.kind
+                if problem != former:
+                    statuses.problems.pop(former, None)
+                new = statuses.problems.put(problem, str(error), cause=cause)
                 extra = {"topic": topic.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
                 if new and topic.kind == "control":
                     log.error("control topic is not usable", extra=extra)
@@ -278,10 +276,11 @@ class Relaying:
                     log.warning(
                         "signal topic is not usable, snapshot requests are not read", extra=extra
                     )
-                failed(str(error), wait_s)
+                if first:
+                    statuses.fail_all(str(error), cause, wait_s, operator=refused)
                 await asyncio.sleep(wait_s)
             else:
-                context.statuses.problems.pop(problem, None)
+                statuses.problems.pop(problem, None)
                 return facts
 
     async def _share(self, sharing: Sharing) -> None:
@@ -306,7 +305,7 @@ class Relaying:
         )
         while True:
             backoff = Backoff(base_s=5.0, cap_s=300.0)
-            await self._topic(signal_spec(context.settings), "signal", backoff)
+            await self._topic(signal_spec(context.settings), backoff)
             try:
                 await follower.run()
             except TopicLost as lost:

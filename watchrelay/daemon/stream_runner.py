@@ -269,10 +269,11 @@ class StreamRunner:
         """Wait for the control topic, then claim and read back; where replicas share the streams, a
         standby runs meanwhile."""
         if not self._context.control_made.is_set():
-            if trouble := self._context.statuses.problems.get("kafka"):
-                self._status.failed("stream", trouble, cause=causes.KAFKA)
+            problems = self._context.statuses.problems
+            if name := next((each for each in ("control", "kafka") if each in problems), ""):
+                cause, operator = problems.causes[name], name == "control"
+                self._status.failed("daemon", problems[name], cause=cause, operator=operator)
             await self._context.control_made.wait()
-            self._status.recovered("stream")
         await self._context.control.caught_up()
         if (sharing := self._context.sharing) is None:
             return await self._claim_and_read_back()

@@ -230,7 +230,6 @@ class Supervisor:
             return
         self._context.settings = settings
         self._context.heartbeat_interval.change(settings.heartbeat_interval_s)
-        self._context.statuses.problems.pop("config", None)
         self._warned.clear()
         for stream in self._waiting - self._running.keys():
             self._context.statuses.close(stream)
@@ -343,8 +342,11 @@ class Supervisor:
                 self._replace_part(stream, running)
             elif entry not in settings.resources and entry.resource not in unresolved:
                 self._remove(stream, running)
-        for plan in plans:
-            self._show(plan, planned, refused, parts)
+        duplicates = [each for plan in plans for each in self._show(plan, planned, refused, parts)]
+        if duplicates:
+            self._context.statuses.problems["config"] = "; ".join(duplicates)
+        else:
+            self._context.statuses.problems.pop("config", None)
         for each in parts.values():
             self._start(each, formats)
         if (sharing := self._context.sharing) is not None and self._described:
@@ -371,18 +373,20 @@ class Supervisor:
         planned: Mapping[str, PlannedStream],
         refused: Mapping[str, str],
         parts: Container[str],
-    ) -> None:
-        """Record in the status registry what the entry waits for."""
+    ) -> list[str]:
+        """Record in the status registry what the entry waits for. Returns: a line for each of its
+        streams that another entry defines too."""
         entry = plan.entry
         if plan.problem:
             # streams that run notice by themselves when their resource goes
             covered = any(each.planned.entry == entry for each in self._running.values())
             if plan.resources or plan.cause == causes.INTERNAL or not covered:
                 self._wait_for(entry, plan.problem, plan.cause)
-            return
+            return []
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
         self._found_now(entry, plan.streams, refused, parts)
+        duplicates = []
         for each in plan.streams:
             if reason := refused.get(each.spec.id):
                 cause = causes.ENTRY_UNUSABLE.about(entry.resource)
@@ -394,10 +398,11 @@ class Supervisor:
                     f"{other.resource} and {entry.resource} are both stream {each.spec.id}: "
                     "give one of them an id"
                 )
-                self._context.statuses.problems["config"] = problem
+                duplicates.append(problem)
                 self._warn(
                     "two config entries define the same stream, ignoring the second", entry, problem
                 )
+        return duplicates
 
     def _warn(self, message: str, entry: ResourceEntry, warning: str) -> None:
         if warning not in self._warned:

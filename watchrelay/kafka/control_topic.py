@@ -33,7 +33,7 @@ from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.model.parts import Part, stream_and_part
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.status import Problems, StatusRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class ControlTopic:
         self.topic = topic
         self.holder = holder or f"{socket.gethostname()}-{os.getpid()}"
         self._sink = sink
-        problems = statuses.problems if statuses is not None else {}
+        problems = statuses.problems if statuses is not None else Problems()
         self._rng, self._wall_ms = rng or random.Random(), wall_ms
         self._follower = TopicFollower(
             connection,

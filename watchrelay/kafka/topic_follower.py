@@ -7,10 +7,10 @@ import logging
 import random
 from typing import Any, Protocol
 
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.beside import beside
-from watchrelay.core.errors import SinkUnavailable, TopicLost
+from watchrelay.core.errors import SinkForbidden, SinkUnavailable, TopicLost
 from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import ids_of_topics
@@ -24,6 +24,7 @@ from watchrelay.kafka.reader import (
     open_consumer,
 )
 from watchrelay.kafka.topic_identity import TopicIdentity
+from watchrelay.observe.status import Problems
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class TopicFollower:
         *,
         name: str,
         committed: bool,
-        problems: dict[str, str],
+        problems: Problems,
         rng: random.Random | None = None,
     ) -> None:
         self.next = 0
@@ -97,7 +98,9 @@ class TopicFollower:
                         "cannot read topic",
                         extra={"topic": self._topic, "error": str(error)},
                     )
-                self._problems[self._name] = f"{self._name} topic {self._topic}: {error}"
+                away = self._name == "control" and not isinstance(error, SinkForbidden)
+                message = f"{self._name} topic {self._topic}: {error}"
+                self._problems.put(self._name, message, cause=causes.KAFKA if away else None)
                 healthy = clock.now_s() - began_s > ANSWER_WITHIN_S
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=healthy, rng=self._rng

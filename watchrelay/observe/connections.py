@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from typing import Any, Final, Literal
 
@@ -45,11 +46,12 @@ class Connections:
         self._server: asyncio.Server | None = None
 
     async def listen(self, server: web.Server, host: str, port: int) -> int:
-        """Accept connections until `close`; the port in use. Raises: OSError for an address
-        that cannot be used."""
+        """Accept connections until `close`, without a `host` on all interfaces; the port in use.
+        Raises: OSError for an address that cannot be used."""
         loop = asyncio.get_running_loop()
+        at: dict[str, Any] = {"host": host, "port": port} if host else {"sock": _everywhere(port)}
         self._server = await loop.create_server(
-            lambda: _Connection(server, self), host, port, backlog=_ACCEPTED_AT_ONCE
+            lambda: _Connection(server, self), **at, backlog=_ACCEPTED_AT_ONCE
         )
         for each in self._server.sockets:
             with each.dup() as listening:
@@ -113,6 +115,17 @@ class Connections:
         if timer is not None:
             timer.cancel()
         return transport
+
+
+def _everywhere(port: int) -> socket.socket:
+    """All interfaces, of IPv4 and IPv6 by one socket; of IPv4 alone where there is no IPv6."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+    return socket.create_server(("0.0.0.0", port))  # noqa: S104  # as the config asks for it
 
 
 class _Connection(web.RequestHandler):

@@ -110,6 +110,7 @@ ADVICE: Final = {
         "The control topic cannot be used",
         "Streams that run go on; none can start. Correct the topic as the message says.",
         "WatchRelayStreamWaiting",
+        level="person",
     ),
     CauseKind.BACKLOG: Advice(
         "Kafka accepts less than the relay receives",
@@ -150,7 +151,7 @@ _AT_THE_API_SERVER: Final = (
     CauseKind.ENTRY_UNUSABLE,
 )
 """While such an error is retried at once, the API server is the likelier cause."""
-_FOLLOW_FROM_KAFKA: Final = ("control", "signal", "group")
+_FOLLOW_FROM_KAFKA: Final = ("signal", "group")
 """Problems that are no news while Kafka is away."""
 
 _VARIES: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at | for \d+ s\b")

@@ -346,11 +346,15 @@ class StatusRegistry:
     def close(self, stream: str) -> None:
         self.streams.pop(stream, None)
 
-    def fail_all(self, message: str, cause: Cause, wait_s: float) -> None:
+    def fail_all(
+        self, message: str, cause: Cause, wait_s: float, *, operator: bool = False
+    ) -> None:
         """Show of every stream what the daemon waits for, and that it tries again in `wait_s`."""
         next_ms = clock.wall_ms() + int(wait_s * 1000)
         for status in self.streams.values():
-            status.failed("daemon", message, cause=cause, next_attempt_ms=next_ms)
+            status.failed(
+                "daemon", message, cause=cause, operator=operator, next_attempt_ms=next_ms
+            )
 
     def recover_all(self) -> None:
         for status in self.streams.values():

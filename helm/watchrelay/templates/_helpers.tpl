@@ -56,7 +56,7 @@ app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 
 {{/* The port of config.observe.listen. */}}
 {{- define "watchrelay.port" -}}
-{{- $listen := dig "observe" "listen" "0.0.0.0:8080" .Values.config -}}
+{{- $listen := dig "observe" "listen" ":8080" .Values.config -}}
 {{- regexFind "[0-9]+$" $listen -}}
 {{- end -}}
 

@@ -202,13 +202,13 @@ ENTRIES = {
         )
     ],
     "- resource: pods\nobserve: {listen: 8080}": [
-        "5: observe.listen: must be text, not 8080 (write host:port, such as 0.0.0.0:8080)"
+        "5: observe.listen: must be text, not 8080 (write host:port, such as :8080)"
     ],
     "- resource: pods\nobserve: {listen: '8080'}": [
-        '5: observe.listen: "8080" is not host:port, such as 0.0.0.0:8080; a port is at most 65535, and an IPv6 address is written in brackets'
+        '5: observe.listen: "8080" is not host:port, such as :8080; a port is at most 65535, and an IPv6 address is written in brackets'
     ],
     "- resource: pods\nobserve: {listen: 'h:99999'}": [
-        '5: observe.listen: "h:99999" is not host:port, such as 0.0.0.0:8080; a port is at most 65535, and an IPv6 address is written in brackets'
+        '5: observe.listen: "h:99999" is not host:port, such as :8080; a port is at most 65535, and an IPv6 address is written in brackets'
     ],
     # selectors
     "- resource: pods\n  labelSelector: ''": [

@@ -103,7 +103,7 @@ def test_before_anything_is_connected_only_the_address_and_the_cluster_are_kept(
         taken.settings.cluster,
         taken.settings.observe.listen,
         taken.settings.observe.log_level,
-    ) == ("test", "0.0.0.0:8080", "debug")
+    ) == ("test", ":8080", "debug")
 
 
 def test_what_cannot_stand_with_a_kept_value_is_refused_with_its_line(

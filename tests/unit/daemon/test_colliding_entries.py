@@ -29,6 +29,9 @@ def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_reported(
                 f"gadget and gadgets.{GROUP} are both stream gadgets.{GROUP}: give one "
                 "of them an id"
             )
+            name = f"gadgets.{GROUP}"
+            rig.cluster.registry.delete("customresourcedefinitions.apiextensions.k8s.io", "", name)
+            await until("they are none", lambda: "config" not in rig.daemon.statuses.problems)
         assert [record.message for record in caplog.records].count(
             "stream restarts with a changed definition"
         ) == 0

@@ -192,6 +192,23 @@ async def test_stopped_while_a_topic_is_refused_it_ends_well(world: World) -> No
         assert await relay.ended() == 0
 
 
+async def test_a_control_topic_that_is_refused_at_the_first_start_is_for_a_person_to_mend(
+    world: World,
+) -> None:
+    async with running(world.settings("pods", kafka={"topicPrefix": "other"})) as relay:
+        body = await relay.get_until("/readyz", lambda body: body["ready"])
+        assert set(body["problems"]) == {"control"}
+        assert body["streams"]["pods"]["reason"] == body["problems"]["control"]
+        assert "other.test.control does not exist" in body["problems"]["control"]
+        (card,) = (await relay.get("/api/overview"))[1]["cards"]
+        assert (card["cause"], card["level"], card["streams"]) == ("control", "person", ["pods"])
+        for name in ("signal", "core.pods", "control"):
+            world.kafka.create_topic(f"other.test.{name}", 1)
+        await until("the stream is whole", lambda: relay.row("pods").complete)
+        assert not relay.row("pods").troubles
+        assert not relay.daemon.statuses.problems
+
+
 async def test_stopped_while_a_stream_asks_about_its_topic_it_ends_well(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -255,11 +272,12 @@ async def test_past_the_deadline_of_the_drain_it_ends_badly(world: World) -> Non
 # ---- where it listens ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
 def test_an_address_in_use_is_one_line_and_exit_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        listen = f"{host}:{taken.getsockname()[1]}"
         file = tmp_path / "watchrelay.yaml"
         config = {
             "cluster": "test",
@@ -271,7 +289,7 @@ def test_an_address_in_use_is_one_line_and_exit_1(
         assert cli.main(["run", "-c", str(file)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"watchrelay: observe.listen {listen}: ")
-    assert "address already in use" in line
+    assert "address already in use" in line.lower()
     assert line.endswith("; choose another address")
 
 
@@ -279,13 +297,38 @@ def test_an_address_in_use_is_one_line_and_exit_1(
     ("listen", "address"),
     [
         ("127.0.0.1:8080", ("127.0.0.1", 8080)),
-        (":0", ("0.0.0.0", 0)),
+        (":0", ("", 0)),
         ("[::1]:80", ("::1", 80)),
         ("host:1", ("host", 1)),
     ],
 )
 def test_an_address_is_a_host_and_a_port(listen: str, address: tuple[str, int]) -> None:
     assert split_address(listen) == address
+
+
+def _reached(port: int | None) -> list[str]:
+    """The addresses of this machine's loopback at which `port` answers."""
+    reached = []
+    for host in ("127.0.0.1", "::1"):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=10.0):
+            reached.append(host)
+    return reached
+
+
+@pytest.mark.parametrize("without_ipv6", [False, True])
+async def test_without_a_host_it_listens_on_all_interfaces_of_the_families_that_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_ipv6: bool
+) -> None:
+    wanted = ["127.0.0.1"]
+    if without_ipv6:
+        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    else:
+        with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+            wanted.append("::1")
+    kubernetes = {"kubeconfig": str(tmp_path / "none")}
+    settings = settings_of(["pods"], observe={"listen": ":0"}, kubernetes=kubernetes)
+    async with running(settings) as relay:
+        assert await asyncio.to_thread(_reached, relay.daemon.port) == wanted
 
 
 def test_the_config_in_force_can_be_seen_and_its_secrets_cannot() -> None:

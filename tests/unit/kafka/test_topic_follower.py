@@ -15,6 +15,7 @@ from watchrelay.core import clock
 from watchrelay.core.errors import TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topic_follower import TopicFollower
+from watchrelay.observe.status import Problems
 
 HOUR_MS = 3_600_000
 
@@ -55,7 +56,7 @@ async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consu
     connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
     follower: Any = SimpleNamespace(take=lambda _: None, moved=lambda _: None)
     tail = TopicFollower(
-        connection, "control", follower, name="control", committed=False, problems={}
+        connection, "control", follower, name="control", committed=False, problems=Problems()
     )
     consumer = Consumer([clock.wall_ms() + jump_ms + number for number in range(5)], connection)
     await tail._follow(consumer, TopicPartition("control", 0), connection.rotation.proven)
@@ -114,7 +115,7 @@ def follow(client: Asked, *, count: int) -> list[float]:
         )
         connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
         tail = TopicFollower(
-            connection, "control", handler, name="control", committed=False, problems={}
+            connection, "control", handler, name="control", committed=False, problems=Problems()
         )
         tail._identity.expect("control")
         consumer = Written(client, count, connection)

@@ -174,6 +174,9 @@ def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
     assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("notice", "signal")]
     statuses.problems["kafka"] = "silent"
     assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("retrying", "kafka")]
+    statuses.problems["control"] = "control topic: refused"
+    levels = [(card.level, card.kind) for card in judged(statuses)[1]]
+    assert levels == [("person", "control"), ("retrying", "kafka")]
 
 
 def test_a_problem_of_an_unknown_name_has_a_card_too() -> None:
