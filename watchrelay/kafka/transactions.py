@@ -92,6 +92,8 @@ _OVER: Final = frozenset((48, 51, 120))
 
 _SOON_S, _SOON_MAX_S = 0.002, 0.05
 _ELSEWHERE_S, _ELSEWHERE_MAX_S = 0.05, 2.0
+_DOUBT_S = 0.4
+"""From this pause on another broker is asked where the coordinator is."""
 _REFUSED_S, _REFUSED_MAX_S = 0.5, 30.0
 _AWAY_PAUSE_S: Final = 0.2
 _CHECK_S: Final = 10.0
@@ -364,6 +366,8 @@ class TransactionalProducer(Producer):
                 self._listener.report(transactional_id, _unusable(transactional_id, error))
             first_s, times, most_s = _PAUSES[answer]
             pauses[answer] = min(most_s, pauses[answer] * times or first_s)
+            if answer is Answer.ELSEWHERE and pauses[answer] >= _DOUBT_S and self._access.brokers:
+                self._access.brokers.ask_another()
             await asyncio.sleep(pauses[answer])
             if self._is_over and again is None:
                 answer = Answer.TAKE

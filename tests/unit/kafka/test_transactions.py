@@ -108,6 +108,21 @@ def test_after_these_codes_the_id_is_taken_and_all_is_written_again(
     run()
 
 
+@pytest.mark.parametrize(("answers", "others"), [(3, 0), (6, 3)])
+def test_a_broker_that_names_a_former_coordinator_again_and_again_is_left_for_another(
+    answers: int, others: int
+) -> None:
+    @virtual
+    async def run() -> None:
+        async with staged() as stage:
+            stage.script["add"] += [16] * answers
+            (delivery,) = stage.deliver(0)
+            assert (await delivery).offsets == [0, 1]
+            assert stage.others_asked == others
+
+    run()
+
+
 @virtual
 async def test_an_id_that_cannot_be_taken_is_asked_for_again() -> None:
     async with staged(begun=False) as stage:
