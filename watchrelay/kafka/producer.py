@@ -64,14 +64,14 @@ _JITTER = 0.2
 class ProducerSettings:
     """Timeouts and sizes of the produce path.
 
-    `request_timeout_s`: how long brokers may wait for replicas; after a second more without an
-    answer the connection is aborted. `stalled_after_s`: when a batch without acknowledgement, or a
-    refusal that passes in most cases, is shown to operators. `transaction_timeout_s`: so long
-    after it began brokers abort a transaction that nobody ends.
+    `request_timeout_s`: how long brokers may wait for replicas; after a second more in which they
+    answer and take nothing the connection is aborted. `stalled_after_s`: when a batch without
+    acknowledgement, or a refusal that passes in most cases, is shown to operators.
+    `transaction_timeout_s`: so long after it began brokers abort a transaction that nobody ends.
     """
 
     batch_bytes: int = 512 * 1024
-    request_bytes: int = 16 * 1024 * 1024
+    request_bytes: int = 1024 * 1024
     request_timeout_s: float = 15.0
     stalled_after_s: float = 10.0
     transaction_timeout_s: float = 15.0
@@ -598,7 +598,7 @@ class Producer:
             link.abort()
 
     async def _watch_silence(self) -> None:
-        """Abort links whose broker does not answer."""
+        """Abort links whose broker answers and takes nothing."""
         loop = asyncio.get_running_loop()
         limit_s = self._settings.request_timeout_s + _SILENCE_GRACE_S
         while True:

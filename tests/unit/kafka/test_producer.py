@@ -258,6 +258,20 @@ async def test_a_broker_that_is_silent_is_left_after_the_request_timeout() -> No
         assert await delivery == Receipt([1])
 
 
+@virtual
+async def test_a_broker_whose_answers_take_long_is_not_taken_for_silent() -> None:
+    async with staged() as (stage, tasks):
+        deliveries = []
+        for partition in (0, 2):
+            deliveries.append(stage.deliver(tasks, partition))
+            await asyncio.sleep(0.1)
+        for at in range(2):
+            await asyncio.sleep(4.0)
+            assert not stage.links[0][0].is_closing()
+            stage.answer(offset=at, at=at)
+        assert [(await each).offsets for each in deliveries] == [[0], [1]]
+
+
 @pytest.mark.parametrize(
     "frame",
     [
