@@ -217,6 +217,23 @@ async def test_a_partition_whose_leader_is_silent_holds_up_the_others_for_one_tr
 
 
 @virtual
+async def test_after_a_transaction_that_took_too_long_half_of_it_is_next_and_then_the_others() -> (
+    None
+):
+    async with staged(request_timeout_s=15.0) as stage:
+        stage.at_once = 2
+        deliveries = stage.deliver(0, 1, 2, 3)
+        await asyncio.sleep(1.0)
+        async with asyncio.timeout(40.0):
+            for each in deliveries + stage.deliver(0, 1):
+                assert (await each).offsets
+        assert [each[4:-5] for each in stage.seen if each.startswith("add")] == [
+            "0,1,2,3", "0,1", "2,3,0,1", "2,3", "0,1",
+        ]  # fmt: skip
+        assert (stage.ended("aborted"), stage.ended("committed")) == (2, 3)
+
+
+@virtual
 async def test_fenced_and_superseded_ends_the_stream() -> None:
     async with staged() as stage:
         stage.script["commit"].append(90)

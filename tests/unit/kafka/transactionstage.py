@@ -122,6 +122,8 @@ class Leader(FakeTransport):
     def write(self, data: Any) -> None:
         super().write(data)
         number, batches = produce_request(data)
+        if len(batches) > self._stage.at_once:
+            return
         name = transactional_id(data)
         answers = []
         for topic, partition, content in batches:
@@ -145,6 +147,8 @@ class Stage:
         self.script: dict[str, deque[int | Exception]] = defaultdict(deque)
         self.epoch = self.end = self.looks = self.others_asked = 0
         self.is_ours, self.is_closed = True, False
+        self.at_once = 100
+        """A request for more partitions is not answered in time."""
         self.leaderless: set[int] = set()
         self.away: set[int] = set()
         self.metrics, self.statuses = Metrics(), StatusRegistry()
