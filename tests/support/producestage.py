@@ -19,18 +19,20 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
 TOO_LARGE, DUPLICATE, UNKNOWN_PRODUCER, INVALID_RECORD, NOT_LEADER = 10, 46, 59, 87, 6
-INVALID_TIMESTAMP = 32
+INVALID_TIMESTAMP, TIMED_OUT = 32, 7
 CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
 
 class Cluster(Brokers):
-    """One view of the cluster. Partition n is led by broker n % 2."""
+    """One view of the cluster. Partition n is led by broker n % 2. The broker that is asked first
+    may have outdated metadata."""
 
     def __init__(self, stage: "Stage", connection: KafkaConnection) -> None:
         self._stage = stage
         self._password = connection.arguments().get("sasl_plain_password", "")
         self.errors = {}
         self._leaders = {}
+        self._is_first = True
         stage.reached += 1
 
     async def _ask(self, _request: object = None) -> None:
@@ -43,10 +45,20 @@ class Cluster(Brokers):
     async def refresh(self, topics: Collection[str]) -> None:
         await self._ask()
         self._stage.asked.append(sorted(topics))
-        led = self._stage.leaders
+        former = self._stage.former_leaders
+        led = self._stage.leaders if former is None or not self._is_first else former
         self._leaders |= {
             topic: {each: led.get(each, each % 2) for each in range(40)} for topic in topics
         }
+
+    async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None]:
+        await self._ask()
+        known = self._stage.former_leaders is None or not self._is_first
+        self._stage.ids.append(b"id" if known else None)
+        return dict.fromkeys(topics, self._stage.ids[-1])
+
+    def ask_another(self) -> None:
+        self._is_first = False
 
     def leader(self, topic: str, partition: int) -> int | None:
         node = self._leaders.get(topic, {}).get(partition)
@@ -89,8 +101,12 @@ class Stage:
         self.reached = self.producer_ids = 0
         self.leaders: dict[int, int] = {}
         """By partition, where it is not the usual one."""
+        self.former_leaders: dict[int, int] | None = None
+        """So the broker names them that is asked first, which does not know any topic's id."""
         self.slow_and_closed: set[int] = set()
         """Brokers whose connection fails after a second."""
+        self.ids: list[bytes | None] = []
+        """What was answered about the ids of topics."""
         self.asked: list[list[str]] = []
         """The topics of each request for metadata."""
         self.down: set[int] = set()

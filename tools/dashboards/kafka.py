@@ -148,9 +148,9 @@ KAFKA: Final[Rows] = (
             ),
             Panel(
                 "Producers rebuilt",
-                "In an hour, by reason. watchdog: a broker did not answer for 16 s, or none of those "
-                "known could be used; credentials: connections were opened with new secrets; "
-                "identity: a partition got a new producer id.",
+                "In an hour, by reason. watchdog: a broker answered and took nothing for 16 s, or "
+                "none of those known could be used; credentials: connections were opened with new "
+                "secrets; identity: a partition got a new producer id.",
                 "short",
                 (
                     (

@@ -39,7 +39,7 @@ class Step(Enum):
     """What follows from an error code."""
 
     RESEND = auto()
-    """Not appended, or perhaps appended: the same bytes again."""
+    """Not appended, or perhaps appended: the same bytes again; after some times as FIND_LEADER."""
     FIND_LEADER = auto()
     """As RESEND, to the leader by new metadata."""
     DENIED = auto()
@@ -53,24 +53,26 @@ class Step(Enum):
 
 
 STEPS: Final[dict[int, Step]] = {
-    **dict.fromkeys((-1, 2, 7, 8, 19, 20, 89), Step.RESEND),
-    **dict.fromkeys((3, 5, 6, 9, 13, 56, 72, 74, 75), Step.FIND_LEADER),
+    **dict.fromkeys((-1, 2, 8, 19, 20, 89), Step.RESEND),
+    **dict.fromkeys((3, 5, 6, 7, 9, 13, 56, 72, 74, 75), Step.FIND_LEADER),
     **dict.fromkeys((29, 30, 31, 53), Step.DENIED),
     46: Step.DUPLICATE,
     **dict.fromkeys((45, 47, 49, 59, 90), Step.RENEW),
 }
-"""By error code; every other code is REFUSE. -1 UNKNOWN_SERVER_ERROR, 2 CORRUPT_MESSAGE, 7
-REQUEST_TIMED_OUT, 8 BROKER_NOT_AVAILABLE, 19 and 20 NOT_ENOUGH_REPLICAS (_AFTER_APPEND), 89
-THROTTLING_QUOTA_EXCEEDED; 3 UNKNOWN_TOPIC_OR_PARTITION, 5 LEADER_NOT_AVAILABLE, 6 NOT_LEADER, 9
-REPLICA_NOT_AVAILABLE, 13 NETWORK_EXCEPTION, 56 KAFKA_STORAGE_ERROR, 72 LISTENER_NOT_FOUND, 74 and
-75 of leader epochs; 29, 30, 31, 53 of rights; 46 DUPLICATE_SEQUENCE_NUMBER; 45
-OUT_OF_ORDER_SEQUENCE_NUMBER, 47 INVALID_PRODUCER_EPOCH, 49 INVALID_PRODUCER_ID_MAPPING, 59
-UNKNOWN_PRODUCER_ID, 90 PRODUCER_FENCED."""
+"""By error code; every other code is REFUSE. -1 UNKNOWN_SERVER_ERROR, 2 CORRUPT_MESSAGE, 8
+BROKER_NOT_AVAILABLE, 19 and 20 NOT_ENOUGH_REPLICAS (_AFTER_APPEND), 89 THROTTLING_QUOTA_EXCEEDED; 3
+UNKNOWN_TOPIC_OR_PARTITION, 5 LEADER_NOT_AVAILABLE, 6 NOT_LEADER, 7 REQUEST_TIMED_OUT (so answers a
+former leader that is cut off), 9 REPLICA_NOT_AVAILABLE, 13 NETWORK_EXCEPTION, 56
+KAFKA_STORAGE_ERROR, 72 LISTENER_NOT_FOUND, 74 and 75 of leader epochs; 29, 30, 31, 53 of rights; 46
+DUPLICATE_SEQUENCE_NUMBER; 45 OUT_OF_ORDER_SEQUENCE_NUMBER, 47 INVALID_PRODUCER_EPOCH, 49
+INVALID_PRODUCER_ID_MAPPING, 59 UNKNOWN_PRODUCER_ID, 90 PRODUCER_FENCED."""
 _NOT_APPENDED: Final = frozenset((19, 29, 30, 31, 53))
 """Of the codes after which the same bytes are sent again, those that a broker gives only before it
 appends. (3 and 6 come also when a partition moves while its replicas are waited for.)"""
 
 _PAUSE_S, _PAUSE_MAX_S, _DENIED_MAX_S = 0.05, 5.0, 30.0
+_TRIES = 3
+"""After so many of a batch the leader is in doubt."""
 _LOOKS = 10
 """So often a batch is sent, in some 20 s, that is in the log by the broker's word and not found."""
 
@@ -153,6 +155,11 @@ class PartitionState:
     def sendable(self) -> bool:
         """Whether `take` gives a batch, once there is an identity."""
         return self.phase is Phase.NONE and bool(self.in_flight or self.queue)
+
+    @property
+    def leader_doubtful(self) -> bool:
+        """The batch in flight was sent several times: what is known may be outdated."""
+        return self.in_flight is not None and self.in_flight.tries >= _TRIES
 
     def take(self) -> bytes:
         """The bytes to send now: those of the batch in flight again, else of the next one. Legal
@@ -245,7 +252,8 @@ class PartitionState:
         self.phase = Phase.PAUSED
         most_s = _DENIED_MAX_S if step is Step.DENIED else _PAUSE_MAX_S
         seconds = min(most_s, _PAUSE_S * 2 ** min(self._batch().tries, 10))
-        return Pause(seconds, step is Step.FIND_LEADER)
+        find_leader = step is Step.FIND_LEADER or (step is Step.RESEND and self.leader_doubtful)
+        return Pause(seconds, find_leader)
 
     def _not_written(self, code: int) -> tuple[Effect, ...]:
         """Not in the log as far as anyone knows, after the error `code`."""

@@ -53,6 +53,8 @@ CUT: Final = 1 << 16
 _ASK_RETRY = Backoff(base_s=0.05, cap_s=2.0, jitter=0.5)
 _FIND_MIN_S, _FIND_MAX_S = 0.02, 1.0
 _LEAVE_EVERY_S = 5.0
+_DOUBT_S = 5.0
+"""So long a partition waits for its leader until another broker is asked, and then the next."""
 _SILENCE_EVERY_S = 1.0
 _SILENCE_GRACE_S = 1.0
 _JITTER = 0.2
@@ -62,14 +64,14 @@ _JITTER = 0.2
 class ProducerSettings:
     """Timeouts and sizes of the produce path.
 
-    `request_timeout_s`: how long brokers may wait for replicas; after a second more without an
-    answer the connection is aborted. `stalled_after_s`: when a batch without acknowledgement, or a
-    refusal that passes in most cases, is shown to operators. `transaction_timeout_s`: so long
-    after it began brokers abort a transaction that nobody ends.
+    `request_timeout_s`: how long brokers may wait for replicas; after a second more in which they
+    answer and take nothing the connection is aborted. `stalled_after_s`: when a batch without
+    acknowledgement, or a refusal that passes in most cases, is shown to operators.
+    `transaction_timeout_s`: so long after it began brokers abort a transaction that nobody ends.
     """
 
     batch_bytes: int = 512 * 1024
-    request_bytes: int = 16 * 1024 * 1024
+    request_bytes: int = 1024 * 1024
     request_timeout_s: float = 15.0
     stalled_after_s: float = 10.0
     transaction_timeout_s: float = 15.0
@@ -174,6 +176,8 @@ class Producer:
         """How often other secrets came into use."""
         self._left_s = -_LEAVE_EVERY_S
         """When the brokers were left for the secrets that one of them refused (loop time)."""
+        self._doubted_s = -_DOUBT_S
+        """When another broker was asked, because the one before may have outdated metadata."""
         self._tasks: asyncio.TaskGroup | None = None
         self._is_flushing = self._is_cut = False
         self.held: Callable[[], bool] = lambda: False
@@ -245,10 +249,17 @@ class Producer:
             if link.carries(name):
                 link.abort()
 
-    async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None] | None:
-        """As `metadata.topic_ids`; None while no broker is known. Raises: KafkaError, OSError."""
+    async def topic_ids(
+        self, topics: Collection[str], *, of_another: bool
+    ) -> dict[str, bytes | None] | None:
+        """As `metadata.topic_ids`; None while no broker is known. Args: `of_another`: than the
+        broker asked last. Raises: KafkaError, OSError."""
         brokers = self._access.brokers
-        return None if brokers is None else await brokers.topic_ids(topics)
+        if brokers is None:
+            return None
+        if of_another:
+            brokers.ask_another()
+        return await brokers.topic_ids(topics)
 
     async def end_offset(self, place: TopicPartition, *, committed: bool = False) -> int:
         """As of Brokers, as its leader knows it now. Raises: KafkaError, OSError."""
@@ -495,6 +506,7 @@ class Producer:
             self._link_up()
             if not self._leaderless:
                 break
+            self._doubt(brokers)
             try:
                 await self._identify(brokers)
                 await self._refresh(brokers, {each.place.topic for each in self._leaderless})
@@ -516,6 +528,17 @@ class Producer:
             except TimeoutError:
                 wait_s = min(_FIND_MAX_S, wait_s * 2)
         access.all_well()
+
+    def _doubt(self, brokers: Brokers) -> None:
+        """Have another broker asked if a partition waits for long, or the leader that was found is
+        none again and again: the one asked may have outdated metadata."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._doubted_s >= _DOUBT_S and any(
+            each.state.leader_doubtful or now_s - each.leaderless_s >= _DOUBT_S
+            for each in self._leaderless
+        ):
+            self._doubted_s = now_s
+            brokers.ask_another()
 
     def _report_leaderless(self, brokers: Brokers) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -575,7 +598,7 @@ class Producer:
             link.abort()
 
     async def _watch_silence(self) -> None:
-        """Abort links whose broker does not answer."""
+        """Abort links whose broker answers and takes nothing."""
         loop = asyncio.get_running_loop()
         limit_s = self._settings.request_timeout_s + _SILENCE_GRACE_S
         while True:

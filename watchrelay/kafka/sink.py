@@ -604,11 +604,13 @@ class KafkaSink:
                 continue
             try:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    answer = await self._producer.topic_ids(topics) or {}
+                    answer = await self._producer.topic_ids(
+                        topics, of_another=self._identity.doubtful
+                    )
             except (KafkaError, OSError, TimeoutError) as error:
                 _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})
                 continue
-            for name, why in self._identity.seen(answer, clock.now_s()).items():
+            for name, why in self._identity.seen(answer or {}, clock.now_s()).items():
                 self._lose(name, why)
 
     # ---- what the producer reports ---------------------------------------------------------------

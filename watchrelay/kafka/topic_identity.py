@@ -40,7 +40,7 @@ class TopicIdentity:
 
     @property
     def doubtful(self) -> bool:
-        """Some topic was missing in the newest answer."""
+        """Some topic was missing in the newest answer: ask another broker."""
         return any(known.absent_since_s is not None for known in self._known.values())
 
     def seen(self, answer: Mapping[str, bytes | None], now_s: float) -> dict[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol
@@ -92,6 +93,8 @@ _OVER: Final = frozenset((48, 51, 120))
 
 _SOON_S, _SOON_MAX_S = 0.002, 0.05
 _ELSEWHERE_S, _ELSEWHERE_MAX_S = 0.05, 2.0
+_DOUBT_S = 0.4
+"""From this pause on another broker is asked where the coordinator is."""
 _REFUSED_S, _REFUSED_MAX_S = 0.5, 30.0
 _AWAY_PAUSE_S: Final = 0.2
 _CHECK_S: Final = 10.0
@@ -146,6 +149,8 @@ class TransactionalProducer(Producer):
         """Something was appended that is in no transaction."""
         self._sent: dict[OutgoingPartition, PendingBatch] = {}
         """Batches of the open transaction."""
+        self._most: float = math.inf
+        """So many partitions the next one has at most: fewer after one that took too long."""
         self._offsets: dict[OutgoingPartition, int] = {}
         """Of those that were appended."""
         self._unanswered: set[OutgoingPartition] = set()
@@ -262,13 +267,13 @@ class TransactionalProducer(Producer):
 
         A partition without a link to its leader stays out: a transaction ends when its markers are
         in all of its partitions."""
-        sent, identity = {}, self._identity
+        sent, identity = dict[OutgoingPartition, PendingBatch](), self._identity
         for partition in self._partitions.values():
             if not partition.state.queue:
                 continue
             if self._link_of(partition) is None:
                 self._await_leader(partition)
-            else:
+            elif len(sent) < self._most:
                 sent[partition] = partition.state.queue[0]
         if not sent or identity is None:
             return 0
@@ -279,6 +284,11 @@ class TransactionalProducer(Producer):
         self._transactions.transaction_ended(result, clock.now_s() - began_s)
         if result == "committed" and not self._is_over:
             offsets, self._sent = self._offsets, {}
+            if self._most < math.inf:
+                self._most = math.inf
+                for place in [partition.place for partition in sent]:  # the others are next
+                    self._partitions[place] = self._partitions.pop(place)
+                self._due.set()
             for partition, offset in offsets.items():
                 sent[partition].done(offset, 0)
                 self._enqueue(partition)
@@ -316,6 +326,7 @@ class TransactionalProducer(Producer):
                     self._progress.clear()
         except TimeoutError:
             self.reset()  # a broker that is silent is not waited for in the next one too
+            self._most = max(1, len(self._sent) // 2)
             self._end_transaction()
         self._unanswered = set()
         return not self._is_over
@@ -364,6 +375,8 @@ class TransactionalProducer(Producer):
                 self._listener.report(transactional_id, _unusable(transactional_id, error))
             first_s, times, most_s = _PAUSES[answer]
             pauses[answer] = min(most_s, pauses[answer] * times or first_s)
+            if answer is Answer.ELSEWHERE and pauses[answer] >= _DOUBT_S and self._access.brokers:
+                self._access.brokers.ask_another()
             await asyncio.sleep(pauses[answer])
             if self._is_over and again is None:
                 answer = Answer.TAKE

@@ -80,10 +80,21 @@ def test_what_may_pass_is_sent_again_with_the_same_bytes(code: int) -> None:
     state, batch, data = sent()
     (pause,) = state.answered(code, -1)
     assert isinstance(pause, Pause)
-    assert pause.find_leader is (code in {3, 5, 6, 9, 13, 56, 72, 74, 75})
+    assert pause.find_leader is (code in {3, 5, 6, 7, 9, 13, 56, 72, 74, 75})
     assert batch.unresolved is (code != 19)
     assert again(state) == data
     assert state.answered(0, 5) == (Settled(batch, 5, 0),)
+
+
+def test_what_is_refused_again_and_again_goes_to_the_leader_by_new_metadata() -> None:
+    state, _, data = sent()
+    found = []
+    for _ in range(4):
+        (pause,) = state.answered(19, -1)
+        assert isinstance(pause, Pause)
+        found.append(pause.find_leader)
+        assert again(state) == data
+    assert found == [False, False, True, True]
 
 
 @pytest.mark.parametrize("code", DENIED)
@@ -94,6 +105,7 @@ def test_without_a_right_the_same_bytes_are_sent_with_longer_pauses(code: int) -
         (pause,) = state.answered(code, -1)
         assert isinstance(pause, Pause)
         pauses.append(pause.seconds)
+        assert not pause.find_leader
         assert again(state) == data
     assert (pauses == sorted(pauses), pauses[0], pauses[-1]) == (True, 0.1, 30.0)
     assert not batch.unresolved, "brokers look at rights first"

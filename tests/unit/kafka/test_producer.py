@@ -13,6 +13,7 @@ from tests.support.producestage import (
     DUPLICATE,
     INVALID_RECORD,
     NOT_LEADER,
+    TIMED_OUT,
     UNKNOWN_PRODUCER,
     staged,
 )
@@ -257,6 +258,20 @@ async def test_a_broker_that_is_silent_is_left_after_the_request_timeout() -> No
         assert await delivery == Receipt([1])
 
 
+@virtual
+async def test_a_broker_whose_answers_take_long_is_not_taken_for_silent() -> None:
+    async with staged() as (stage, tasks):
+        deliveries = []
+        for partition in (0, 2):
+            deliveries.append(stage.deliver(tasks, partition))
+            await asyncio.sleep(0.1)
+        for at in range(2):
+            await asyncio.sleep(4.0)
+            assert not stage.links[0][0].is_closing()
+            stage.answer(offset=at, at=at)
+        assert [(await each).offsets for each in deliveries] == [[0], [1]]
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -418,6 +433,55 @@ async def test_nothing_on_its_way_to_a_topic_that_was_lost_is_waited_for() -> No
         assert former.is_closing(), "a batch on it would come late into the topic that is made next"
         await asyncio.sleep(30.0)
         assert len(stage.links[0]) == 1, "nothing is sent again"
+
+
+@virtual
+async def test_a_leader_that_reaches_no_replica_is_looked_up_and_the_same_bytes_go_to_the_next() -> (
+    None
+):
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        ((_, first),) = stage.sent()
+        stage.leaders[0] = 1
+        stage.answer(TIMED_OUT, -1)
+        await asyncio.sleep(1.0)
+        ((_, again),) = stage.sent(1)
+        assert again == first
+        stage.answer(offset=7, node=1)
+        assert await delivery == Receipt([7])
+
+
+@virtual
+async def test_a_broker_that_names_a_former_leader_again_and_again_is_not_asked_any_more() -> None:
+    async with staged() as (stage, tasks):
+        stage.former_leaders, stage.leaders[0] = {}, 1
+        delivery = stage.deliver(tasks, 0)
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+            stage.answer(NOT_LEADER, -1)
+        await asyncio.sleep(1.0)
+        stage.answer(offset=7, node=1)
+        assert await delivery == Receipt([7])
+
+
+@virtual
+async def test_a_broker_that_names_a_leader_which_is_away_is_not_asked_for_long() -> None:
+    async with staged() as (stage, tasks):
+        stage.former_leaders, stage.leaders[0], stage.vanished = {}, 1, {0}
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(7.0)
+        stage.answer(offset=7, node=1)
+        assert await delivery == Receipt([7])
+
+
+@virtual
+async def test_another_broker_is_asked_about_a_topic_that_one_does_not_know() -> None:
+    async with staged() as (stage, _):
+        stage.sink.open("t", "pods", lambda _why: None, made=False)
+        stage.former_leaders = {}
+        await asyncio.sleep(100.0)
+        assert stage.ids == [None, b"id", b"id", b"id"], "the others know it"
 
 
 @virtual

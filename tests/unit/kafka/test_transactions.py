@@ -108,6 +108,21 @@ def test_after_these_codes_the_id_is_taken_and_all_is_written_again(
     run()
 
 
+@pytest.mark.parametrize(("answers", "others"), [(3, 0), (6, 3)])
+def test_a_broker_that_names_a_former_coordinator_again_and_again_is_left_for_another(
+    answers: int, others: int
+) -> None:
+    @virtual
+    async def run() -> None:
+        async with staged() as stage:
+            stage.script["add"] += [16] * answers
+            (delivery,) = stage.deliver(0)
+            assert (await delivery).offsets == [0, 1]
+            assert stage.others_asked == others
+
+    run()
+
+
 @virtual
 async def test_an_id_that_cannot_be_taken_is_asked_for_again() -> None:
     async with staged(begun=False) as stage:
@@ -199,6 +214,23 @@ async def test_a_partition_whose_leader_is_silent_holds_up_the_others_for_one_tr
         stage.script["write9"].clear()
         assert (await stuck).offsets
         assert stage.ended("aborted") == 1
+
+
+@virtual
+async def test_after_a_transaction_that_took_too_long_half_of_it_is_next_and_then_the_others() -> (
+    None
+):
+    async with staged(request_timeout_s=15.0) as stage:
+        stage.at_once = 2
+        deliveries = stage.deliver(0, 1, 2, 3)
+        await asyncio.sleep(1.0)
+        async with asyncio.timeout(40.0):
+            for each in deliveries + stage.deliver(0, 1):
+                assert (await each).offsets
+        assert [each[4:-5] for each in stage.seen if each.startswith("add")] == [
+            "0,1,2,3", "0,1", "2,3,0,1", "2,3", "0,1",
+        ]  # fmt: skip
+        assert (stage.ended("aborted"), stage.ended("committed")) == (2, 3)
 
 
 @virtual

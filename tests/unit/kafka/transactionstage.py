@@ -82,6 +82,9 @@ class Cluster(Brokers):
     async def refresh(self, topics: Collection[str]) -> None:
         await asyncio.sleep(0.001)
 
+    def ask_another(self) -> None:
+        self._stage.others_asked += 1
+
     def leader(self, topic: str, partition: int) -> int | None:
         return -1 if partition in self._stage.leaderless else partition // 9
 
@@ -119,6 +122,8 @@ class Leader(FakeTransport):
     def write(self, data: Any) -> None:
         super().write(data)
         number, batches = produce_request(data)
+        if len(batches) > self._stage.at_once:
+            return
         name = transactional_id(data)
         answers = []
         for topic, partition, content in batches:
@@ -140,8 +145,10 @@ class Stage:
     def __init__(self, request_timeout_s: float = 4.0) -> None:
         self.seen: list[str] = []
         self.script: dict[str, deque[int | Exception]] = defaultdict(deque)
-        self.epoch = self.end = self.looks = 0
+        self.epoch = self.end = self.looks = self.others_asked = 0
         self.is_ours, self.is_closed = True, False
+        self.at_once = 100
+        """A request for more partitions is not answered in time."""
         self.leaderless: set[int] = set()
         self.away: set[int] = set()
         self.metrics, self.statuses = Metrics(), StatusRegistry()

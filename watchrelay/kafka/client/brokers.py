@@ -2,14 +2,17 @@
 in the log, and the coordinators of groups and transactional ids.
 
 One connection of aiokafka's, to any broker; when it fails, the others are tried and then the
-bootstrap servers, so that brokers that were all replaced are found.
+bootstrap servers, so that brokers that were all replaced are found. A broker that has lost the
+controllers answers too, as of then: `ask_another` where an answer is in doubt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import random
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from typing import Any, NamedTuple
 
 from aiokafka.conn import AIOKafkaConnection, collect_hosts
@@ -38,6 +41,8 @@ _REQUEST_TIMEOUT_S = 5.0
 _GROUP_TIMEOUT_S = 15.0
 """A coordinator answers a join once all members have joined."""
 _ID_RETRY_S = 0.1
+_ID_TRIES = 10
+"""After so many without an id another broker is asked."""
 _COORDINATOR_BUSY = frozenset((14, 15, 16))
 _BEGIN, _END = -2, -1
 """In place of a time, in a request for offsets."""
@@ -66,7 +71,7 @@ class Brokers:
         self._asking: _Asked | None = None
         self._connecting = asyncio.Lock()
         self._failed: tuple[str, int] | None = None
-        """The broker that was asked last and did not answer: another is asked first."""
+        """The broker that did not answer, or that is in doubt: another is asked first."""
         self._is_closed = False
 
     async def refresh(self, topics: Collection[str]) -> None:
@@ -110,13 +115,16 @@ class Brokers:
 
     async def producer_id(self) -> tuple[int, int]:
         """A producer id that nobody else has, and its epoch."""
-        while True:
+        for tries in itertools.count(1):
             answer = await self._ask(InitProducerIdRequest(None, 0))
             if not answer.error_code:
-                return answer.producer_id, answer.producer_epoch
+                break
             if answer.error_code not in _COORDINATOR_BUSY:
                 raise for_code(answer.error_code)
+            if tries % _ID_TRIES == 0:
+                self.ask_another()
             await asyncio.sleep(_ID_RETRY_S)
+        return answer.producer_id, answer.producer_epoch
 
     async def coordinator(self, group: str) -> Coordinator:
         """A connection of its own to the coordinator of a group."""
@@ -145,11 +153,8 @@ class Brokers:
     async def end_offset(self, topic: str, partition: int, *, committed: bool = False) -> int:
         """The end of a partition, as its leader knows it; `committed`: that of what readers of
         committed records can read."""
-        leader = await self._leader(topic, partition)
-        try:
+        async with self._leading(topic, partition) as leader:
             return await leader.offset(topic, partition, _END, committed=committed)
-        finally:
-            leader.close()
 
     async def locate(
         self, topic: str, partition: int, start: int, producer: tuple[int, int], sequence: int
@@ -157,8 +162,7 @@ class Brokers:
         """The offset of the batch with that producer id, epoch and base sequence, which is not
         before `start`, or among the newest offsets if that is negative; None if it is not found up
         to the end of the partition."""
-        leader = await self._leader(topic, partition)
-        try:
+        async with self._leading(topic, partition) as leader:
             end = await leader.offset(topic, partition, _END)
             begin = await leader.offset(topic, partition, _BEGIN)
             start = max(begin, end - _LOCATE_OFFSETS if start < 0 else start)
@@ -170,8 +174,13 @@ class Brokers:
                         return offset
                     start = max(start, stop)
             return None
-        finally:
-            leader.close()
+
+    def ask_another(self) -> None:
+        """What the broker answers that was asked last may be outdated: ask another next, if any
+        can be reached."""
+        if self._asking is not None:
+            self._failed = self._asking.connection.host, self._asking.connection.port
+            self._hang_up()
 
     def close(self) -> None:
         """Let the connection go; nobody is asked any more."""
@@ -219,11 +228,21 @@ class Brokers:
         candidates = [*dict.fromkeys([*known, *bootstrap])]
         return sorted(candidates, key=lambda candidate: candidate == self._failed)
 
-    async def _leader(self, topic: str, partition: int) -> _Asked:
+    @contextlib.asynccontextmanager
+    async def _leading(self, topic: str, partition: int) -> AsyncIterator[_Asked]:
+        """A connection to the leader, as last asked for; one that fails puts that in doubt."""
         node = self.leader(topic, partition)
-        if node not in self._nodes:
-            raise LeaderNotAvailableError
-        return await self._connected(*self._nodes[node])
+        try:
+            if node not in self._nodes:
+                raise LeaderNotAvailableError
+            leader = await self._connected(*self._nodes[node])
+            try:
+                yield leader
+            finally:
+                leader.close()
+        except (KafkaError, OSError, asyncio.CancelledError):
+            self.ask_another()
+            raise
 
     async def _connected(
         self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
@@ -24,6 +25,8 @@ IN_FLIGHT_MAX: Final = 5
 _ANSWER_BYTES_MAX = 16 << 20
 _WRITE_BUFFER_BYTES = 4 << 20
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_ACKED_AT = 120
+"""Where Linux has tcpi_bytes_acked (4.1, 64 bits) in the state of a connection (TCP_INFO)."""
 
 _SIZE = struct.Struct(">i")
 _NAME_LENGTH = struct.Struct(">h")
@@ -125,7 +128,8 @@ class Link(asyncio.Protocol):
         self._buffer = b""
         self._correlation = 0
         self._is_full = False
-        self._muted_until_s = 0.0
+        self._muted_until_s = self._progress_s = 0.0
+        self._acked = 0
 
     async def open(self, host: str, port: int, arguments: dict[str, Any]) -> None:
         """Connect. Args: `arguments` of AIOKafkaConnection. Raises: KafkaError, OSError."""
@@ -205,6 +209,7 @@ class Link(asyncio.Protocol):
     # ---- in --------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        self._progress_s = self._loop.time()
         if self._buffer:
             data = self._buffer + data
         at, end = 0, len(data)
@@ -261,10 +266,24 @@ class Link(asyncio.Protocol):
         return not self._requests and not self._waiting
 
     def silent_s(self, now_s: float) -> float:
-        """How long (of loop time) the oldest request has waited for its answer."""
+        """How long (of loop time) requests have waited since the broker last sent or took
+        something."""
         if not self._requests:
             return 0.0
-        return now_s - max(self._requests[0].sent_s, self._muted_until_s)
+        if (acked := self._acked_bytes()) != self._acked:
+            self._acked, self._progress_s = acked, now_s
+        return now_s - max(self._requests[0].sent_s, self._progress_s, self._muted_until_s)
+
+    def _acked_bytes(self) -> int:
+        """How much the broker's kernel has taken; 0 where ours does not tell. (With TLS the buffer
+        of the transport is empty while all of it waits below.)"""
+        assert self._transport is not None, "a link is used after it was opened"
+        plain = self._transport.get_extra_info("socket")
+        try:
+            state = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
+            return int.from_bytes(state[_ACKED_AT:], sys.byteorder)
+        except (AttributeError, OSError):
+            return 0
 
     def carries(self, topic: bytes) -> bool:
         """Whether a batch of the topic is without an answer."""

@@ -16,6 +16,7 @@ from aiokafka.protocol.admin import (
 )
 from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
 from aiokafka.protocol.metadata import MetadataResponse_v5
+from aiokafka.protocol.transaction import InitProducerIdResponse_v0
 
 from tests.support import virtualtime
 from tests.support.sinkparts import until
@@ -26,19 +27,19 @@ from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.tokens import TokenProvider
 from watchrelay.kafka.transactions import check_transactional_ids
 
-METADATA, COORDINATOR, HANDSHAKE, VERSIONS, AUTHENTICATE = 3, 10, 17, 18, 36
+METADATA, COORDINATOR, HANDSHAKE, VERSIONS, PRODUCER_ID, AUTHENTICATE = 3, 10, 17, 18, 22, 36
 Described = list[tuple[int, str | None, int]]
 
 
 class FakeBroker:
-    """Answers requests for versions and metadata, and takes any token; there are no coordinators.
-    `asked` counts requests for metadata; while `is_silent` they get no answer; `connections` are
-    those that are open."""
+    """Answers requests for versions, metadata and producer ids, and takes any token; there are no
+    coordinators. `asked` counts requests for metadata; while `is_silent` they get no answer;
+    `connections` are those that are open; while `is_isolated` it has no producer ids."""
 
     def __init__(self) -> None:
         self.port = 0
         self.asked = 0
-        self.is_silent = False
+        self.is_silent = self.is_isolated = False
         self.is_open = asyncio.Event()
         """It answers a new connection."""
         self.is_open.set()
@@ -60,11 +61,14 @@ class FakeBroker:
                 if key == VERSIONS:
                     versions = [
                         *((METADATA, 0, 5), (COORDINATOR, 1, 1), (HANDSHAKE, 1, 1)),
-                        *((VERSIONS, 0, 0), (AUTHENTICATE, 0, 0)),
+                        *((VERSIONS, 0, 0), (PRODUCER_ID, 0, 0), (AUTHENTICATE, 0, 0)),
                     ]
                     answer += ApiVersionResponse_v0(0, versions).encode()
                 elif key == COORDINATOR:
                     answer += FindCoordinatorResponse_v1(0, 15, None, -1, "", -1).encode()
+                elif key == PRODUCER_ID:
+                    code = 14 if self.is_isolated else 0
+                    answer += InitProducerIdResponse_v0(0, code, 7, 0).encode()
                 elif key == HANDSHAKE:
                     answer += SaslHandShakeResponse_v1(0, ["OAUTHBEARER"]).encode()
                 elif key == AUTHENTICATE:
@@ -189,6 +193,52 @@ async def test_a_broker_that_does_not_answer_is_asked_last_from_then_on() -> Non
             brokers._hang_up()  # so that each time one is chosen
             await brokers.refresh({"a"})
             assert frozen.asked == 0
+
+
+@asynccontextmanager
+async def one_in_doubt() -> AsyncIterator[tuple[Brokers, FakeBroker]]:
+    """A cluster of three, and the broker that was asked."""
+    async with cluster(3) as (brokers, fakes):
+        nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
+        for fake in fakes:
+            fake.metadata = lambda: described(nodes, {"a": 9})
+        await brokers.refresh({"a"})
+        (asked,) = (fake for fake in fakes if fake.asked)
+        yield brokers, asked
+
+
+async def test_another_broker_is_asked_where_an_answer_is_in_doubt() -> None:
+    for _ in range(10):
+        async with one_in_doubt() as (brokers, asked):
+            brokers.ask_another()
+            await brokers.refresh({"a"})
+            assert asked.asked == 1
+
+
+async def test_where_there_is_no_other_the_same_is_asked_again() -> None:
+    async with cluster() as (brokers, (fake,)):
+        await brokers.refresh({"a"})
+        brokers.ask_another()
+        await brokers.refresh({"a"})
+        assert fake.asked == 2
+
+
+async def test_another_broker_is_asked_where_the_leader_that_was_named_is_none() -> None:
+    async with one_in_doubt() as (brokers, asked):
+        with pytest.raises(LeaderNotAvailableError):
+            await brokers.end_offset("a", 0)
+        await brokers.refresh({"a"})
+        assert asked.asked == 1
+
+
+def test_another_broker_is_asked_for_a_producer_id_where_one_has_none() -> None:
+    async def run() -> None:
+        async with one_in_doubt() as (brokers, asked):
+            asked.is_isolated = True
+            async with asyncio.timeout(5.0):
+                assert await brokers.producer_id() == (7, 0)
+
+    virtualtime.run(run())
 
 
 @pytest.mark.parametrize("connected", [False, True])
