@@ -158,7 +158,9 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
             grant(broker, right, user=f"without-{right.name}")
         for relay in relays.values():
             relay.wait("it goes on", partial(well, relay))
-        assert {relay.stream("configmaps")["state"] for relay in relays.values()} == {"watching"}
+            relay.wait(
+                "it watches", lambda of=relay: of.stream("configmaps")["state"] == "watching"
+            )
         assert [relay.stop() for relay in relays.values()] == [0, 0, 0, 0]
 
 
