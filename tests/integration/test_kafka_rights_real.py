@@ -101,6 +101,10 @@ def well(relay: Daemon) -> bool:
     return code == 200 and not body.get("problems")
 
 
+def watches(relay: Daemon) -> bool:
+    return bool(relay.stream("configmaps")["state"] == "watching")
+
+
 def waits(relay: Daemon, right: AclOperation) -> bool:
     """The right is named; ready where it is the control topic that needs an operator."""
     code, body = relay.readyz()
@@ -158,9 +162,7 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
             grant(broker, right, user=f"without-{right.name}")
         for relay in relays.values():
             relay.wait("it goes on", partial(well, relay))
-            relay.wait(
-                "it watches", lambda of=relay: of.stream("configmaps")["state"] == "watching"
-            )
+            relay.wait("it watches", partial(watches, relay))
         assert [relay.stop() for relay in relays.values()] == [0, 0, 0, 0]
 
 

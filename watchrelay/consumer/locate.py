@@ -171,14 +171,13 @@ class Finder:
         }
 
     def is_retired(self, stream: str) -> bool:
-        """Whether `stream`, which was described once, is not any more. Where others are described
-        its tombstone may be compacted away."""
-        described = self._view.descriptions()
-        return stream not in described and (bool(described) or self._view.of(stream).retired)
+        """Whether the description of `stream` was deleted. Where it is just not there, a control
+        topic that was recreated may not have it again yet."""
+        return self._view.of(stream).retired
 
     def retired(self) -> list[str]:
         """The streams wanted whose description was deleted."""
-        return [each for each in self._streams or self._view.streams if self._view.of(each).retired]
+        return [each for each in self._streams or self._view.streams if self.is_retired(each)]
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
         """Whether a partition with these streams, which is not there any more, will never be there

@@ -78,6 +78,13 @@ class UnreachedPositions:
     def all(self) -> list[Saved]:
         return list(self._left.values())
 
+    def places(self) -> dict[tuple[str, int], list[str]]:
+        """By topic and partition, the streams."""
+        places = dict[tuple[str, int], list[str]]()
+        for topic, partition, stream in self._left:
+            places.setdefault((topic, partition), []).append(stream)
+        return places
+
     def _of(self, topic: str, partition: int) -> list[Saved]:
         return [
             each

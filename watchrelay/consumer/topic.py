@@ -620,11 +620,11 @@ class TopicReader:
         if not self._unreached:
             return
         described = self._finder.described()
-        for saved in self._unreached.all():
-            place = TopicPartition(saved.topic, saved.partition)
+        for (topic, partition), streams in self._unreached.places().items():
+            place = TopicPartition(topic, partition)
             if place in self._replicas:
                 self._unreached.verify(self._position(place), self._replicas[place])
-            elif self._replicas or self._finder.is_retired(saved.stream):
+            elif self._replicas or any(map(self._finder.is_retired, streams)):
                 named = place.topic in self._topics
                 partitions = len(self._finder.there.get(place.topic, ())) if named else 0
                 self._unreached.forget(

@@ -276,8 +276,9 @@ class Relaying:
                     log.warning(
                         "signal topic is not usable, snapshot requests are not read", extra=extra
                     )
-                if first:
-                    statuses.fail_all(str(error), cause, wait_s, operator=refused)
+                if first:  # a replica that is ready ends the one that a roll-out replaces by it
+                    alone = context.sharing is None
+                    statuses.fail_all(str(error), cause, wait_s, operator=refused and alone)
                 await asyncio.sleep(wait_s)
             else:
                 statuses.problems.pop(problem, None)

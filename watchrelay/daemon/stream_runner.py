@@ -271,7 +271,8 @@ class StreamRunner:
         if not self._context.control_made.is_set():
             problems = self._context.statuses.problems
             if name := next((each for each in ("control", "kafka") if each in problems), ""):
-                cause, operator = problems.causes[name], name == "control"
+                cause = problems.causes[name]
+                operator = name == "control" and self._context.sharing is None
                 self._status.failed("daemon", problems[name], cause=cause, operator=operator)
             await self._context.control_made.wait()
         await self._context.control.caught_up()

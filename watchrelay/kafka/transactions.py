@@ -284,11 +284,8 @@ class TransactionalProducer(Producer):
         self._transactions.transaction_ended(result, clock.now_s() - began_s)
         if result == "committed" and not self._is_over:
             offsets, self._sent = self._offsets, {}
-            if self._most < math.inf:
-                self._most = math.inf
-                for place in [partition.place for partition in sent]:  # the others are next
-                    self._partitions[place] = self._partitions.pop(place)
-                self._due.set()
+            if len(sent) >= self._most:
+                self._most *= 2
             for partition, offset in offsets.items():
                 sent[partition].done(offset, 0)
                 self._enqueue(partition)
@@ -297,7 +294,18 @@ class TransactionalProducer(Producer):
             _log.warning("transaction was not committed, sending it again", extra=extra)
             self._listener.rebuilt("identity")
             self._identity = None
+        if self._most < math.inf:
+            self._others_first(sent)
         return sum(batch.packed.record_count() for batch in sent.values())
+
+    def _others_first(self, sent: Iterable[OutgoingPartition]) -> None:
+        """Have the next transaction begin with what was not in this one."""
+        for partition in sent:
+            if (known := self._partitions.pop(partition.place, None)) is not None:
+                self._partitions[partition.place] = known
+        if self._most >= len(self._partitions):
+            self._most = math.inf
+        self._due.set()
 
     async def _added(self, identity: Identity) -> bool:
         """Whether the partitions are in a transaction."""

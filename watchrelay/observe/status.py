@@ -192,12 +192,13 @@ class StreamStatus:
         """Report a trouble, shown until `recovered` of the same reporter. `message`: what failed,
         where, and the cure; `operator`: only an operator can provide what is missing."""
         now_ms, before = clock.wall_ms(), self.troubles.pop(by, None)
-        # what the producer reports counts the seconds: only its begin is news
-        if before is None or (message != before.message and by != "records"):
+        # what the producer reports counts the seconds, and what is over a limit may alternate: only
+        # its begin is news
+        if before is None or (message != before.message and by not in {"records", "size"}):
             self._record(now_ms, message)
         since_ms = now_ms if before is None else before.since_ms
         self.troubles[by] = Trouble(message, cause, operator, since_ms, now_ms)
-        if by != "records":
+        if by not in {"records", "size"}:
             self.next_attempt_ms = next_attempt_ms
 
     def recovered(self, *by: Reporter) -> None:

@@ -163,19 +163,13 @@ async def test_saved_positions_of_a_stream_that_left_a_shared_topic_are_lost() -
         await over(consumer, **given, resume=saved).ready()
 
 
-@pytest.mark.parametrize("others", [False, True])
-async def test_saved_positions_of_a_stream_that_was_retired_are_lost_at_the_start(
-    others: bool,
-) -> None:
+async def test_saved_positions_of_a_stream_that_was_retired_are_lost_at_the_start() -> None:
     control = Log()
     describe(control, "pods")
     consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
     given: Any = {"control_topic": CONTROL, "streams": ["pods"], "until_end": True}
     saved = await positions_of(over(consumer, **given))
     retire(control, "pods")
-    if others:
-        control.truncate(control.end)
-        describe(control, "nodes")
     with pytest.raises(PositionsLost, match="so it was retired"):
         await over(consumer, **given, resume=saved).ready()
 

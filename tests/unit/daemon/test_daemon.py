@@ -209,6 +209,17 @@ async def test_a_control_topic_that_is_refused_at_the_first_start_is_for_a_perso
         assert not relay.daemon.statuses.problems
 
 
+async def test_a_replica_that_cannot_use_the_control_topic_ends_no_roll_out(world: World) -> None:
+    other: dict[str, Any] = {"kafka": {"topicPrefix": "other"}, "sharding": {"enabled": True}}
+    async with running(world.settings("pods", **other)) as relay:
+        body = await relay.get_until("/readyz", lambda body: "control" in body.get("problems", {}))
+        await until("the stream waits", lambda: relay.row("pods").troubles)
+        code, body = await relay.get("/readyz")
+        assert (code, "control" in body["problems"]) == (503, True)
+        relay.daemon.stop()
+        assert await relay.ended() == 0
+
+
 async def test_stopped_while_a_stream_asks_about_its_topic_it_ends_well(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

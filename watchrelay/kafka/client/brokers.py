@@ -43,6 +43,7 @@ _GROUP_TIMEOUT_S = 15.0
 _ID_RETRY_S = 0.1
 _ID_TRIES = 10
 """After so many without an id another broker is asked."""
+_DOUBT_EVERY_S = 1.0
 _COORDINATOR_BUSY = frozenset((14, 15, 16))
 _BEGIN, _END = -2, -1
 """In place of a time, in a request for offsets."""
@@ -72,6 +73,7 @@ class Brokers:
         self._connecting = asyncio.Lock()
         self._failed: tuple[str, int] | None = None
         """The broker that did not answer, or that is in doubt: another is asked first."""
+        self._doubted_s = float("-inf")
         self._is_closed = False
 
     async def refresh(self, topics: Collection[str]) -> None:
@@ -177,9 +179,13 @@ class Brokers:
 
     def ask_another(self) -> None:
         """What the broker answers that was asked last may be outdated: ask another next, if any
-        can be reached."""
-        if self._asking is not None:
-            self._failed = self._asking.connection.host, self._asking.connection.port
+        is known and can be reached. Callers that fail together do this once."""
+        now_s = asyncio.get_running_loop().time()
+        if self._asking is None or now_s - self._doubted_s < _DOUBT_EVERY_S:
+            return
+        asked = self._asking.connection.host, self._asking.connection.port
+        if any(node != asked for node in self._nodes.values()):
+            self._doubted_s, self._failed = now_s, asked
             self._hang_up()
 
     def close(self) -> None:
