@@ -418,9 +418,9 @@ def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up
                 "probes fail", lambda: max(afterwards_s(), default=0.0) > 8.0, deadline_s=_SOON_S
             )
             # Lists were on the way on three connections that the server closed. The HTTP client
-            # sends each once more by itself.
+            # sends each once more by itself. Another list began just as the circuit opened.
             after_s = afterwards_s()
-            assert len(after_s) - 3 <= after_s[-1], (
+            assert len(after_s) - 4 <= after_s[-1], (
                 f"eight streams, but one probe at a time: {after_s}"
             )
             relay.wait(

@@ -58,7 +58,7 @@ FOUND_BY = {
     "F8r": 9,
     "F9": 214,
     "F10": 6,
-    "F11": 301,
+    "F11": 1700,
     "F32": 2005139,
 }
 """A seed that shows the fault, and is right without it."""
