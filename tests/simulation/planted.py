@@ -362,10 +362,11 @@ class UnalarmedReader(AlteringReader):
 
     def altering(self) -> Callable[[Decoded], Decoded]:
         """No repair is seen."""
-        return _of_a_snapshot
+        return of_a_snapshot
 
 
-def _of_a_snapshot(record: Decoded) -> Decoded:
+def of_a_snapshot(record: Decoded) -> Decoded:
+    """A repair that looks as if it came from a snapshot."""
     if isinstance(record, ObjectRecord) and record.reason == "healed" and record.value is not None:
         return msgspec.structs.replace(record, reason="snapshot")
     return record

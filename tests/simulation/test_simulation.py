@@ -63,7 +63,7 @@ FOUND_BY = {
 """A seed that shows the fault, and is right without it."""
 RARE = {"F32"}
 """Of seeds that show it none is known: one run of some 7,000 did once, and of some 20,000 none since,
-so a directed test judges the rule (tests/unit/publish/test_recovery.py)."""
+so it is planted in a log made for it (tests/unit/publish/test_recovery.py)."""
 
 SEARCHED = 150
 """Where a change has moved that seed, so many others are tried before a person has to search."""

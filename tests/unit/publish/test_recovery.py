@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.simulation.planted import of_a_snapshot
 from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
 from watchrelay.contract.state import ObjectState
 from watchrelay.contract.wire import MarkerKind, Reason, Verb
@@ -106,7 +107,7 @@ def folded(*logs: Log | Sequence[Decoded]) -> list[LogRecovery]:
     return recoveries
 
 
-def decided(*logs: Log, whole: bool = True, bookmarks: bool = True) -> Decision:
+def decided(*logs: Log | Sequence[Decoded], whole: bool = True, bookmarks: bool = True) -> Decision:
     """The decision about these partitions."""
     recoveries = folded(*logs)
     return decide(
@@ -344,13 +345,21 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
     assert not recovery.to_repair, "published again behind it already"
 
 
+def with_a_late_marker() -> Log:
+    """Epoch 11 had claimed and repaired its state; compaction left the late marker of epoch 10."""
+    log = Log().claim(10).mark("begin", "0").say("a", 1).mark("end", "5", begin=2)
+    return log.delete("a", 131).mark("heartbeat", "139").claim(12)
+
+
+def test_f32_without_the_rule_the_watch_goes_on_behind_deletes() -> None:
+    """The planted fault of the simulation, of which no seed is known."""
+    log = with_a_late_marker().say("a", 1, "read", reason="healed")
+    assert isinstance(decided(log), ListAndDiff)
+    assert decided([of_a_snapshot(each) for each in log.records]) == WatchFrom("139")
+
+
 def test_a_repair_that_differs_from_what_the_newest_marker_covers_is_listed_for() -> None:
-    before = Log().claim(10).mark("begin", "0").say("a", 1).mark("end", "5", begin=2)
-    log = Log()
-    log.records, log.live = [*before.records], dict(before.live)
-    log.epoch, log.sequence = before.epoch, before.sequence
-    # epoch 11 had claimed here and repaired its state; compaction left the late marker of epoch 10
-    log.delete("a", 131).mark("heartbeat", "139").claim(12)
+    log = with_a_late_marker()
     assert decided(log) == WatchFrom("139")
     log.say("a", 1, "read", reason="healed")
     decision = decided(log)

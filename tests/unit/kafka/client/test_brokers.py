@@ -178,13 +178,21 @@ async def test_an_answer_that_names_no_broker_is_an_error_and_what_was_known_sta
         assert brokers.leader("a", 0) == 1
 
 
-async def test_a_broker_that_does_not_answer_is_asked_last_from_then_on() -> None:
+@asynccontextmanager
+async def one_asked() -> AsyncIterator[tuple[Brokers, list[FakeBroker], FakeBroker]]:
+    """A cluster of three, its brokers, and the one that was asked; partition 0 of "a" has a leader
+    that is none of them."""
     async with cluster(3) as (brokers, fakes):
         nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
         for fake in fakes:
-            fake.metadata = lambda: described(nodes, {"a": 1})
+            fake.metadata = lambda: described(nodes, {"a": 9})
         await brokers.refresh({"a"})
-        (frozen,) = (fake for fake in fakes if fake.asked)
+        (asked,) = (fake for fake in fakes if fake.asked)
+        yield brokers, fakes, asked
+
+
+async def test_a_broker_that_does_not_answer_is_asked_last_from_then_on() -> None:
+    async with one_asked() as (brokers, fakes, frozen):
         frozen.is_silent = True
         for _ in range(10):
             await brokers.refresh({"a"})
@@ -195,21 +203,9 @@ async def test_a_broker_that_does_not_answer_is_asked_last_from_then_on() -> Non
             assert frozen.asked == 0
 
 
-@asynccontextmanager
-async def one_in_doubt() -> AsyncIterator[tuple[Brokers, FakeBroker]]:
-    """A cluster of three, and the broker that was asked."""
-    async with cluster(3) as (brokers, fakes):
-        nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
-        for fake in fakes:
-            fake.metadata = lambda: described(nodes, {"a": 9})
-        await brokers.refresh({"a"})
-        (asked,) = (fake for fake in fakes if fake.asked)
-        yield brokers, asked
-
-
 async def test_another_broker_is_asked_where_an_answer_is_in_doubt() -> None:
     for _ in range(10):
-        async with one_in_doubt() as (brokers, asked):
+        async with one_asked() as (brokers, _, asked):
             brokers.ask_another()
             await brokers.refresh({"a"})
             assert asked.asked == 1
@@ -224,7 +220,7 @@ async def test_where_there_is_no_other_the_same_is_asked_again() -> None:
 
 
 async def test_another_broker_is_asked_where_the_leader_that_was_named_is_none() -> None:
-    async with one_in_doubt() as (brokers, asked):
+    async with one_asked() as (brokers, _, asked):
         with pytest.raises(LeaderNotAvailableError):
             await brokers.end_offset("a", 0)
         await brokers.refresh({"a"})
@@ -233,7 +229,7 @@ async def test_another_broker_is_asked_where_the_leader_that_was_named_is_none()
 
 def test_another_broker_is_asked_for_a_producer_id_where_one_has_none() -> None:
     async def run() -> None:
-        async with one_in_doubt() as (brokers, asked):
+        async with one_asked() as (brokers, _, asked):
             asked.is_isolated = True
             async with asyncio.timeout(5.0):
                 assert await brokers.producer_id() == (7, 0)
