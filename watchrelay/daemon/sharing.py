@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -137,14 +138,6 @@ class _Tenure:
     """When a newer claim was noticed."""
 
 
-@dataclass(slots=True)
-class _NotOffered:
-    """A stream that was lost to a writer outside the group: it is not offered to the group until
-    `until_s`; None: until the config changes."""
-
-    until_s: float | None
-
-
 class Sharing:
     """Use: `offer_plans` with each config, `run()` as a task; at the end `hand_over()`, `leave()`.
 
@@ -188,9 +181,11 @@ class Sharing:
         self._claimable: set[str] = set()
         """Streams of the assignment that were not lost since, nor was the membership."""
         self._lost_since_join: set[str] = set()
-        self._regathered_s = float("-inf")
+        self._regathered_s = -math.inf
         """When claims may begin again after the group has forgotten this replica."""
-        self._not_offered: dict[str, _NotOffered] = {}
+        self._not_offered: dict[str, float] = {}
+        """Streams that were lost to a writer outside the group, until when they are not offered to
+        the group; infinity: until the config changes."""
         self._retired: set[str] = set()
         """Streams that were retired before the config was as it is, or are not offered since."""
         self._offers: dict[str, Backoff] = {}
@@ -217,8 +212,10 @@ class Sharing:
         self._in_doubt = asyncio.Event()
         self._doubt_generation: int | None = None
         """That in which the doubt began; None: the membership was lost."""
-        self._sure_until_s = float("-inf")
+        self._sure_until_s = -math.inf
         self._ran_s = boot_s()  # when this process surely ran last
+        self._stood_still = False
+        """It did, and the claims were not asked for since."""
         self._group = make_group(
             metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
         )
@@ -236,6 +233,7 @@ class Sharing:
             tasks.create_task(self._group.run(), name="group member")
             tasks.create_task(self._watch_claims(), name="group claims")
             tasks.create_task(self._watch_api(), name="group fitness")
+            tasks.create_task(self._watch_clock(), name="group clock")
             tasks.create_task(self._resolve_doubts(), name="group doubts")
             tasks.create_task(self._balance(), name="group balance")
 
@@ -259,9 +257,9 @@ class Sharing:
             self._plan_hashes = dict(plans)
             self._retired = self._retirements()
         self._not_offered = {
-            stream: each
-            for stream, each in self._not_offered.items()
-            if stream in plans and (each.until_s is not None or config_hash == known_hash)
+            stream: until_s
+            for stream, until_s in self._not_offered.items()
+            if stream in plans and (until_s < math.inf or config_hash == known_hash)
         }
         self._planned.set()
 
@@ -270,8 +268,7 @@ class Sharing:
         return {
             stream: plan
             for stream, plan in self._plan_hashes.items()
-            if (each := self._not_offered.get(stream)) is None
-            or (each.until_s is not None and each.until_s <= now_s)
+            if self._not_offered.get(stream, now_s) <= now_s
         }
 
     # ---- one stream: called by its runner --------------------------------------------------------
@@ -393,7 +390,7 @@ class Sharing:
         holder = self._control.holder_of(stream) or ""
         outsider = holder not in self._assignment.owners
         if is_retirement(holder):
-            self._not_offered[stream] = _NotOffered(None)
+            self._not_offered[stream] = math.inf
         elif outsider:
             now_s, tenure = self._now_s(), self._tenures.get(stream)
             healthy = tenure is not None and now_s - tenure.since_s > _HEALTHY_S
@@ -401,7 +398,7 @@ class Sharing:
                 now_s, healthy=healthy, rng=self._rng
             )
             self._offers[stream] = backoff
-            self._not_offered[stream] = _NotOffered(now_s + wait_s)
+            self._not_offered[stream] = now_s + wait_s
             asyncio.get_running_loop().call_later(wait_s, self._group.rejoin)
         self._group.rejoin()
         return outsider
@@ -575,7 +572,7 @@ class Sharing:
         it is not offered until the config changes."""
         retired = self._retirements()
         new, self._retired = retired - self._retired, retired
-        self._not_offered.update(dict.fromkeys(new, _NotOffered(None)))
+        self._not_offered.update(dict.fromkeys(new, math.inf))
         self._claimable -= new - self._tenures.keys()
         self._lost_since_join |= new - self._tenures.keys()
         if new:
@@ -653,7 +650,8 @@ class Sharing:
         produce request may leave; asked where one is written. Begins the doubt if it is new."""
         now_s = self._boot_s()
         doubtful = self._group.doubtful and now_s >= self._sure_until_s
-        stood_still = now_s - self._ran_s > RELEASE_WAIT_S  # a successor may write by now
+        if stood_still := now_s - self._ran_s > RELEASE_WAIT_S:  # a successor may write by now
+            self._stood_still = True
         if self._tenures and not self._in_doubt.is_set() and (doubtful or stood_still):
             self._doubt_generation = self._group.generation
             self._in_doubt.set()
@@ -665,32 +663,43 @@ class Sharing:
                 self._reassigned()
         return self._in_doubt.is_set()
 
+    async def _watch_clock(self) -> None:
+        while True:
+            await asyncio.sleep(_DOUBT_CHECK_S)
+            self.check_doubt()
+            self._ran_s = self._boot_s()
+
     async def _resolve_doubts(self) -> None:
         while True:
-            while not self._in_doubt.is_set():
-                await first_of(self._in_doubt, timeout_s=_DOUBT_CHECK_S)
-                self.check_doubt()
-                self._ran_s = self._boot_s()
+            await self._in_doubt.wait()
             began_s = self._now_s()
-            while not await self._look():
-                if (
-                    self._group.generation == self._doubt_generation
-                    and not self._group.doubtful
-                    and self._tenures.keys() <= self._claimable
-                ):
-                    break  # a heartbeat was answered, and nobody else was assigned what it writes
-                self._sink.reset()
-            # what is superseded, or was being claimed, ends first; nothing of it is sent
-            self._end_superseded()
-            while any(each.ending for each in self._tenures.values()):
-                await self._changed.wait()
-                self._end_superseded()
-            self._ran_s = self._boot_s()
-            self._sure_until_s = self._ran_s + SURE_S
+            await self._make_sure()
+            while self._stood_still:  # suspended again behind the end of the claims that were read
+                await self._make_sure()
+            self._sure_until_s = self._boot_s() + SURE_S
             self._in_doubt.clear()
             self._sink.resume()
             took_s = round(self._now_s() - began_s, 3)
             log.debug("replica is sure of its streams again", extra={"took_s": took_s})
+
+    async def _make_sure(self) -> None:
+        """Learn what others have claimed, and end what they own now."""
+        self._ran_s = self._boot_s()
+        self._stood_still = False
+        while not await self._look():
+            if (
+                self._group.generation == self._doubt_generation
+                and not self._group.doubtful
+                and self._tenures.keys() <= self._claimable
+            ):
+                break  # a heartbeat was answered, and nobody else was assigned what it writes
+            self._sink.reset()
+        # what is superseded, or was being claimed, ends first; nothing of it is sent
+        self._end_superseded()
+        while any(each.ending for each in self._tenures.values()):
+            await self._changed.wait()
+            self._end_superseded()
+        self.check_doubt()
 
     async def _look(self) -> bool:
         """Read the control topic to the end that it has now. Whether that succeeded in time."""

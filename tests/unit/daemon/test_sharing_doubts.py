@@ -190,6 +190,31 @@ async def test_one_that_sends_nothing_notices_too_that_it_was_suspended() -> Non
 
 
 @virtual
+async def test_one_that_is_suspended_again_behind_what_it_has_read_reads_the_claims_again() -> None:
+    async with writing_both() as replica:
+        await replica.claimed_by("other", stream="jobs")
+        replica.suspended_s = 1.6
+        assert replica.sink.held()
+        await asyncio.sleep(0.1)
+        assert replica.ended == ["jobs"]
+        assert replica.sink.held(), "its writer has not ended"
+        replica.topic.deaf = True
+        await replica.claimed_by("other")
+        replica.suspended_s = 3.2
+        replica.sharing.ended("jobs")
+        await asyncio.sleep(1.0)
+        assert replica.sink.held(), (
+            "the claims were read before it was suspended for the second time"
+        )
+        replica.topic.read_all()
+        await asyncio.sleep(0.1)
+        assert replica.ended == ["jobs", "pods"]
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held()
+
+
+@virtual
 async def test_a_replica_that_writes_nothing_is_in_no_doubt() -> None:
     async with running() as replica:
         replica.group.doubtful = True
