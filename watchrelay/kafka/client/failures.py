@@ -25,6 +25,7 @@ _NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefi
 _UNTRUSTED = (
     "the broker's certificate is not trusted: set kafka.security.caFile to the CA that signed it"
 )
+_REFUSED = "the broker's certificate is refused: renew it, or correct kafka.security.caFile"
 _OTHER_NAMES = (
     "the certificate is for other names: correct kafka.bootstrapServers or set "
     "kafka.security.checkHostname"
@@ -43,6 +44,7 @@ _CURES = (
     ("unable to get local issuer", _UNTRUSTED),
     ("certificate is not valid for", _OTHER_NAMES),
     ("hostname mismatch", _OTHER_NAMES),
+    ("certificate verify failed", _REFUSED),
     ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
     ("[error 34]", _NO_USER),
     ("saslhandshakerequest cannot be used", _NO_USER),

@@ -4,6 +4,7 @@ failures."""
 import os
 import ssl
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.support.certs import Authority
+from tests.unit.kube.auth.pki import Ca
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.kafka.client.connection import KafkaConnection, Mechanism
 from watchrelay.kafka.client.failures import unreachable
@@ -94,6 +96,43 @@ def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_configured
         assert context.check_hostname is check
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert len(context.get_ca_certs()) == 1
+
+
+def _shake_hands(context: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        context.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for end in ends * 4:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    ends[0].getpeercert()
+
+
+@pytest.mark.parametrize("authority", [Ca(plain=True), Ca("intermediate", parent=Ca("root"))])
+def test_authorities_that_the_strict_rules_of_newer_pythons_refuse_are_trusted(
+    authority: Ca, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_before = ssl.create_default_context
+
+    def as_in_python_3_13(*, cafile: str | None) -> ssl.SSLContext:
+        context = as_before(cafile=cafile)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", as_in_python_3_13)
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    connection = KafkaConnection(
+        bootstrap_servers=SERVERS, protocol="SSL", ca_file=str(tmp_path / "ca.crt")
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*authority.issue("broker").write(tmp_path, "broker"))
+    _shake_hands(connection.arguments()["ssl_context"], server)
+    with pytest.raises(ssl.SSLCertVerificationError) as strict:
+        _shake_hands(as_in_python_3_13(cafile=connection.ca_file), server)
+    failure = unreachable(connection, KafkaConnectionError(str(strict.value)))
+    assert isinstance(failure, SinkMisconfigured)
 
 
 def test_files_that_settings_leave_empty_are_not_looked_for() -> None:
