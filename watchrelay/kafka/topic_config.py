@@ -254,16 +254,17 @@ def _warnings(spec: TopicSpec, found: FoundTopic, servers: str) -> Iterable[str]
         )
     policy = configs.get("cleanup.policy", "delete")
     mend = alter_command(spec.name, {"cleanup.policy": "compact"}, servers=servers)
-    if spec.keeps_all and "delete" in policy and _number(configs, "retention.ms") != -1:
+    forgets = "delete" in policy and _number(configs, "retention.ms") != -1
+    if spec.keeps_all and forgets:
         yield (
             f"topic {spec.name}: cleanup.policy is {policy}, and a stream on it has "
             "snapshotInterval 0: objects that do not change are removed after retention.ms; mend "
             f"it with: {mend}"
         )
-    if spec.kind == "control" and "compact" not in policy:
+    if spec.kind == "control" and ("compact" not in policy or forgets):
         yield (
-            f"topic {spec.name}: cleanup.policy is {policy}, the index of snapshots will be "
-            f"forgotten; mend it with: {mend}"
+            f"topic {spec.name}: cleanup.policy is {policy}, what describes the streams, their "
+            f"claims and the index of snapshots will be forgotten; mend it with: {mend}"
         )
 
 

@@ -138,6 +138,15 @@ def test_a_control_topic_that_is_not_compacted_is_warned_of() -> None:
     )
 
 
+@pytest.mark.parametrize(("retention_ms", "warnings"), [("604800000", 1), ("-1", 0)])
+def test_a_control_topic_that_is_compacted_and_forgets_by_age_is_warned_of(
+    retention_ms: str, warnings: int
+) -> None:
+    control = TopicSpec(name="k8s.prod.control", kind="control")
+    configs = {"cleanup.policy": "compact,delete", "retention.ms": retention_ms}
+    assert len(judge(control, FoundTopic(1, 3, configs), servers="b:1")) == warnings
+
+
 def test_the_slowest_stream_of_a_topic_counts() -> None:
     slow = replace(HOUR, snapshot_interval_s=86400)
     assert merged([HOUR, slow]) == merged([slow, HOUR]) == slow

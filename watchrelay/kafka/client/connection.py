@@ -112,8 +112,8 @@ class KafkaConnection:
                 f"{_WHERE}.caFile {self.ca_file} cannot be used: {error_text(error)}; it must hold "
                 "PEM certificates"
             ) from error
-        # Python 3.13 made the strict rules of RFC 5280 its default; authorities made for Kafka as its
-        # documentation does it fail them, and other clients accept those.
+        # Python 3.13 made the strict rules of RFC 5280 its default; authorities made for Kafka as
+        # its documentation does it fail them, and other clients accept those.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.ca_file:  # what an operator names is trusted, also if it is no root
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
