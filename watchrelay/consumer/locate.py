@@ -23,7 +23,8 @@ _TAIL_GROWS = 8
 
 
 class Finder:
-    """Asks the control topic; where there is none to ask, the newest heartbeats."""
+    """Asks the control topic; where there is none to ask, the newest heartbeats. `whole`: a stream
+    that was named and is not published yet is waited for before any is read."""
 
     def __init__(
         self,
@@ -34,9 +35,11 @@ class Finder:
         streams: frozenset[str],
         problems: ReadProblems,
         servers: str,
+        whole: bool = False,
     ) -> None:
         self.consumer, self._servers = consumer, servers
         self._topics, self._streams, self._problems = tuple(topics), streams, problems
+        self._whole = whole
         self.control = TopicPartition(control_topic, 0) if control_topic else None
         """The partition to follow for new streams; None: there is none, or no right to it."""
         self.control_at = 0
@@ -122,7 +125,7 @@ class Finder:
         consumer.pause(control)
         described = self._view.described()
         missing = sorted(self._streams - described.keys())
-        if missing:
+        if missing and (self._whole or len(missing) == len(self._streams)):
             known = ", ".join(described) or "none"
             return f"stream {', '.join(missing)} has not been published yet; published: {known}"
         if not described:
@@ -179,6 +182,11 @@ class Finder:
         """The streams wanted whose description was deleted."""
         return [each for each in self._streams or self._view.streams if self.is_retired(each)]
 
+    def unpublished(self) -> set[str]:
+        """The streams that were named and are described nowhere, but for the retired ones."""
+        known = self.described_anywhere()
+        return {each for each in self._streams - known.keys() if not self.is_retired(each)}
+
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
         """Whether a partition with these streams, which is not there any more, will never be there
         again. Without the control topic: whether the topic has fewer partitions now, a number that
@@ -212,6 +220,8 @@ class Finder:
             return {place: {} for place in places - known}
         control = self.control.topic if self.control else ""
         self.missing = what_is_missing(described, there, control=control, servers=self._servers)
+        for stream in self.unpublished():
+            self.missing[stream] = f"stream {printable(stream)} has not been published yet"
         found: dict[TopicPartition, dict[str, Origin]] = {}
         for stream, each in described.items():
             for partition, origin in enumerate(self._view.origins(stream)):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from watchrelay.consumer.changes import Change, ChangeVerb, PartitionState, Saved, Why, parsed
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
 from watchrelay.contract.control_state import Origin
-from watchrelay.contract.records import Decoded, MarkerRecord
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position
 
@@ -31,12 +31,14 @@ class ChangeCause(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One object that differs from what was given before; None: nothing was, or it is deleted."""
+    """One object that differs from what was given before; None: nothing was, or it is deleted.
+    `overlap`: a former life may have given it too, or another one of this object since then."""
 
     key: bytes
     before: Held | None
     after: Held | None
     cause: ChangeCause
+    overlap: bool = False
 
 
 class Outbox:
@@ -44,17 +46,20 @@ class Outbox:
 
     Nothing is given before `begin` or `continue_from`. A change that is proven waits as it came, in
     `_queue`. Where it is not proven, or where something is folded already, it is folded: `_folded`
-    has for each object what was given of it last, and what the state holds of it when it is taken
-    is given then. All of `_queue` is older than `_folded`."""
+    has for each object what was given of it last, and its newest change; what the state holds of
+    it when it is taken is given then. All of `_queue` is older than `_folded`.
 
-    __slots__ = ("_folded", "_place", "_queue", "begun", "closed", "passed")
+    What a former life gave behind the saved place is not known: between `continue_from` and
+    `catch_up` each object that changes is given, also if it then is as it was at that place."""
+
+    __slots__ = ("_folded", "_place", "_queue", "begun", "closed", "overlap", "passed")
 
     def __init__(self) -> None:
         self._queue: deque[Item | Saved] = deque()
-        self._folded: OrderedDict[bytes, tuple[Held | None, ChangeCause]] = OrderedDict()
+        self._folded: OrderedDict[bytes, tuple[Held | None, Item]] = OrderedDict()
         self._place: Saved | None = None
         """The newest proven place; it is passed when nothing is folded any more."""
-        self.begun = self.closed = False
+        self.begun = self.closed = self.overlap = False
         self.passed: Saved | None = None
         """The newest proven place behind which everything was given out."""
 
@@ -64,12 +69,17 @@ class Outbox:
     def begin(self, held: Mapping[bytes, Held], cause: ChangeCause) -> None:
         """Give out each object of the proven state, once, as it is when it is taken."""
         self.begun = True
-        self._folded = OrderedDict.fromkeys(held, (None, cause))
+        # one for all: 100,000 of them would cost more than the keys
+        self._folded = OrderedDict.fromkeys(held, (None, Item(b"", None, None, cause)))
 
     def continue_from(self, saved: Saved) -> None:
-        """Give out what differs from the state at `saved`, which was given out in a former life."""
-        self.begun = True
+        """Give out what changes behind `saved`; what was held there a former life has given."""
+        self.begun = self.overlap = True
         self.passed = saved
+
+    def catch_up(self) -> None:
+        """Behind here no former life can have read."""
+        self.overlap = False
 
     def close(self, held: Mapping[bytes, Held], cause: ChangeCause) -> None:
         """The partition is not read any more: give out a delete of each object that was given."""
@@ -84,7 +94,7 @@ class Outbox:
         wait."""
         if not self.begun or _same(changed.before, changed.after):
             return
-        item = Item(changed.key, changed.before, changed.after, cause)
+        item = Item(changed.key, changed.before, changed.after, cause, self.overlap)
         if proven and not self._folded and len(self._queue) < most:
             self._queue.append(item)
             return
@@ -98,13 +108,15 @@ class Outbox:
         self._fold(item)
 
     def _fold(self, item: Item) -> None:
-        given, former = self._folded.get(item.key, (item.before, None))
-        if _same(given, item.after):
+        given, former = self._folded.get(item.key, (item.before, item))
+        if former.overlap:
+            item = item._replace(overlap=True)
+        if former.cause.reason == "initial":
+            item = item._replace(cause=item.cause._replace(reason="initial"))
+        if _same(given, item.after) and not item.overlap:
             self._folded.pop(item.key, None)
-        elif former is not None and former.reason == "initial":
-            self._folded[item.key] = given, item.cause._replace(reason="initial")
         else:
-            self._folded[item.key] = given, item.cause
+            self._folded[item.key] = given, item
 
     def reach(self, saved: Saved) -> None:
         """The state is proven at `saved`."""
@@ -128,10 +140,11 @@ class Outbox:
             assert isinstance(item, Item), "places at the head of the queue are passed"
             return item
         while proven and self._folded:
-            key, (given, cause) = self._folded.popitem(last=False)
+            key, (given, item) = self._folded.popitem(last=False)
             after = held.get(key)
-            if not _same(given, after):
-                return Item(key, given, after, cause)
+            if item.overlap or not _same(given, after):
+                before = item.before if given is after is None else given
+                return Item(key, before, after, item.cause)
         self.pass_places()
         return None
 
@@ -224,7 +237,8 @@ class PartitionReplicas:
         self.topic, self.partition = topic, partition
         self.by_stream: dict[str, PartitionReplica] = {}
         self.elsewhere: Collection[str] = ()
-        """Streams that are not in this partition now: their records here are ignored."""
+        """Streams that are not in this partition now, or were retired before it was read: their
+        records here are ignored."""
         self.next = 0
         """The offset behind what was applied last: older ones, unasked, are of a recreated
         topic."""
@@ -356,6 +370,11 @@ class Pending:
         )
 
 
+def deleted(record: ObjectRecord) -> Held:
+    """What a delete says of an object that is not held: its value is not known, b""."""
+    return Held(b"", 0, record.uid, record.version, record.epoch, record.sequence)
+
+
 def _change(partition_replica: PartitionReplica, item: Item) -> Change:
     before, after = item.before, item.after
     known = after or before
@@ -368,7 +387,7 @@ def _change(partition_replica: PartitionReplica, item: Item) -> Change:
         key=item.key.decode(),
         verb=verb,
         value=None if after is None else after.value,
-        old_value=None if before is None else before.value,
+        old_value=None if before is None else before.value or None,
         uid=known.uid,
         resource_version=known.version,
         reason=item.cause.reason,

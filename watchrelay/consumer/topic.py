@@ -19,7 +19,13 @@ from watchrelay.consumer.connecting import (
 )
 from watchrelay.consumer.errors import NothingPublished, own_errors
 from watchrelay.consumer.locate import Finder, within
-from watchrelay.consumer.partitions import Objects, PartitionReplica, PartitionReplicas, Pending
+from watchrelay.consumer.partitions import (
+    Objects,
+    PartitionReplica,
+    PartitionReplicas,
+    Pending,
+    deleted,
+)
 from watchrelay.consumer.reader import LOOK_AGAIN_S
 from watchrelay.consumer.replica import Noted, Outcome, ReadAgain, Replaced, Unproven
 from watchrelay.consumer.saved import UnreachedPositions, saved_from
@@ -68,6 +74,7 @@ class TopicReader:
         streams: Only these; none: all, also those that are described later.
         resume: What `positions()` gave. The changes since then come, deletes included, perhaps
             those since the last heartbeat once more; the state at that place is proven first.
+            Discard before what you hold of each stream and partition that is not in it.
         until_end: Stop at the end that the partitions have at the start.
         waiting: Called about once a second with what is missing: a topic or its partitions, a
             broker, the proof. Reading goes on by itself when it comes.
@@ -116,6 +123,7 @@ class TopicReader:
             streams=self._streams,
             problems=self._problems,
             servers=self._servers,
+            whole=until_end,
         )
         self._control: TopicPartition | None = None
         """The control partition, while it is read."""
@@ -242,7 +250,7 @@ class TopicReader:
     def positions(self) -> list[dict[str, Any]]:
         """What to save, as plain JSON values: per stream and partition the newest proven
         place behind which all was given. One that had none yet is missing: it is read from
-        the newest snapshot."""
+        the newest snapshot, and deletes of what was given of it before do not come."""
         passed = [each for replicas in self._replicas.values() for each in replicas.passed()]
         saved = {
             (each.stream, each.partition): each
@@ -262,7 +270,8 @@ class TopicReader:
         have them."""
         if (described := self._finder.described()) is not None:
             partitions = {stream: each.partitions for stream, each in described.items()}
-            return dict.fromkeys(self._finder.retired(), 0) | partitions
+            absent = dict.fromkeys(self._finder.unpublished(), 1)
+            return dict.fromkeys(self._finder.retired(), 0) | absent | partitions
         names = self._streams or set(self.streams)
         return {
             name: max(
@@ -296,6 +305,13 @@ class TopicReader:
             f"{stream} ({found} of {counted(partitions, 'partition')} found)"
             for stream, partitions in sorted(self._expected().items())
             if stream not in missing and (found := len(self._of(stream))) < partitions
+        ]
+        waits += [
+            f"{stream}/{partition} (has saved positions, and is not described: retire the stream, "
+            "or start without them, if nobody is to write it any more)"
+            for (_, partition), streams in self._unreached.places().items()
+            for stream in streams
+            if not self._of(stream)
         ]
         return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or (
             "no stream was found"
@@ -519,14 +535,15 @@ class TopicReader:
 
     def _drop_moved(self) -> None:
         """Give up the streams that are on other topics, or have fewer partitions, now."""
-        described = self._finder.described_anywhere()
+        described, retired = self._finder.described_anywhere(), set(self._finder.retired())
         for replicas in self._replicas.values():
-            replicas.elsewhere = {
+            elsewhere = {
                 stream
                 for stream, each in described.items()
                 if each.topic != replicas.topic or each.partitions <= replicas.partition
             }
-            for stream in replicas.elsewhere & replicas.by_stream.keys():
+            replicas.elsewhere = elsewhere | retired - replicas.by_stream.keys()
+            for stream in elsewhere & replicas.by_stream.keys():
                 moved = described[stream].topic != replicas.topic
                 self._pending.close(replicas.by_stream.pop(stream), "moved" if moved else "gone")
 
@@ -534,6 +551,7 @@ class TopicReader:
         """What was read to its end and is proven may be given out."""
         for place, replicas in self._replicas.items():
             for partition_replica in replicas.by_stream.values() if not replicas.end else ():
+                partition_replica.outbox.catch_up()
                 if (
                     not partition_replica.outbox.begun
                     and partition_replica.proven
@@ -593,6 +611,9 @@ class TopicReader:
                     self._look_at_s = min(self._look_at_s, _now_s() + LOOK_AGAIN_S)
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
+                if outcome.before is outcome.after is None and partition_replica.outbox.overlap:
+                    # what made the object may have been compacted away, and given in a former life
+                    outcome = Changed(outcome.key, deleted(record), None)
                 self._pending.add(partition_replica, outcome, record.reason, offset)
             case Noted():
                 for change in outcome.swept:
@@ -633,6 +654,7 @@ class TopicReader:
                     described,
                     partitions,
                     wanted=named or not self._topics,
+                    retired=self._finder.retired(),
                 )
 
 

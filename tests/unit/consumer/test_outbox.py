@@ -43,6 +43,7 @@ class Partition:
         if begun is not None:
             self.held = {key: held(value) for key, value in begun}
             self.outbox.continue_from(place(0))
+            self.outbox.catch_up()
 
     def begin(self) -> None:
         self.outbox.begin(self.held, cause(self.offset, "initial"))
@@ -128,6 +129,42 @@ def test_what_is_not_proven_is_held_back_and_comes_as_the_difference() -> None:
     assert partition.given() == [(b"a", 1, 2, "watch")], "what was proven before is given"
     partition.proven = True
     assert partition.given() == [(b"a", 2, 3, "watch"), (b"c", 1, None, "watch")]
+
+
+def test_what_a_former_life_may_have_given_is_given_also_where_nothing_is_left_of_it() -> None:
+    partition = Partition([(b"a", 1), (b"b", 1)])
+    partition.outbox.continue_from(place(0))
+    partition.proven = False
+    partition.put(b"a", 2)
+    partition.put(b"a", 1)
+    partition.put(b"brief", 1)
+    partition.put(b"brief", None)
+    partition.put(b"brief again", 1)
+    partition.put(b"brief again", None)
+    partition.outbox.catch_up()
+    partition.put(b"brief again", 1)
+    partition.put(b"b", 2)
+    partition.put(b"b", 1)
+    partition.put(b"new", 1)
+    partition.put(b"new", None)
+    partition.proven = True
+    assert partition.given() == [
+        (b"a", 1, 1, "watch"),
+        (b"brief", 1, None, "watch"),
+        (b"brief again", None, 1, "watch"),
+    ]
+
+
+def test_what_waits_as_it_came_and_is_folded_later_is_given_too() -> None:
+    partition = Partition([])
+    partition.outbox.continue_from(place(0))
+    partition.put(b"brief", 1)
+    partition.put(b"brief", None)
+    partition.outbox.catch_up()
+    for number in range(FOLD_CHANGES):
+        partition.put(b"a", number)
+    given = partition.given()
+    assert given == [(b"brief", 1, None, "watch"), (b"a", None, FOLD_CHANGES - 1, "watch")]
 
 
 def test_a_place_counts_when_all_before_it_was_given() -> None:

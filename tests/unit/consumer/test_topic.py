@@ -62,9 +62,10 @@ class Consumer:
         found = {}
         for place in places:
             log = self.topics.get(place.topic, Log())
-            if (record := log.records.get(self._at[place])) is not None:
-                found[place] = [SimpleNamespace(offset=self._at[place], **record._asdict())]
-                self._at[place] += 1
+            offsets = (offset for offset in log.records if offset >= self._at[place])
+            if (offset := min(offsets, default=None)) is not None:
+                found[place] = [SimpleNamespace(offset=offset, **log.records[offset]._asdict())]
+                self._at[place] = offset + 1
         if not found:
             await asyncio.sleep(0.1)
         return found
@@ -190,3 +191,117 @@ async def test_a_stream_that_is_retired_while_it_is_read_is_not_waited_for(delet
         assert (await anext(reader)).verb == "deleted"
         await reader.ready()
     assert problems == []
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_what_a_former_life_was_given_behind_its_positions_and_is_gone_is_deleted(
+    compacted: bool,
+) -> None:
+    control, writer = Log(), pods("shop/a")
+    describe(control, "pods")
+    consumer = Consumer(**{PODS: writer.logs[0], CONTROL: control})
+    given: Any = {"topics": [], "control_topic": CONTROL}
+    reader = over(consumer, **given)
+    await anext(reader)
+    writer.put("shop/job")
+    assert (await anext(reader)).key == "shop/job"
+    saved = reader.positions()
+    await reader.close()
+    writer.put("shop/new")
+    writer.delete("shop/job")
+    writer.beat()
+    if compacted:
+        writer.logs[0].compact(up_to=writer.logs[0].end)
+    reader = over(consumer, **given, resume=saved)
+    await reader.ready()
+    table = {"shop/a", "shop/job"}
+    while table != set(reader.objects("pods")):
+        change = await anext(reader)
+        if change.verb == "deleted":
+            assert (change.old_value is None) == compacted
+            assert change.uid
+            table.discard(change.key)
+        else:
+            table.add(change.key)
+    assert table == {"shop/a", "shop/new"}
+
+
+@pytest.mark.parametrize("topics", [[], [PODS]])
+async def test_a_named_stream_that_is_not_published_yet_holds_up_no_other(
+    topics: list[str],
+) -> None:
+    control, problems = Log(), list[str]()
+    describe(control, "pods")
+    consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
+    reader = over(
+        consumer,
+        topics=topics,
+        control_topic=CONTROL,
+        streams=["pods", "nodes"],
+        waiting=problems.append,
+    )
+    assert (await anext(reader)).key == "shop/a"
+    while not problems:
+        await reader._read_on()
+    assert set(problems) == {"stream nodes has not been published yet"}
+    assert not reader.proven
+    nodes = Writer(stream(NODES, prefix=b"nodes/"), [consumer.topics[PODS]], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    describe(control, "nodes")
+    assert (await anext(reader)).stream == "nodes"
+    await reader.ready()
+
+
+async def test_a_named_stream_that_was_retired_holds_up_no_other() -> None:
+    control, problems = Log(), list[str]()
+    for name in ("pods", "nodes"):
+        describe(control, name)
+    retire(control, "nodes")
+    consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
+    reader = over(
+        consumer,
+        topics=[],
+        control_topic=CONTROL,
+        streams=["pods", "nodes"],
+        waiting=problems.append,
+    )
+    await reader.ready()
+    assert (await anext(reader)).key == "shop/a"
+    assert problems == []
+
+
+async def test_positions_of_a_stream_that_is_not_described_yet_are_kept() -> None:
+    control, log = Log(), pods("shop/a").logs[0]
+    nodes = Writer(stream(NODES, prefix=b"nodes/"), [Log()], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    describe(control, "pods")
+    describe(control, "nodes", topic="n")
+    consumer = Consumer(**{PODS: log, "n": nodes.logs[0], CONTROL: control})
+    given: Any = {"topics": [], "control_topic": CONTROL}
+    saved = await positions_of(over(consumer, **given, until_end=True))
+    consumer.topics[CONTROL] = again = Log()
+    describe(again, "pods")
+    problems = list[str]()
+    reader = over(consumer, **given, resume=saved, waiting=problems.append)
+    while not problems:
+        await reader._read_on()
+    assert "nodes/0 (has saved positions, and is not described" in problems[0]
+    assert sorted(each["stream"] for each in reader.positions()) == ["nodes", "pods"]
+    describe(again, "nodes", topic="n")
+    await reader.ready()
+
+
+async def test_records_of_a_stream_that_moved_away_and_was_retired_are_passed_over() -> None:
+    control, log = Log(), pods("shop/a").logs[0]
+    nodes = Writer(stream(NODES, prefix=b"nodes/"), [log], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    describe(control, "pods", topic="elsewhere")
+    retire(control, "pods")
+    describe(control, "nodes")
+    consumer = Consumer(**{PODS: log, CONTROL: control})
+    reader = over(consumer, topics=[], control_topic=CONTROL, until_end=True)
+    assert [each.stream async for each in reader] == ["nodes"]
+    assert reader.streams == ["nodes"]
