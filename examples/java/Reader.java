@@ -86,6 +86,7 @@ public final class Reader {
     long hash;
     long count;
     long digest;
+    String frontier = "0";
     String snapshot = "";
     long beginSequence;
     Long snapshotOffset;
@@ -126,6 +127,7 @@ public final class Reader {
       if (kind != Kind.CLAIM) {
         decoded.count = Long.parseLong(need(headers, "ce_wrcount"));
         decoded.digest = need16(headers, "ce_wrdigest");
+        decoded.frontier = headers.get("ce_wrrv") == null ? "0" : text(headers.get("ce_wrrv"));
       }
       if (headers.get("ce_wrpartitions") != null) {
         decoded.partitions = Long.parseLong(text(headers.get("ce_wrpartitions")));
@@ -240,6 +242,8 @@ public final class Reader {
     long epoch;
     long last;
     boolean proven;
+    /** A marker agreed that describes a whole state, no part of the first snapshot. */
+    boolean complete;
     long digest;
     String startedIn;
     final Map<String, ObjectState> held = new TreeMap<>();
@@ -355,8 +359,9 @@ public final class Reader {
       if (!state.proven) {
         return state.startedIn.isEmpty() ? failed(marker) : Verdict.of("noted");
       }
+      state.complete |= marker.kind == Kind.END || marker.snapshotOffset != null || !marker.frontier.equals("0");
       if (state == second) {
-        boolean before = marker.epoch < failedEpoch || (marker.epoch == failedEpoch && marker.sequence < failedSequence);
+        boolean before = !second.complete || marker.epoch < failedEpoch || (marker.epoch == failedEpoch && marker.sequence < failedSequence);
         if (before) {
           return Verdict.of("noted");
         }
@@ -564,7 +569,7 @@ public final class Reader {
       for (Map.Entry<TopicPartition, StreamReplicas> entry : all.entrySet()) {
         for (Map.Entry<String, StreamReplica> one : entry.getValue().byStream.entrySet()) {
           Replica replica = one.getValue().replica;
-          boolean holds = replica.shown.proven && replica.second == null;
+          boolean holds = replica.shown.proven && replica.shown.complete && replica.second == null;
           proven &= holds;
           ObjectNode line = JSON.createObjectNode().put("stream", one.getKey()).put("topic", entry.getKey().topic());
           line.put("partition", entry.getKey().partition()).put("epoch", replica.shown.epoch).put("last", replica.shown.last);

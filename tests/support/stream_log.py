@@ -111,6 +111,8 @@ class Writer:
         self._sequence = [0] * len(logs)
         self._begun: list[tuple[str, int, int]] = [("", 0, 0)] * len(logs)
         self._snapshots = 0
+        self.knows_nothing = False
+        """Markers have the frontier 0, as while the first list is read."""
         self._at_ms: int = before._at_ms if before else AT_MS
 
     def key(self, name: str) -> bytes:
@@ -226,7 +228,8 @@ class Writer:
             marker = Marker(kind)
             if kind != "claim":
                 digest = sum(each.hash for each in held) & DIGEST_MASK
-                marker = Marker(kind, str(self.version), len(held), digest, self._at_ms)
+                frontier = "0" if self.knows_nothing else str(self.version)
+                marker = Marker(kind, frontier, len(held), digest, self._at_ms)
             if kind == "begin":
                 marker = replace_marker(marker, snapshot=f"{self.epoch}-{self._snapshots}")
             elif kind == "end":

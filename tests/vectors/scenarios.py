@@ -216,6 +216,29 @@ def loss_before_any_snapshot() -> Vector:
     )
 
 
+def loss_within_the_first_snapshot() -> Vector:
+    log = Log()
+    writer = Writer(stream(), [log], epoch=3)
+    writer.knows_nothing = True
+    writer.claim()
+    writer.begin()
+    writer.put("shop/a", verb="added", reason="snapshot")
+    lost = _last(log)
+    writer.beat()
+    writer.put("shop/b", verb="added", reason="snapshot")
+    writer.beat()
+    writer.knows_nothing = False
+    writer.put("shop/c", verb="added", reason="snapshot")
+    writer.end()
+    return Vector(
+        "loss-within-the-first-snapshot",
+        "Markers with the frontier 0 that name no snapshot prove a part of the first one: what is "
+        "read again replaces the state at its end only.",
+        [log],
+        {0: [lost]},
+    )
+
+
 def loss_at_the_end_of_an_epoch() -> Vector:
     log, old = _published("shop/a", "shop/b")
     old.put("shop/a", 2)
@@ -507,6 +530,7 @@ def vectors() -> list[Vector]:
         gap_read_again(),
         lost_delete(),
         loss_before_any_snapshot(),
+        loss_within_the_first_snapshot(),
         loss_at_the_end_of_an_epoch(),
         never_agrees(),
         end_that_disagrees(),

@@ -41,10 +41,10 @@ class AuditProblem(msgspec.Struct, frozen=True):
     the one of its header), `gap` (a sequence that never reached the log), `order` (an object went
     back in time), `resend` (another record under a position that was given out before), `digest` (a
     marker disagrees with the records before it), `unproven` (no marker agreed with what is held at
-    the end), `partition` (a record that belongs into another), `partitions` (a count other than
-    described), `source` (two clusters on one topic), `overlap` (two streams with the same key).
-    With `--cluster`: `missing` on the topic, `extra` on the topic, `differs`, `unreadable` (an
-    object that the API server lists and cannot be decoded)."""
+    the end, or the first snapshot has not ended), `partition` (a record that belongs into another),
+    `partitions` (a count other than described), `source` (two clusters on one topic), `overlap`
+    (two streams with the same key). With `--cluster`: `missing` on the topic, `extra` on the topic,
+    `differs`, `unreadable` (an object that the API server lists and cannot be decoded)."""
 
     kind: Kind
     offset: int | None
@@ -250,6 +250,9 @@ class Audit:
                 else "the newest marker does not agree, or records are missing"
             )
             self._add("unproven", None, None, f"what the log holds is not proven: {why}")
+        elif self.state.proven and not self.state.complete:
+            why = "the first snapshot of the stream has not ended: the log holds a part of it"
+            self._add("unproven", None, None, why)
         if self._more:
             self.problems.append(
                 AuditProblem("unproven", None, None, f"and {counted(self._more, 'problem')} more")

@@ -117,12 +117,6 @@ class Replica:
         swept = state.judge(marker)
         if swept is None:
             return Noted() if state.started_in else self._failed(marker)
-        state.complete = (
-            state.complete
-            or marker.kind == "end"
-            or marker.last_snapshot != ""
-            or marker.frontier not in {"", "0"}
-        )
         replaces = state is self._second
         if not replaces:
             changes = tuple(Changed(key, held, None) for key, held in swept.items())

@@ -59,7 +59,9 @@ class State(Generic[Kept]):
         started_in: str = "",
     ) -> None:
         self.epoch = self.last = 0
-        self.proven = False
+        self.proven = self.complete = False
+        """`complete`: a marker agreed that describes a whole state, no part of the first
+        snapshot."""
         self.held: dict[bytes, Kept] = {}
         self.digest = 0
         self.started_in = started_in
@@ -105,6 +107,8 @@ class State(Generic[Kept]):
         ):
             self.started_in = ""
         self.proven = swept is not None
+        whole = marker.kind == "end" or marker.last_snapshot or marker.frontier not in {"", "0"}
+        self.complete = self.complete or (self.proven and bool(whole))
         return swept
 
     @staticmethod
@@ -129,8 +133,6 @@ class ObjectState(State[Held]):
 
     def __init__(self, started_in: str = "") -> None:
         super().__init__(attrgetter("value_hash"), attrgetter("position"), started_in)
-        self.complete = False
-        """A marker agreed that describes a complete state, not a part of the first snapshot."""
 
     def put(self, record: ObjectRecord) -> Changed:
         """Apply an object's record that was admitted."""

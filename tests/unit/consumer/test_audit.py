@@ -257,6 +257,21 @@ def test_a_server_that_was_set_back_is_no_fault_of_the_log() -> None:
     assert complaints(log) == []
 
 
+def test_a_part_of_the_first_snapshot_does_not_hold() -> None:
+    log = Log()
+    writer = Writer(stream(), [log], epoch=7)
+    writer.knows_nothing = True
+    writer.claim()
+    writer.begin()
+    writer.put("shop/a", verb="added", reason="snapshot")
+    writer.beat()
+    (problem,) = audit(log).problems
+    assert problem.kind == "unproven"
+    assert "the first snapshot of the stream has not ended" in problem.detail
+    writer.end()
+    assert complaints(log) == []
+
+
 def test_a_key_in_a_partition_that_is_not_its_own_is_reported_once() -> None:
     log, writer = begun("shop/a", "shop/b", "shop/c", "shop/d")
     wrong = [name for name in writer.names() if partition_of(name.encode(), 2)]
