@@ -261,9 +261,7 @@ async def _client(
             kubernetes.kubeconfig, kubernetes.context, environ=os.environ, act_as=act_as
         )
         client = await stack.enter_async_context(KubeClient(credentials, Metrics()))
-        await credentials.headers()  # an exec plugin has a timeout of its own
-        async with asyncio.timeout(_FIRST_RESPONSE_S):
-            version = await client.version()
+        version = await client.version(within_s=_FIRST_RESPONSE_S)
     except ConfigError as error:
         results.append(_error("kubernetes", str(error)))
         return None

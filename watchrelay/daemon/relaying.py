@@ -143,8 +143,7 @@ def make_sharing(
 async def api_answers(client: KubeClient) -> bool:
     """Whether the API server can be reached and accepts the credentials of this replica."""
     try:
-        async with asyncio.timeout(_API_TIMEOUT_S):
-            await client.version()
+        await client.version(within_s=_API_TIMEOUT_S)
     except (Unavailable, Unauthorized, Misconfigured, TimeoutError):
         return False
     except KubeError:

@@ -253,8 +253,7 @@ class Supervisor:
         if now_s < self._version_due_s:
             return
         try:
-            async with asyncio.timeout(_VERSION_TIMEOUT_S):
-                version = await self._context.client.version()
+            version = await self._context.client.version(within_s=_VERSION_TIMEOUT_S)
         except (KubeError, TimeoutError) as error:
             # lists are paged until it is: slower, not wrong
             log.debug("version is not known", extra={"error": str(error)})

@@ -236,10 +236,12 @@ class KubeClient:
         kind, etag = (response.headers.get(name, "") for name in ("Content-Type", "ETag"))
         return Document(bytes(body), kind, etag, unchanged)
 
-    async def version(self) -> ServerVersion:
-        """The server's version. Raises: KubeError."""
+    async def version(self, *, within_s: float | None = None) -> ServerVersion:
+        """The server's version. Raises: KubeError; TimeoutError without an answer in time."""
         try:
-            document = await self.get_json("/version")
+            await self._proof()  # an exec plugin has a timeout of its own, and its run is kept
+            async with asyncio.timeout(within_s):
+                document = await self.get_json("/version")
         except NotFound as error:  # every API server has one
             raise NotFound(f"{error}; {status.NOT_AN_API_SERVER}", status=error.status) from error
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.support.scripted import Reply, Request, ScriptedServer
@@ -31,3 +33,30 @@ async def test_an_error_is_an_answer_unless_it_refuses_the_credentials_or_the_se
 async def test_a_replica_without_credentials_is_not_answered() -> None:
     async with client_of("http://127.0.0.1:1", credentials=NoCredentials("")) as client:
         assert not await api_answers(client)
+
+
+async def test_a_plugin_that_is_slow_has_its_own_time_and_the_server_that_of_the_check() -> None:
+    answer, plugins = asyncio.Event(), 0
+
+    class SlowCredentials(KnownCredentials):
+        async def headers(self) -> list[tuple[str, str]]:
+            nonlocal plugins
+            if not plugins:
+                plugins += 1
+                await asyncio.sleep(0.3)
+            return []
+
+    async def handler(_request: Request, reply: Reply) -> None:
+        await answer.wait()
+        await reply.json(200, {"major": "1", "minor": "36"})
+
+    async with (
+        ScriptedServer(handler) as server,
+        client_of(server.url, credentials=SlowCredentials(server.url)) as client,
+    ):
+        with pytest.raises(TimeoutError):
+            await client.version(within_s=0.2)
+        assert plugins == 1
+        answer.set()
+        plugins = 0
+        assert (await client.version(within_s=0.2)).minor == 36
