@@ -35,7 +35,7 @@ class Finder:
         streams: frozenset[str],
         problems: ReadProblems,
         servers: str,
-        whole: bool = False,
+        whole: bool = True,
     ) -> None:
         self.consumer, self._servers = consumer, servers
         self._topics, self._streams, self._problems = tuple(topics), streams, problems
@@ -220,8 +220,6 @@ class Finder:
             return {place: {} for place in places - known}
         control = self.control.topic if self.control else ""
         self.missing = what_is_missing(described, there, control=control, servers=self._servers)
-        for stream in self.unpublished():
-            self.missing[stream] = f"stream {printable(stream)} has not been published yet"
         found: dict[TopicPartition, dict[str, Origin]] = {}
         for stream, each in described.items():
             for partition, origin in enumerate(self._view.origins(stream)):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from watchrelay.consumer.changes import Change, ChangeVerb, PartitionState, Saved, Why, parsed
-from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
+from watchrelay.consumer.replica import Noted, Outcome, ReadAgain, Replica
 from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.contract.state import Changed, Held, Ignored
@@ -52,13 +52,15 @@ class Outbox:
     What a former life gave behind the saved place is not known: between `continue_from` and
     `catch_up` each object that changes is given, also if it then is as it was at that place."""
 
-    __slots__ = ("_folded", "_place", "_queue", "begun", "closed", "overlap", "passed")
+    __slots__ = ("_deleted", "_folded", "_place", "_queue", "begun", "closed", "overlap", "passed")
 
     def __init__(self) -> None:
         self._queue: deque[Item | Saved] = deque()
         self._folded: OrderedDict[bytes, tuple[Held | None, Item]] = OrderedDict()
         self._place: Saved | None = None
         """The newest proven place; it is passed when nothing is folded any more."""
+        self._deleted = b""
+        """The key deleted last: an envelope's tombstone is another delete of it."""
         self.begun = self.closed = self.overlap = False
         self.passed: Saved | None = None
         """The newest proven place behind which everything was given out."""
@@ -94,6 +96,7 @@ class Outbox:
         wait."""
         if not self.begun or _same(changed.before, changed.after):
             return
+        self._deleted = changed.key if changed.after is None else b""
         item = Item(changed.key, changed.before, changed.after, cause, self.overlap)
         if proven and not self._folded and len(self._queue) < most:
             self._queue.append(item)
@@ -106,6 +109,16 @@ class Outbox:
                     self._fold(waiting)
             self._queue.clear()
         self._fold(item)
+
+    def unseen(self, offset: int, record: ObjectRecord, held: Held | None) -> Changed | None:
+        """The delete of an object that is not held, or that is read again: what made it may have
+        been compacted away, and given in a former life. `held`: what is shown of it."""
+        if not self.overlap or record.value is not None or record.key == self._deleted:
+            return None
+        if self.passed is None or offset < self.passed.offset:
+            return None
+        unknown = Held(b"", 0, record.uid, record.version, record.epoch, record.sequence)
+        return Changed(record.key, held or unknown, None)
 
     def _fold(self, item: Item) -> None:
         given, former = self._folded.get(item.key, (item.before, item))
@@ -144,6 +157,8 @@ class Outbox:
             after = held.get(key)
             if item.overlap or not _same(given, after):
                 before = item.before if given is after is None else given
+                if after is not None and before is not None and not before.value:
+                    before = None  # not known
                 return Item(key, before, after, item.cause)
         self.pass_places()
         return None
@@ -300,6 +315,10 @@ class PartitionReplicas:
             partition_replica.marked = offset
             partition_replica.partitions = record.partitions
             partition_replica.seen = record.seen or partition_replica.seen
+        if isinstance(record, ObjectRecord):
+            held = partition_replica.replica.held.get(record.key)
+            if type(outcome) is Noted or outcome == Changed(record.key, None, None):
+                outcome = partition_replica.outbox.unseen(offset, record, held) or outcome
         return partition_replica, outcome
 
 
@@ -368,11 +387,6 @@ class Pending:
             for partition_replica in self._waiting
             if partition_replica.outbox.closed and partition_replica.outbox.passed is not None
         )
-
-
-def deleted(record: ObjectRecord) -> Held:
-    """What a delete says of an object that is not held: its value is not known, b""."""
-    return Held(b"", 0, record.uid, record.version, record.epoch, record.sequence)
 
 
 def _change(partition_replica: PartitionReplica, item: Item) -> Change:

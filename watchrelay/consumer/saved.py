@@ -129,20 +129,16 @@ class UnreachedPositions:
         partitions: int,
         *,
         wanted: bool,
-        retired: Collection[str],
     ) -> None:
         """Forget the positions in a topic that is not `wanted` any more, and refuse what would miss
-        deletes: fewer partitions, or a retired stream. One that is not described though not retired
-        may be again: a control topic that was recreated. `described` None: there is no control
-        topic; the topic has `partitions`, 0 for one not read."""
+        deletes: fewer partitions, or a retired stream. `described` None: there is no control topic;
+        the topic has `partitions`, 0 for one not read."""
         for saved in self._of(topic, partition):
             if described is None and partitions:
                 raise _lost(saved, f"the topic has {counted(partitions, 'partition')} now")
             if described is not None and saved.stream in described:
                 continue
             if described is not None and wanted:
-                if saved.stream not in retired:
-                    continue
                 raise _lost(
                     saved, "the control topic describes no such stream any more, so it was retired"
                 )

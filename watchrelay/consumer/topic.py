@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -24,7 +24,6 @@ from watchrelay.consumer.partitions import (
     PartitionReplica,
     PartitionReplicas,
     Pending,
-    deleted,
 )
 from watchrelay.consumer.reader import LOOK_AGAIN_S
 from watchrelay.consumer.replica import Noted, Outcome, ReadAgain, Replaced, Unproven
@@ -32,7 +31,7 @@ from watchrelay.consumer.saved import UnreachedPositions, saved_from
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.contract.state import Changed, Ignored
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.core.text import counted
+from watchrelay.core.text import counted, printable
 from watchrelay.kafka.client import (
     KafkaConnectionError,
     KafkaError,
@@ -270,15 +269,14 @@ class TopicReader:
         have them."""
         if (described := self._finder.described()) is not None:
             partitions = {stream: each.partitions for stream, each in described.items()}
-            absent = dict.fromkeys(self._finder.unpublished(), 1)
-            return dict.fromkeys(self._finder.retired(), 0) | absent | partitions
-        names = self._streams or set(self.streams)
+            unpublished = self._by_markers(self._finder.unpublished(), 1)
+            return dict.fromkeys(self._finder.retired(), 0) | unpublished | partitions
+        return self._by_markers(self._streams or set(self.streams), len(self._replicas))
+
+    def _by_markers(self, streams: Collection[str], unknown: int) -> dict[str, int]:
         return {
-            name: max(
-                (partition_replica.partitions for partition_replica in self._of(name)), default=0
-            )
-            or len(self._replicas)
-            for name in names
+            stream: max((each.partitions for each in self._of(stream)), default=0) or unknown
+            for stream in streams
         }
 
     @property
@@ -305,13 +303,6 @@ class TopicReader:
             f"{stream} ({found} of {counted(partitions, 'partition')} found)"
             for stream, partitions in sorted(self._expected().items())
             if stream not in missing and (found := len(self._of(stream))) < partitions
-        ]
-        waits += [
-            f"{stream}/{partition} (has saved positions, and is not described: retire the stream, "
-            "or start without them, if nobody is to write it any more)"
-            for (_, partition), streams in self._unreached.places().items()
-            for stream in streams
-            if not self._of(stream)
         ]
         return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or (
             "no stream was found"
@@ -437,6 +428,10 @@ class TopicReader:
             async with asyncio.timeout(_LOOK_TIMEOUT_S if self._replicas else None):
                 await self._extend()
                 await self._lower_ends()
+            for stream in self._finder.unpublished():
+                if not self._of(stream):
+                    text = f"stream {printable(stream)} has not been published yet"
+                    self._finder.missing[stream] = text
             problem = "; ".join(self._finder.missing.values())
         self._away_since_s = None
         # also where a partition that was not read to its end does not exist any more
@@ -611,9 +606,6 @@ class TopicReader:
                     self._look_at_s = min(self._look_at_s, _now_s() + LOOK_AGAIN_S)
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
-                if outcome.before is outcome.after is None and partition_replica.outbox.overlap:
-                    # what made the object may have been compacted away, and given in a former life
-                    outcome = Changed(outcome.key, deleted(record), None)
                 self._pending.add(partition_replica, outcome, record.reason, offset)
             case Noted():
                 for change in outcome.swept:
@@ -654,7 +646,6 @@ class TopicReader:
                     described,
                     partitions,
                     wanted=named or not self._topics,
-                    retired=self._finder.retired(),
                 )
 
 

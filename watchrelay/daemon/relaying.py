@@ -50,6 +50,8 @@ from watchrelay.watch.admission import Admission
 log = logging.getLogger(__name__)
 
 _API_TIMEOUT_S = 5.0
+_CHECK_TIMEOUT_S = 20.0
+"""With an exec plugin that runs first: less than a replica takes to be unfit."""
 _HAND_OVER = 0.75
 """The part of `shutdown.drainTimeout` in which other replicas may take the streams."""
 
@@ -143,7 +145,8 @@ def make_sharing(
 async def api_answers(client: KubeClient) -> bool:
     """Whether the API server can be reached and accepts the credentials of this replica."""
     try:
-        await client.version(within_s=_API_TIMEOUT_S)
+        async with asyncio.timeout(_CHECK_TIMEOUT_S):
+            await client.version(within_s=_API_TIMEOUT_S)
     except (Unavailable, Unauthorized, Misconfigured, TimeoutError):
         return False
     except KubeError:

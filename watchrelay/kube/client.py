@@ -240,6 +240,9 @@ class KubeClient:
         """The server's version. Raises: KubeError; TimeoutError without an answer in time."""
         try:
             await self._proof()  # an exec plugin has a timeout of its own, and its run is kept
+        except EXPECTED as error:
+            raise translate(error, what="get /version") from error
+        try:
             async with asyncio.timeout(within_s):
                 document = await self.get_json("/version")
         except NotFound as error:  # every API server has one

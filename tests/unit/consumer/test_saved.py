@@ -123,18 +123,19 @@ def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes
     unreached = UnreachedPositions(
         saved_from([{**PLACE, "partition": 99}, {**PLACE, "topic": "k8s.t.core.others"}])
     )
-    unreached.forget("k8s.t.core.others", 0, None, 0, wanted=False, retired=())
+    unreached.forget("k8s.t.core.others", 0, None, 0, wanted=False)
     assert [each.topic for each in unreached.all()] == ["k8s.t.core.pods"], (
         "what is not read any more is forgotten"
     )
     with pytest.raises(PositionsLost, match="the topic has 1 partition now"):
-        unreached.forget("k8s.t.core.pods", 99, None, 1, wanted=True, retired=())
+        unreached.forget("k8s.t.core.pods", 99, None, 1, wanted=True)
 
 
 def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
     unreached = UnreachedPositions(saved_from([PLACE]))
-    described = {"pods": DescribedStream("k8s.t.core.pods", 1)}
-    unreached.forget("k8s.t.core.pods", 0, described, 0, wanted=True, retired=())
+    unreached.forget(
+        "k8s.t.core.pods", 0, {"pods": DescribedStream("k8s.t.core.pods", 1)}, 0, wanted=True
+    )
     assert [each.topic for each in unreached.all()] == ["k8s.t.core.pods"]
 
 
@@ -147,6 +148,6 @@ def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is
         match="the control topic describes no such stream any more, so it was retired; start "
         "without",
     ):
-        unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=True, retired=["pods"])
-    unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=False, retired=["pods"])
+        unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=True)
+    unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=False)
     assert not unreached

@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 
 from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import description
-from watchrelay.consumer import PositionsLost, TopicReader
+from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
 from watchrelay.contract.wire import WireRecord
 
 PODS, CONTROL = "k8s.test.core.pods", "k8s.test.control"
@@ -271,28 +271,6 @@ async def test_a_named_stream_that_was_retired_holds_up_no_other() -> None:
     assert problems == []
 
 
-async def test_positions_of_a_stream_that_is_not_described_yet_are_kept() -> None:
-    control, log = Log(), pods("shop/a").logs[0]
-    nodes = Writer(stream(NODES, prefix=b"nodes/"), [Log()], epoch=2)
-    nodes.first("n1")
-    nodes.beat()
-    describe(control, "pods")
-    describe(control, "nodes", topic="n")
-    consumer = Consumer(**{PODS: log, "n": nodes.logs[0], CONTROL: control})
-    given: Any = {"topics": [], "control_topic": CONTROL}
-    saved = await positions_of(over(consumer, **given, until_end=True))
-    consumer.topics[CONTROL] = again = Log()
-    describe(again, "pods")
-    problems = list[str]()
-    reader = over(consumer, **given, resume=saved, waiting=problems.append)
-    while not problems:
-        await reader._read_on()
-    assert "nodes/0 (has saved positions, and is not described" in problems[0]
-    assert sorted(each["stream"] for each in reader.positions()) == ["nodes", "pods"]
-    describe(again, "nodes", topic="n")
-    await reader.ready()
-
-
 async def test_records_of_a_stream_that_moved_away_and_was_retired_are_passed_over() -> None:
     control, log = Log(), pods("shop/a").logs[0]
     nodes = Writer(stream(NODES, prefix=b"nodes/"), [log], epoch=2)
@@ -305,3 +283,70 @@ async def test_records_of_a_stream_that_moved_away_and_was_retired_are_passed_ov
     reader = over(consumer, topics=[], control_topic=CONTROL, until_end=True)
     assert [each.stream async for each in reader] == ["nodes"]
     assert reader.streams == ["nodes"]
+
+
+@pytest.mark.parametrize("form", ["cloudevents", "structured", "debezium"])
+async def test_a_delete_behind_positions_is_returned_once_in_each_format(form: Any) -> None:
+    control = Log()
+    describe(control, "pods")
+    writer = Writer(stream(form=form), [Log()], epoch=2)
+    writer.first("shop/a", "shop/b")
+    writer.beat()
+    consumer = Consumer(**{PODS: writer.logs[0], CONTROL: control})
+    given: Any = {"topics": [], "control_topic": CONTROL, "until_end": True}
+    saved = await positions_of(over(consumer, **given))
+    writer.delete("shop/b")
+    writer.beat()
+    changes = [each async for each in over(consumer, **given, resume=saved)]
+    assert [(each.verb, each.key) for each in changes] == [("deleted", "shop/b")]
+    assert changes[0].old_value
+
+
+async def test_a_delete_behind_positions_that_is_met_as_the_log_is_read_again_is_returned() -> None:
+    control, writer = Log(), pods("shop/a")
+    describe(control, "pods")
+    consumer = Consumer(**{PODS: writer.logs[0], CONTROL: control})
+    given: Any = {"topics": [], "control_topic": CONTROL, "until_end": True}
+    saved = await positions_of(over(consumer, **given))
+    writer.put("shop/job")
+    writer.beat()  # counts it, and is the newest where the cleaner has been
+    writer.delete("shop/job")
+    writer.logs[0].compact(up_to=writer.logs[0].end)
+    writer.beat()
+    reader = over(consumer, **given, resume=saved)
+    assert [(each.verb, each.key) async for each in reader] == [("deleted", "shop/job")]
+
+
+async def test_all_partitions_that_the_markers_of_an_undescribed_stream_name_are_waited_for() -> (
+    None
+):
+    control, log = Log(), pods("shop/a").logs[0]
+    describe(control, "pods")
+    nodes = Writer(stream(NODES, partitions=3, prefix=b"nodes/"), [log, Log(), Log()], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    consumer = Consumer(**{PODS: log, CONTROL: control})
+    problems = list[str]()
+    reader = over(
+        consumer,
+        topics=[],
+        control_topic=CONTROL,
+        streams=["pods", "nodes"],
+        waiting=problems.append,
+    )
+    while not any("nodes (1 of 3 partitions found)" in each for each in problems):
+        await reader._read_on()
+    assert not reader.proven
+
+
+@pytest.mark.parametrize("retired", [False, True])
+async def test_a_run_to_the_end_wants_every_stream_that_is_named(retired: bool) -> None:
+    control = Log()
+    describe(control, "pods")
+    if retired:
+        describe(control, "nodes")
+        retire(control, "nodes")
+    consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
+    given: Any = {"topics": [], "control_topic": CONTROL, "until_end": True}
+    with pytest.raises(NothingPublished, match="stream nodes has not been published yet"):
+        await over(consumer, **given, streams=["pods", "nodes"]).ready()
