@@ -183,7 +183,10 @@ class Finder:
         return [each for each in self._streams or self._view.streams if self.is_retired(each)]
 
     def unpublished(self) -> set[str]:
-        """The streams that were named and are described nowhere, but for the retired ones."""
+        """The streams that were named and are described nowhere, but for the retired ones; none
+        without the control topic."""
+        if self.control is None:
+            return set()
         known = self.described_anywhere()
         return {each for each in self._streams - known.keys() if not self.is_retired(each)}
 
