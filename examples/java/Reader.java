@@ -361,8 +361,8 @@ public final class Reader {
       }
       state.complete |= marker.kind == Kind.END || marker.snapshotOffset != null || !marker.frontier.equals("0");
       if (state == second) {
-        boolean before = !second.complete || marker.epoch < failedEpoch || (marker.epoch == failedEpoch && marker.sequence < failedSequence);
-        if (before) {
+        boolean tooEarly = !second.complete || marker.epoch < failedEpoch || (marker.epoch == failedEpoch && marker.sequence < failedSequence);
+        if (tooEarly) {
           return Verdict.of("noted");
         }
         int changes = difference(shown.held, second.held);

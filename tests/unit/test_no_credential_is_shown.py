@@ -20,10 +20,10 @@ from aiokafka.errors import (
 from prometheus_client import generate_latest
 from pydantic import ValidationError
 
+from tests.support.pki import Ca, tls_server
 from tests.support.process import free_port
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.auth.kubeconfigs import b64, write_kubeconfig
-from tests.unit.kube.auth.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
 from watchrelay.config import Settings, load_settings
 from watchrelay.core.errors import (

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.vectors import judge
-from tests.vectors import scenarios, scenarios_bootstrap, scenarios_parts
+from tests.vectors import scenarios, scenarios_bootstrap, scenarios_losses, scenarios_parts
 from tests.vectors.document import Vector
 
 DIRECTORY = Path(__file__).parent
+_ROOMS = (scenarios, scenarios_bootstrap, scenarios_losses, scenarios_parts)
 
 
 def vectors() -> list[Vector]:
     """All of them, in the order of their names."""
     return sorted(
-        [*scenarios.vectors(), *scenarios_bootstrap.vectors(), *scenarios_parts.vectors()],
+        [each for room in _ROOMS for each in room.vectors()],
         key=lambda each: each.name,
     )
 

@@ -13,7 +13,7 @@ from watchrelay.contract.wire import WireRecord
 from watchrelay.model.streams import Format
 
 
-def _published(*names: str, epoch: int = 7) -> tuple[Log, Writer]:
+def published(*names: str, epoch: int = 7) -> tuple[Log, Writer]:
     """A log with a first snapshot of these pods and a heartbeat."""
     log = Log()
     writer = Writer(stream(), [log], epoch=epoch)
@@ -22,12 +22,13 @@ def _published(*names: str, epoch: int = 7) -> tuple[Log, Writer]:
     return log, writer
 
 
-def _last(log: Log) -> int:
+def last_offset(log: Log) -> int:
+    """The offset of its newest record."""
     return log.end - 1
 
 
 def happy_path() -> Vector:
-    log, writer = _published("shop/a", "shop/b", "shop/c")
+    log, writer = published("shop/a", "shop/b", "shop/c")
     writer.put("shop/a", 2)
     writer.delete("shop/b")
     writer.put("shop/d")
@@ -44,7 +45,7 @@ def happy_path() -> Vector:
 
 
 def empty_stream() -> Vector:
-    log, writer = _published()
+    log, writer = published()
     writer.snapshot()
     writer.beat()
     return Vector(
@@ -64,7 +65,7 @@ def cluster_scoped() -> Vector:
 
 
 def duplicates() -> Vector:
-    log, writer = _published("shop/a")
+    log, writer = published("shop/a")
     batch = [writer.put("shop/a", 2), writer.put("shop/b"), *writer.beat()]
     resend(log, *batch)
     writer.put("shop/a", 3)
@@ -81,7 +82,7 @@ def duplicates() -> Vector:
 
 
 def resends() -> Vector:
-    log, writer = _published("shop/a")
+    log, writer = published("shop/a")
     first = writer.put("shop/a", 2)
     cut = log.end
     rest = [writer.put("shop/b"), writer.put("shop/a", 3)]
@@ -98,7 +99,7 @@ def resends() -> Vector:
 
 
 def stale_epochs() -> Vector:
-    log, old = _published("shop/a", "shop/b")
+    log, old = published("shop/a", "shop/b")
     new = Writer(stream(), [log], epoch=9, before=old)
     new.claim()
     new.delete("shop/b")
@@ -116,7 +117,7 @@ def stale_epochs() -> Vector:
 
 
 def healed() -> Vector:
-    log, old = _published("shop/a", "shop/b")
+    log, old = published("shop/a", "shop/b")
     new = Writer(stream(), [log], epoch=8, before=old)
     new.claim()
     new.delete("shop/b")
@@ -135,7 +136,7 @@ def healed() -> Vector:
 
 
 def zombie_late_duplicate() -> Vector:
-    log, writer = _published("shop/a")
+    log, writer = published("shop/a")
     late = writer.put("shop/b")
     writer.put("shop/a", 2)
     writer.delete("shop/b")
@@ -152,13 +153,13 @@ def zombie_late_duplicate() -> Vector:
 
 
 def gap_in_compacted_history() -> Vector:
-    log, writer = _published("shop/a", "shop/b")
+    log, writer = published("shop/a", "shop/b")
     writer.put("shop/a", 2)
     writer.delete("shop/b")
     writer.put("shop/a", 3)
     writer.put("shop/c")
     writer.beat()
-    log.compact(up_to=_last(log))
+    log.compact(up_to=last_offset(log))
     writer.put("shop/a", 4)
     writer.beat()
     return Vector(
@@ -169,158 +170,8 @@ def gap_in_compacted_history() -> Vector:
     )
 
 
-def gap_read_again() -> Vector:
-    log, writer = _published("shop/a", "shop/b")
-    writer.put("shop/a", 2)
-    lost = _last(log)
-    writer.put("shop/b", 2)
-    writer.beat()
-    writer.put("shop/b", 3)
-    writer.beat()
-    return Vector(
-        "loss-read-again",
-        "A record got lost on the way: the heartbeat disagrees, the reader reads again from "
-        "the last snapshot into a second state, "
-        "which replaces the first at the place of failure.",
-        [log],
-        {0: [lost]},
-    )
-
-
-def lost_delete() -> Vector:
-    log, writer = _published("shop/a", "shop/b")
-    writer.delete("shop/a")
-    lost = _last(log)
-    writer.beat()
-    return Vector(
-        "lost-delete", "A delete got lost on the way: the count says so.", [log], {0: [lost]}
-    )
-
-
-def loss_before_any_snapshot() -> Vector:
-    log = Log()
-    writer = Writer(stream(), [log], epoch=3)
-    writer.claim()
-    writer.begin()
-    writer.put("shop/a", verb="added", reason="snapshot")
-    lost = _last(log)
-    writer.put("shop/b", verb="added", reason="snapshot")
-    writer.beat()
-    writer.end()
-    writer.beat()
-    return Vector(
-        "loss-before-any-snapshot",
-        "A heartbeat that names no snapshot disagrees: read again from the start of the partition.",
-        [log],
-        {0: [lost]},
-    )
-
-
-def loss_within_the_first_snapshot() -> Vector:
-    log = Log()
-    writer = Writer(stream(), [log], epoch=3)
-    writer.knows_nothing = True
-    writer.claim()
-    writer.begin()
-    writer.put("shop/a", verb="added", reason="snapshot")
-    lost = _last(log)
-    writer.beat()
-    writer.put("shop/b", verb="added", reason="snapshot")
-    writer.beat()
-    writer.knows_nothing = False
-    writer.put("shop/c", verb="added", reason="snapshot")
-    writer.end()
-    return Vector(
-        "loss-within-the-first-snapshot",
-        "Markers with the frontier 0 that name no snapshot prove a part of the first one: what is "
-        "read again replaces the state at its end only.",
-        [log],
-        {0: [lost]},
-    )
-
-
-def loss_at_the_end_of_an_epoch() -> Vector:
-    log, old = _published("shop/a", "shop/b")
-    old.put("shop/a", 2)
-    lost = _last(log)
-    new = Writer(stream(), [log], epoch=8, before=old)
-    new.claim()
-    new.beat()
-    return Vector(
-        "loss-at-the-end-of-an-epoch",
-        "The last record of an epoch got lost: no gap shows, for sequences start again; the next "
-        "heartbeat does.",
-        [log],
-        {0: [lost]},
-    )
-
-
-def never_agrees() -> Vector:
-    log, writer = _published("shop/a", "shop/b")
-    writer.put("shop/a", 2, lose=True)
-    writer.beat()
-    writer.put("shop/c")
-    writer.beat()
-    writer.beat()
-    writer.snapshot()
-    writer.beat()
-    return Vector(
-        "lost-in-the-log",
-        "A record never reached the log: reading again does not help, is tried once for the "
-        "snapshot, and the next end mends it.",
-        [log],
-    )
-
-
-def end_that_disagrees() -> Vector:
-    log, writer = _published("shop/a", "shop/b")
-    writer.begin()
-    writer.republish("shop/a")
-    writer.put("shop/b", 2)
-    lost = _last(log)
-    writer.end()
-    writer.beat()
-    return Vector(
-        "end-that-disagrees",
-        "An end disagrees even after the sweep: read again from its own begin.",
-        [log],
-        {0: [lost]},
-    )
-
-
-def second_loss_while_reading_again() -> Vector:
-    log, writer = _published("shop/a", "shop/b")
-    writer.put("shop/a", 2, lose=True)
-    writer.beat()
-    writer.snapshot()
-    writer.put("shop/b", 2, lose=True)
-    writer.beat()
-    writer.snapshot()
-    writer.beat()
-    return Vector(
-        "two-losses",
-        "Two records never reached the log, one before and one behind a snapshot.",
-        [log],
-    )
-
-
-def sweep() -> Vector:
-    log, old = _published("shop/a", "shop/b", "shop/c")
-    old.delete("shop/b", lose=True)
-    new = Writer(stream(), [log], epoch=8, before=old)
-    new.claim()
-    new.snapshot()
-    new.beat()
-    return Vector(
-        "sweep-by-end",
-        "A delete is not in the log (compacted, or never said): begin disagrees, the end sweeps "
-        "what is older than its begin.",
-        [log],
-    )
-
-
 def crashed_snapshot() -> Vector:
-    log, old = _published("shop/a", "shop/b")
+    log, old = published("shop/a", "shop/b")
     old.begin()
     old.republish("shop/a")
     new = Writer(stream(), [log], epoch=8, before=old)
@@ -338,7 +189,7 @@ def crashed_snapshot() -> Vector:
 
 
 def trimmed() -> Vector:
-    log, writer = _published("shop/a")
+    log, writer = published("shop/a")
     writer.put("shop/a", 2, trimmed="fields")
     writer.put("shop/b", 3, trimmed="stub")
     writer.beat()
@@ -355,7 +206,7 @@ def _foreign(log: Log) -> None:
 
 
 def foreign_records() -> Vector:
-    log, writer = _published("shop/a")
+    log, writer = published("shop/a")
     _foreign(log)
     writer.put("shop/a", 2)
     writer.beat()
@@ -367,9 +218,9 @@ def foreign_records() -> Vector:
 
 
 def unknown_version() -> Vector:
-    log, writer = _published("shop/a", "shop/b")
+    log, writer = published("shop/a", "shop/b")
     record = writer.put("shop/a", 2)
-    at = _last(log)
+    at = last_offset(log)
     renamed = [
         (name, value.replace(b".v1", b".v2") if name == "ce_type" else value)
         for name, value in record.headers
@@ -388,7 +239,7 @@ def unknown_version() -> Vector:
 
 
 def broken_headers() -> Vector:
-    log, writer = _published("shop/a")
+    log, writer = published("shop/a")
     for name, value in (("ce_wrepoch", b"seven"), ("ce_sequence", None), ("ce_wrhash", b"12")):
         record = writer.put("shop/a", 2, lose=True)
         headers = [
@@ -421,7 +272,7 @@ def several_streams() -> Vector:
     pods.beat()
     services.beat()
     pods.put("shop/a", 2)
-    lost = _last(log)
+    lost = last_offset(log)
     services.put("shop/b")
     pods.beat()
     services.beat()
@@ -465,7 +316,7 @@ def epochs_per_partition() -> Vector:
 
 
 def lower_epochs_after_a_lost_control_topic() -> Vector:
-    log, old = _published("shop/a", epoch=40)
+    log, old = published("shop/a", epoch=40)
     new = Writer(stream(), [log], epoch=41, before=old)
     new.claim()
     new.put("shop/b")
@@ -478,7 +329,7 @@ def lower_epochs_after_a_lost_control_topic() -> Vector:
 
 
 def truncated() -> Vector:
-    log, writer = _published("shop/a", "shop/b", "shop/c")
+    log, writer = published("shop/a", "shop/b", "shop/c")
     writer.put("shop/a", 2)
     start = log.end
     writer.put("shop/b", 2)
@@ -527,15 +378,6 @@ def vectors() -> list[Vector]:
         healed(),
         zombie_late_duplicate(),
         gap_in_compacted_history(),
-        gap_read_again(),
-        lost_delete(),
-        loss_before_any_snapshot(),
-        loss_within_the_first_snapshot(),
-        loss_at_the_end_of_an_epoch(),
-        never_agrees(),
-        end_that_disagrees(),
-        second_loss_while_reading_again(),
-        sweep(),
         crashed_snapshot(),
         trimmed(),
         foreign_records(),

@@ -187,8 +187,8 @@ class Finder:
         without the control topic."""
         if self.control is None:
             return set()
-        known = self.described_anywhere()
-        return {each for each in self._streams - known.keys() if not self.is_retired(each)}
+        unknown = self._streams - self._view.described().keys()
+        return {each for each in unknown if not self.is_retired(each)}
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
         """Whether a partition with these streams, which is not there any more, will never be there

@@ -84,6 +84,17 @@ def over(consumer: Consumer, **more: Any) -> TopicReader:
     return reader
 
 
+def of_two(consumer: Consumer, problems: list[str], *topics: str) -> TopicReader:
+    """A reader of pods and nodes that has started."""
+    return over(
+        consumer,
+        topics=topics,
+        control_topic=CONTROL,
+        streams=["pods", "nodes"],
+        waiting=problems.append,
+    )
+
+
 def pods(*names: str) -> Writer:
     writer = Writer(stream(), [Log()], epoch=2)
     writer.first(*names)
@@ -233,13 +244,7 @@ async def test_a_named_stream_that_is_not_published_yet_holds_up_no_other(
     control, problems = Log(), list[str]()
     describe(control, "pods")
     consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
-    reader = over(
-        consumer,
-        topics=topics,
-        control_topic=CONTROL,
-        streams=["pods", "nodes"],
-        waiting=problems.append,
-    )
+    reader = of_two(consumer, problems, *topics)
     assert (await anext(reader)).key == "shop/a"
     while not problems:
         await reader._read_on()
@@ -259,13 +264,7 @@ async def test_a_named_stream_that_was_retired_holds_up_no_other() -> None:
         describe(control, name)
     retire(control, "nodes")
     consumer = Consumer(**{PODS: pods("shop/a").logs[0], CONTROL: control})
-    reader = over(
-        consumer,
-        topics=[],
-        control_topic=CONTROL,
-        streams=["pods", "nodes"],
-        waiting=problems.append,
-    )
+    reader = of_two(consumer, problems)
     await reader.ready()
     assert (await anext(reader)).key == "shop/a"
     assert problems == []
@@ -327,13 +326,7 @@ async def test_all_partitions_that_the_markers_of_an_undescribed_stream_name_are
     nodes.beat()
     consumer = Consumer(**{PODS: log, CONTROL: control})
     problems = list[str]()
-    reader = over(
-        consumer,
-        topics=[],
-        control_topic=CONTROL,
-        streams=["pods", "nodes"],
-        waiting=problems.append,
-    )
+    reader = of_two(consumer, problems)
     while not any("nodes (1 of 3 partitions found)" in each for each in problems):
         await reader._read_on()
     assert not reader.proven

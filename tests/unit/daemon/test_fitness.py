@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
+from tests.support.relays import virtual
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.served import KnownCredentials, client_of
 from watchrelay.core.errors import Misconfigured
 from watchrelay.daemon.relaying import api_answers
+from watchrelay.daemon.sharing import API_CHECK_S, UNFIT_AFTER_S
 
 
 class NoCredentials(KnownCredentials):
@@ -60,3 +62,17 @@ async def test_a_plugin_that_is_slow_has_its_own_time_and_the_server_that_of_the
         answer.set()
         plugins = 0
         assert (await client.version(within_s=0.2)).minor == 36
+
+
+@virtual
+async def test_a_plugin_that_hangs_leaves_time_to_be_found_unfit() -> None:
+    class NeverCredentials(KnownCredentials):
+        async def headers(self) -> list[tuple[str, str]]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    loop = asyncio.get_running_loop()
+    async with client_of("http://127.0.0.1:1", credentials=NeverCredentials("")) as client:
+        began_s = loop.time()
+        assert not await api_answers(client)
+        assert API_CHECK_S + loop.time() - began_s <= UNFIT_AFTER_S

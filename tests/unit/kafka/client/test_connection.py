@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.support.certs import Authority
-from tests.unit.kube.auth.pki import Ca
+from tests.support.pki import Ca
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.kafka.client.connection import KafkaConnection, Mechanism
 from watchrelay.kafka.client.failures import unreachable

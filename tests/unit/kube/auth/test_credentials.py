@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pki import Ca
 from tests.unit.kube.auth.kubeconfigs import Clock, b64, load, refusal, write_kubeconfig
-from tests.unit.kube.auth.pki import Ca
 from watchrelay.core.errors import ConfigError
 from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
 

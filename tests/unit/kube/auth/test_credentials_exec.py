@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.pki import Ca
 from tests.unit.kube.auth.kubeconfigs import Clock, b64, load, write_kubeconfig
-from tests.unit.kube.auth.pki import Ca
 from watchrelay.core.errors import ConfigError, Misconfigured
 from watchrelay.kube.auth.credentials import ClusterCredentials
 from watchrelay.kube.auth.exec_plugin import ExecCredentials, parse_credential

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.pki import Ca, tls_server
 from tests.unit.kube.auth.kubeconfigs import Clock, b64, load, write_kubeconfig
-from tests.unit.kube.auth.pki import Ca, tls_server
 from watchrelay.core.errors import ConfigError
 from watchrelay.kube.auth.credentials import ClusterCredentials
 
