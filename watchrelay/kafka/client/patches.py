@@ -1,7 +1,7 @@
 """The patches that every client of aiokafka 0.14 gets before its start, each with its defect.
 
-None of them has a setting in aiokafka. Each has a test in `test_patches.py` or `test_batches.py`
-that fails when aiokafka no longer has the defect: then delete the patch.
+None of them has a setting in aiokafka. Each has a test in `test_patches.py`, `test_ends.py` or
+`test_batches.py` that fails when aiokafka no longer has the defect: then delete the patch.
 """
 
 from __future__ import annotations
