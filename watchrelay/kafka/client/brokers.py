@@ -31,6 +31,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
 from watchrelay.kafka.client.link import Link, no_surprises
 from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
+from watchrelay.kafka.client.patches import make_connection
 from watchrelay.kafka.client.tokens import TOKEN_TIMEOUT_S
 from watchrelay.kafka.client.transaction_coordinator import (
     TransactionCoordinator,
@@ -256,7 +257,7 @@ class Brokers:
         """Args: `timeout_s`: of each request."""
         self._check_open()
         arguments = self._arguments | {"request_timeout_ms": int(timeout_s * 1000)}
-        connection = AIOKafkaConnection(host, port, **arguments)
+        connection = make_connection(host, port, **arguments)
         connect_s = _REQUEST_TIMEOUT_S
         if "sasl_oauth_token_provider" in arguments:
             connect_s += TOKEN_TIMEOUT_S

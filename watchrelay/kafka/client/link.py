@@ -19,6 +19,8 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
 from aiokafka.protocol.admin import ApiVersionRequest
 
+from watchrelay.kafka.client.patches import make_connection
+
 VERSION: Final = 7
 """Of Produce: the first that takes zstd (Kafka 2.1), known to every broker since."""
 IN_FLIGHT_MAX: Final = 5
@@ -133,7 +135,7 @@ class Link(asyncio.Protocol):
 
     async def open(self, host: str, port: int, arguments: dict[str, Any]) -> None:
         """Connect. Args: `arguments` of AIOKafkaConnection. Raises: KafkaError, OSError."""
-        connection = AIOKafkaConnection(host, port, **arguments)
+        connection = make_connection(host, port, **arguments)
         with no_surprises():
             _, writer = await connection.connect()
             try:

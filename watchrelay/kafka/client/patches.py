@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Final
 
-from aiokafka import client as aiokafka_client
+from aiohappyeyeballs import start_connection
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -27,6 +29,8 @@ _UNCLEAN = (KafkaError, OSError, TimeoutError, RuntimeError, KeyError, Assertion
 """What clients raise when they are closed in an arbitrary state."""
 PAUSE_S: Final = 0.1
 """Source: `retry.backoff.ms` of the Java client, which spaces metadata requests the same way."""
+NEXT_ADDRESS_S: Final = 0.25
+"""Source: RFC 8305, section 5."""
 
 
 def patch_client(client: Any, *, pause_s: float = PAUSE_S) -> None:
@@ -83,6 +87,36 @@ def space_metadata_requests(client: Any, *, pause_s: float = PAUSE_S) -> None:
     client._metadata_update = spaced
 
 
+def make_connection(host: str, port: int, **arguments: Any) -> AIOKafkaConnection:
+    """A connection, not connected yet, that tries the next address of `host` too when one has not
+    answered for `NEXT_ADDRESS_S`.
+
+    Defect: aiokafka 0.14 waits its whole timeout for the first address, each time, though another
+    would answer. (asyncio has a setting for this, uvloop, which users of the reader may run, none.)
+    """
+    connection = AIOKafkaConnection.__new__(AIOKafkaConnection)
+    _rebuilt(connection, "__init__", get_running_loop=_AddressesInTurn)(host, port, **arguments)
+    return connection
+
+
+class _AddressesInTurn:
+    """The running loop, for a connection of `make_connection`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(self, factory: Any, host: str, port: int, *, ssl: Any) -> Any:
+        addresses = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        plain = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S)
+        name = host if ssl else None
+        return await self._loop.create_connection(
+            factory, sock=plain, ssl=ssl, server_hostname=name
+        )
+
+
 def keep_connection_failures(client: Any) -> None:
     """`client.failure` is why the newest connection attempt failed, None after a success;
     `client.newest` is the connection that was opened last; `client.create_conn` opens one.
@@ -93,8 +127,9 @@ def keep_connection_failures(client: Any) -> None:
     client.failure = client.newest = None
 
     async def create_conn(*args: Any, **named: Any) -> Any:
+        connection = make_connection(*args, **named)
         try:
-            connection = await aiokafka_client.create_conn(*args, **named)
+            await connection.connect()
         except (OSError, KafkaError) as error:  # a TimeoutError is an OSError
             client.failure = error
             raise

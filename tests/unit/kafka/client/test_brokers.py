@@ -27,7 +27,15 @@ from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.tokens import TokenProvider
 from watchrelay.kafka.transactions import check_transactional_ids
 
-METADATA, COORDINATOR, HANDSHAKE, VERSIONS, PRODUCER_ID, AUTHENTICATE = 3, 10, 17, 18, 22, 36
+PRODUCE, METADATA, COORDINATOR, HANDSHAKE, VERSIONS, PRODUCER_ID, AUTHENTICATE = (
+    0,
+    3,
+    10,
+    17,
+    18,
+    22,
+    36,
+)
 Described = list[tuple[int, str | None, int]]
 
 
@@ -62,6 +70,7 @@ class FakeBroker:
                     versions = [
                         *((METADATA, 0, 5), (COORDINATOR, 1, 1), (HANDSHAKE, 1, 1)),
                         *((VERSIONS, 0, 0), (PRODUCER_ID, 0, 0), (AUTHENTICATE, 0, 0)),
+                        (PRODUCE, 7, 7),
                     ]
                     answer += ApiVersionResponse_v0(0, versions).encode()
                 elif key == COORDINATOR:

@@ -76,3 +76,8 @@ def test_methods_take_what_they_took_and_use_what_is_replaced(
     assert inspect.iscoroutinefunction(method)
     assert list(inspect.signature(method).parameters)[1:] == parameters
     assert not replaced or replaced in method.__code__.co_names
+
+
+def test_a_connection_is_opened_by_the_loop_that_it_found_when_it_was_made() -> None:
+    assert "get_running_loop" in AIOKafkaConnection.__init__.__code__.co_names
+    assert "create_connection" in AIOKafkaConnection.connect.__code__.co_names
