@@ -420,7 +420,11 @@ class StreamRunner:
         if not self._foreign:
             self._status.recovered()
         is_another_topic = self._context.sink.open(
-            self.spec.topic, self.spec.id, self.restart, made=facts.created
+            self.spec.topic,
+            self.spec.id,
+            self.restart,
+            made=facts.created,
+            topic_id=facts.topic_id,
         )
         # A topic that is created for a stream that never started replaces none.
         self._topic_recreated |= is_another_topic and not (

@@ -255,4 +255,7 @@ class LogFollower:
             _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})
             return
         for topic, why in self._identity.seen(answer, clock.now_s()).items():
-            self._lose(topic, why)
+            if self._identity.may_return(topic):  # its writer makes it again, if it is gone
+                self._identity.expect(topic)
+            else:
+                self._lose(topic, why)

@@ -18,6 +18,7 @@ from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.metadata import NO_ID
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
 from watchrelay.kafka.produce_state import PendingBatch
@@ -230,7 +231,9 @@ class KafkaSink:
             raise answer
         return answer
 
-    def open(self, topic: str, stream: str, lost: Lost, *, made: bool) -> bool:
+    def open(
+        self, topic: str, stream: str, lost: Lost, *, made: bool, topic_id: bytes = NO_ID
+    ) -> bool:
         """`stream` writes the topic as it is now.
 
         When that is deleted or recreated, `lost` is called once, and no batch of the stream returns
@@ -238,12 +241,15 @@ class KafkaSink:
 
         Args:
             made: the topic was just created.
+            topic_id: as brokers give it.
 
         Returns: whether this is another topic than the stream opened before, or was just created,
         so that nothing known of its content is valid.
         """
-        is_another_topic, others = self._writers.open(topic, stream, lost, made=made)
-        if made:
+        is_another_topic, others = self._writers.open(
+            topic, stream, lost, made=made, topic_id=topic_id
+        )
+        if made or others:
             self._identity.forget(topic)
         if others:
             self._forget(topic)
@@ -562,9 +568,10 @@ class KafkaSink:
 
     def _lose(self, topic: str, why: str) -> None:
         _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
+        streams = self._writers.lose(topic, may_return=self._identity.may_return(topic))
         self._identity.forget(topic)
         self._forget(topic)
-        self._topic_lost(topic, why, self._writers.lose(topic))
+        self._topic_lost(topic, why, streams)
 
     def _forget(self, topic: str) -> None:
         """Nothing that is on its way to the topic is sent or answered any more."""

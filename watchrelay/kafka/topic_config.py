@@ -8,6 +8,7 @@ from typing import Literal
 
 from watchrelay.core.errors import TopicRefused
 from watchrelay.core.text import counted
+from watchrelay.kafka.client.metadata import NO_ID
 
 TopicKind = Literal["state", "control", "signal"]
 
@@ -88,7 +89,7 @@ class TopicFacts:
 
     `partitions` is what the topic has, which may be more than the stream uses; `checked` is
     False when its configs could not be read; `warnings` are lines for the log, each naming the
-    setting and its value.
+    setting and its value; `topic_id` is NO_ID on brokers without ids.
     """
 
     name: str
@@ -98,6 +99,7 @@ class TopicFacts:
     checked: bool
     created: bool
     warnings: tuple[str, ...]
+    topic_id: bytes = NO_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,8 @@ class TopicFollower:
         """Read the topic from its start and follow it.
 
         Raises: TopicLost when it was deleted or recreated, after `started_over()`; the next run
-        reads from the start.
+        reads from the start. Without `started_over()` while brokers do not know it: the next run
+        reads on if it is back under its id.
         """
         backoff = _RETRY
         self._identity.expect(self._topic)
@@ -107,6 +108,8 @@ class TopicFollower:
                 )
                 await asyncio.sleep(wait_s)
             except TopicLost as lost:
+                if self._identity.may_return(self._topic):
+                    raise
                 _log.warning(
                     "topic was recreated; reading it from the start",
                     extra={"topic": self._topic, "held": self.next, "error": str(lost)},

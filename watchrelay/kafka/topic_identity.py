@@ -9,8 +9,8 @@ from typing import Final
 from watchrelay.kafka.client.metadata import NO_ID
 
 ABSENT_S: Final = 3.0
-"""A topic that brokers do not know for so long was deleted: a broker that starts knows its topics
-sooner."""
+"""A topic that brokers do not know for so long was most likely deleted: a broker that starts knows
+its topics sooner. (Where all brokers of a cluster with ZooKeeper have just started, it may not.)"""
 
 
 @dataclass(slots=True)
@@ -24,6 +24,8 @@ class TopicIdentity:
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
+        self._absent: dict[str, bytes] = {}
+        """The ids of topics that were lost because brokers did not know them."""
 
     @property
     def topics(self) -> list[str]:
@@ -31,12 +33,19 @@ class TopicIdentity:
         return list(self._known)
 
     def expect(self, topic: str) -> None:
-        """Ask about the topic from now on; what is known of it is kept."""
-        self._known.setdefault(topic, _Known())
+        """Ask about the topic from now on; what is known of it is kept, also the id of one that
+        was absent."""
+        self._known.setdefault(topic, _Known(self._absent.pop(topic, NO_ID)))
 
     def forget(self, topic: str) -> None:
         """Ask about the topic no longer."""
         self._known.pop(topic, None)
+        self._absent.pop(topic, None)
+
+    def may_return(self, topic: str) -> bool:
+        """The topic was lost because brokers did not know it, and it has an id: expected again, it
+        is the same if it is there under that id, and lost once more if under another."""
+        return topic in self._absent
 
     @property
     def doubtful(self) -> bool:
@@ -46,7 +55,7 @@ class TopicIdentity:
     def seen(self, answer: Mapping[str, bytes | None], now_s: float) -> dict[str, str]:
         """Take an answer of the brokers, at `now_s` (monotonic).
 
-        Returns: by topic that is lost, why. It is then as if never seen.
+        Returns: by topic that is lost, why. Nobody asks about it then until it is expected again.
         """
         lost: dict[str, str] = {}
         for topic, found in answer.items():
@@ -58,12 +67,14 @@ class TopicIdentity:
                     now_s if known.absent_since_s is None else known.absent_since_s
                 )
                 if now_s - known.absent_since_s >= ABSENT_S:
-                    lost[topic] = "it was deleted"
+                    lost[topic] = "brokers do not know it"
                 continue
             known.absent_since_s = None
             if known.id and found and found != known.id:
                 lost[topic] = "it was deleted and recreated"
             known.id = found or known.id
         for topic in lost:
-            del self._known[topic]
+            known = self._known.pop(topic)
+            if known.id and known.absent_since_s is not None:
+                self._absent[topic] = known.id
         return lost

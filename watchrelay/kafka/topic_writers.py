@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from watchrelay.kafka.client.metadata import NO_ID
+
 Lost = Callable[[str], None]
 """Called with why the topic is no longer the one that was opened: it was deleted or recreated."""
 
@@ -16,8 +18,8 @@ _Writer = tuple[str, str]
 class _Opened:
     """What a stream opened. `stops`: by partition, the least offset of its next record."""
 
-    incarnation: int
     lost: Lost
+    is_lost: bool = False
     stops: dict[int, int] = field(default_factory=dict)
 
 
@@ -29,21 +31,28 @@ class TopicWriters:
         self._opened: dict[_Writer, _Opened] = {}
         self._seen: dict[_Writer, int] = {}
         """The incarnation that each writer opened last, also where it has closed it since."""
+        self._ids: dict[str, bytes] = {}
+        """Under which id each topic was opened last."""
 
-    def open(self, topic: str, stream: str, lost: Lost, *, made: bool) -> tuple[bool, list[Lost]]:
+    def open(
+        self, topic: str, stream: str, lost: Lost, *, made: bool, topic_id: bytes = NO_ID
+    ) -> tuple[bool, list[Lost]]:
         """`stream` writes the topic as it is now.
 
         Args:
             made: the topic was just created.
+            topic_id: as brokers give it.
 
         Returns: whether it is another than the stream opened before; and the callbacks of the
         streams that had opened that one and were not called yet.
         """
         now, before = self._incarnation.get(topic, 0), self._seen.get((topic, stream))
-        others = self.lose(topic) if made and before == now else []
+        recreated = self._ids.get(topic, NO_ID) not in (NO_ID, topic_id)
+        self._ids[topic] = topic_id
+        others = self.lose(topic) if recreated or (made and before == now) else []
         now = self._incarnation.get(topic, 0)
         self._seen[topic, stream] = now
-        self._opened[topic, stream] = _Opened(now, lost)
+        self._opened[topic, stream] = _Opened(lost)
         return made or before not in (None, now), others
 
     def close(self, topic: str, stream: str, *, taken_over: bool = False) -> bool:
@@ -59,7 +68,7 @@ class TopicWriters:
     def counts(self, topic: str, stream: str) -> bool:
         """Whether what `stream` writes goes to the topic that it opened; true if it opened none."""
         opened = self._opened.get((topic, stream))
-        return opened is None or opened.incarnation == self._incarnation.get(topic, 0)
+        return opened is None or not opened.is_lost
 
     def note(self, topic: str, partition: int, stream: str, start: int, stop: int) -> str:
         """Records of `stream` were appended as [start, stop).
@@ -77,12 +86,16 @@ class TopicWriters:
         where = f"partition {partition}: a record got offset {start} after one at {behind - 1}"
         return f"{where}; it was deleted and recreated, or lost records that were acknowledged"
 
-    def lose(self, topic: str) -> list[Lost]:
-        """The topic is gone; the callbacks of the streams that had opened it."""
-        now = self._incarnation.get(topic, 0)
-        self._incarnation[topic] = now + 1
-        return [
-            opened.lost
+    def lose(self, topic: str, *, may_return: bool = False) -> list[Lost]:
+        """The topic is gone; the callbacks of the streams that had opened it, and were not called
+        yet. Args: `may_return`: if it has an id, it is the same when it is opened under that."""
+        if not (may_return and self._ids.get(topic)):
+            self._incarnation[topic] = self._incarnation.get(topic, 0) + 1
+        losing = [
+            opened
             for (name, _), opened in self._opened.items()
-            if name == topic and opened.incarnation == now
+            if name == topic and not opened.is_lost
         ]
+        for opened in losing:
+            opened.is_lost = True
+        return [opened.lost for opened in losing]

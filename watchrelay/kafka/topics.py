@@ -33,6 +33,7 @@ from watchrelay.kafka.client.admin import (
 from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.metadata import NO_ID, ids_in, topics_in
 from watchrelay.kafka.topic_config import (
     FoundTopic,
     TopicFacts,
@@ -146,29 +147,30 @@ class Topics:
 
     async def _ensure(self, admin: Any, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
         servers = self._connection.servers
-        shape, brokers = await self._look(admin, spec)
+        found, brokers = await self._look(admin, spec)
         created = False
-        if shape is None:
+        if found is None:
             self._may_make(spec, brokers)
             if not make:
                 return None
             created = await self._make(admin, spec)
-            shape = await self._settled(admin, spec)
+            found = await self._settled(admin, spec)
+        shape, topic_id = found[:2], found[2]
         configs, doubts = await self._configs(admin, spec)
         warnings = judge(spec, FoundTopic(*shape, configs), servers=servers)
         size = int((configs or {}).get("max.message.bytes", _MESSAGE_BYTES_UNKNOWN))
         return TopicFacts(
-            spec.name, *shape, size, configs is not None, created, (*doubts, *warnings)
+            spec.name, *shape, size, configs is not None, created, (*doubts, *warnings), topic_id
         )
 
     # ---- asking ----------------------------------------------------------------------------------
 
-    async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int] | None, int]:
-        """(partitions, replication factor), None when the topic does not exist or has no leaders
-        yet; and the number of brokers."""
+    async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int, bytes] | None, int]:
+        """(partitions, replication factor, id), None when the topic does not exist or has no
+        leaders yet; and the number of brokers."""
         answer = await topic_metadata(admin, spec.name)
-        brokers = len(answer.brokers)
-        for code, name, _internal, partitions in answer.topics:
+        brokers, ids = len(answer.brokers), ids_in(answer)
+        for code, name, partitions in topics_in(answer):
             error = for_code(code)
             if name != spec.name or error is UnknownTopicOrPartitionError:
                 continue
@@ -183,18 +185,19 @@ class Topics:
                 return (
                     len(partitions),
                     min(len(partition[3]) for partition in partitions),
+                    ids.get(name) or NO_ID,
                 ), brokers
             raise SinkUnavailable(f"topic {name}: not all of its partitions have a leader")
         return None, brokers
 
-    async def _settled(self, admin: Any, spec: TopicSpec) -> tuple[int, int]:
+    async def _settled(self, admin: Any, spec: TopicSpec) -> tuple[int, int, bytes]:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _SETTLE_TIMEOUT_S
         while True:
             try:
-                shape, _ = await self._look(admin, spec)
-                if shape is not None:
-                    return shape
+                found, _ = await self._look(admin, spec)
+                if found is not None:
+                    return found
             except (SinkUnavailable, KafkaError):
                 if loop.time() > deadline_s:
                     raise

@@ -30,6 +30,7 @@ from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.metadata import NO_ID
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
@@ -77,7 +78,15 @@ class Sink(FakeSink):
     def limit(self, topic: str, message_bytes: int) -> None:
         pass
 
-    def open(self, topic: str, stream: str, lost: Callable[[str], None], *, made: bool) -> bool:
+    def open(
+        self,
+        topic: str,
+        stream: str,
+        lost: Callable[[str], None],
+        *,
+        made: bool,
+        topic_id: bytes = NO_ID,
+    ) -> bool:
         return False
 
     def close(self, topic: str, stream: str, *, taken_over: bool = False) -> None:

@@ -4,6 +4,7 @@ wrong with one is not the others' concern."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -231,5 +232,25 @@ def test_topics_are_checked_at_once_when_a_log_is_added_but_not_when_one_leaves(
             assert consumer._client.asked == 2
             assert pods.why == "it was deleted and recreated"
             task.cancel()
+
+    run(main())
+
+
+def test_a_topic_that_brokers_do_not_know_is_followed_on_until_it_is_back_under_another_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
+        consumer = AskedConsumer(Asked(b"1" * 16, None, None, b"1" * 16, None, None, b"2" * 16))
+        pods = Followed("pods", topic="control")
+        follower, _ = following(pods)
+        reasons = []
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(follower._keep_checking(consumer))
+            for _ in range(2):
+                await asyncio.sleep(35.0)
+                reasons.append(pods.why)
+            task.cancel()
+        assert reasons == ["", "it was deleted and recreated"]
 
     run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,10 +68,10 @@ CONTROL = TopicPartition("control", 0)
 
 
 class Asked:
-    """A client with one broker, which answers the first questions with the topic's ids, and then
-    nothing."""
+    """A client with one broker, which answers the first questions with the topic's ids, None while
+    it does not know it, and then nothing."""
 
-    def __init__(self, *ids: bytes) -> None:
+    def __init__(self, *ids: bytes | None) -> None:
         self._ids = list(ids)
         self.asked = 0
         self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
@@ -79,7 +80,8 @@ class Asked:
         self.asked += 1
         if not self._ids:
             await asyncio.get_running_loop().create_future()
-        topic: Any = (0, "control", self._ids.pop(0), False, [], 0, {})
+        found = self._ids.pop(0)
+        topic: Any = (0 if found else 3, "control", found or bytes(16), False, [], 0, {})
         return SimpleNamespace(API_VERSION=10, brokers=[1], topics=[topic])
 
 
@@ -135,3 +137,40 @@ def test_a_broker_that_does_not_answer_whether_the_topic_exists_delays_no_record
 def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
     with pytest.raises(TopicLost, match="it was deleted and recreated"):
         follow(Asked(b"1" * 16, b"2" * 16), count=40)
+
+
+class Looking(TopicFollower):
+    """Only looks whether its topic is there, by one client after the other."""
+
+    def ask(self, *clients: Asked) -> Looking:
+        self._clients = list(clients)
+        return self
+
+    async def _life(self) -> None:
+        consumer = SimpleNamespace(_client=self._clients.pop(0))
+        await self._find(consumer)
+        await self._keep_looking(consumer)
+
+
+@pytest.mark.parametrize(("back", "started_over"), [(b"1" * 16, False), (b"2" * 16, True)])
+def test_a_topic_that_brokers_did_not_know_is_read_on_if_it_is_back_under_its_id(
+    back: bytes, started_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
+        over = list[bool]()
+        handler: Any = SimpleNamespace(started_over=lambda: over.append(True))
+        connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
+        tail = Looking(
+            connection, "control", handler, name="control", committed=False, problems=Problems()
+        ).ask(Asked(b"1" * 16, *[None] * 4), Asked(back))
+        tail.next = 7
+        with pytest.raises(TopicLost, match="do not know it"):
+            await tail.run()
+        assert (over, tail.next) == ([], 7), "its caller makes the topic, if it is gone"
+        with pytest.raises((TopicLost, TimeoutError)):
+            async with asyncio.timeout(60.0):
+                await tail.run()
+        assert (bool(over), tail.next) == (started_over, 0 if started_over else 7)
+
+    run(main())

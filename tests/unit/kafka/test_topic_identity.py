@@ -51,8 +51,31 @@ def test_a_topic_that_is_not_there_for_a_moment_is_doubtful_and_for_long_is_dele
     assert [*doubtful, watched.doubtful] == [True, False]
     assert watched.seen({"t": None}, 20.0) == {}
     assert watched.seen({}, 100.0) == {}, "no answer is no absence"
-    assert watched.seen({"t": None}, 20.0 + ABSENT_S) == {"t": "it was deleted"}
+    assert watched.seen({"t": None}, 20.0 + ABSENT_S) == {"t": "brokers do not know it"}
     assert (watched.doubtful, watched.topics) == (False, ["u"])
+
+
+def absent(known: bytes) -> TopicIdentity:
+    """A topic, of that id, that is lost since brokers do not know it, and expected again."""
+    watched = identity_of("t")
+    for found, now_s in ((known, 0.0), (None, 1.0), (None, 1.0 + ABSENT_S)):
+        lost = watched.seen({"t": found}, now_s)
+    assert list(lost) == ["t"]
+    assert watched.may_return("t") is bool(known)
+    watched.expect("t")
+    assert not watched.may_return("t")
+    return watched
+
+
+def test_a_topic_that_brokers_do_not_know_for_long_is_the_same_if_it_is_back_under_its_id() -> None:
+    watched = absent(ONE)
+    assert watched.seen({"t": ONE}, 10.0) == {}
+    assert absent(ONE).seen({"t": OTHER}, 10.0) == {"t": "it was deleted and recreated"}
+    assert absent(NO_ID).seen({"t": OTHER}, 10.0) == {}, "that was reported"
+    watched.seen({"t": None}, 11.0)
+    assert watched.seen({"t": None}, 11.0 + ABSENT_S) != {}, "it is looked for again"
+    watched.forget("t")
+    assert not watched.may_return("t")
 
 
 async def test_a_broker_that_knows_of_nobody_yet_says_nothing_about_topics() -> None:

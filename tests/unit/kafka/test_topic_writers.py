@@ -1,13 +1,17 @@
 """Streams that open topics: which are called after a loss, and whose records still count."""
 
+import pytest
+
 from watchrelay.kafka.topic_writers import TopicWriters
 
 
 class Losses(list[str]):
     """A stream that opens the topic `t`."""
 
-    def open(self, writers: TopicWriters, stream: str, *, made: bool = False) -> bool:
-        own, others = writers.open("t", stream, self.append, made=made)
+    def open(
+        self, writers: TopicWriters, stream: str, *, made: bool = False, topic_id: bytes = b""
+    ) -> bool:
+        own, others = writers.open("t", stream, self.append, made=made, topic_id=topic_id)
         for lost in others:
             lost("made")
         return own
@@ -32,6 +36,33 @@ def test_each_stream_that_had_opened_a_lost_topic_is_notified_once_and_nothing_c
     assert (pods, nodes) == (["deleted"], ["deleted"])
     assert writers.counts("t", "pods")
     assert not pods.open(writers, "pods"), "a further life on the same topic"
+
+
+@pytest.mark.parametrize(
+    ("former", "found", "is_another"),
+    [(b"1", b"1", False), (b"1", b"2", True), (b"1", b"", True), (b"", b"", True)],
+)
+def test_a_topic_that_was_absent_is_the_same_only_if_it_is_back_under_its_id(
+    former: bytes, found: bytes, is_another: bool
+) -> None:
+    writers, pods, nodes = TopicWriters(), Losses(), Losses()
+    for each, stream in ((pods, "pods"), (nodes, "nodes")):
+        each.open(writers, stream, topic_id=former)
+    assert len(writers.lose("t", may_return=True)) == 2
+    assert not writers.counts("t", "pods"), "until it opens it again"
+    for each, stream in ((pods, "pods"), (nodes, "nodes")):
+        assert each.open(writers, stream, topic_id=found) is is_another
+    assert writers.counts("t", "pods")
+    assert (pods, nodes) == ([], []), "they were called once"
+
+
+def test_a_topic_of_another_id_that_one_stream_finds_is_lost_to_the_others_too() -> None:
+    writers, pods, nodes = TopicWriters(), Losses(), Losses()
+    pods.open(writers, "pods", topic_id=b"1")
+    nodes.open(writers, "nodes", topic_id=b"1")
+    assert pods.open(writers, "pods", topic_id=b"2")
+    assert (pods, nodes) == (["made"], ["made"])
+    assert nodes.open(writers, "nodes", topic_id=b"2")
 
 
 def test_a_topic_that_its_stream_finds_gone_is_lost_to_the_others_too() -> None:

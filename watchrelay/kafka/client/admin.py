@@ -9,9 +9,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as NewTopic
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import DescribeConfigsRequest
-from aiokafka.protocol.metadata import MetadataRequest
 
-from watchrelay.kafka.client.metadata import ask_any, topic_rights
+from watchrelay.kafka.client.metadata import TopicsRequest, ask_any, topic_rights
 from watchrelay.kafka.client.patches import connection_failure as connection_failure
 from watchrelay.kafka.client.patches import patch_client
 
@@ -26,8 +25,7 @@ def make_admin(arguments: Mapping[str, Any], **more: object) -> Any:
 async def topic_metadata(admin: Any, topic: str) -> Any:
     """The metadata response about `topic`, which is not created by asking, as it would be by
     `describe_topics`. Raises: KafkaError, OSError."""
-    request = MetadataRequest([topic], allow_auto_topic_creation=False)
-    return await ask_any(admin._client, request)
+    return await ask_any(admin._client, TopicsRequest([topic]))
 
 
 async def topic_configs(admin: Any, topic: str) -> Any:

@@ -156,9 +156,13 @@ def ids_in(answer: Any) -> dict[str, bytes | None]:
 
 
 def topics_in(answer: Any) -> list[tuple[int, str, list[Any]]]:
-    """Error code, name and partitions of each topic: (error, number, leader, ...)."""
-    at = 4 if answer.API_VERSION >= _MetadataResponse.API_VERSION else 3
-    return [(topic[0], topic[1], topic[at] or []) for topic in answer.topics]
+    """Error code, name and partitions of each topic: (error, number, leader, replicas, ...)."""
+    if answer.API_VERSION < _MetadataResponse.API_VERSION:
+        return [(topic[0], topic[1], topic[3] or []) for topic in answer.topics]
+    return [
+        (topic[0], topic[1], [(*each[:3], *each[4:]) for each in topic[4] or []])
+        for topic in answer.topics
+    ]
 
 
 _CODES: Final = {"READ": 3, "WRITE": 4, "CREATE": 5, "DESCRIBE_CONFIGS": 10}
