@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.certs import Authority
 from tests.support.daemon import command, relay_config
+from tests.support.pki import Ca
 
 COMMANDS = (("tail", "--until-end"), ("verify",))
 
@@ -74,9 +74,8 @@ def refused(directory: Path, address: str, security: dict[str, Any]) -> Iterator
 def test_a_certificate_that_is_not_trusted_is_78_with_the_cure_in_one_line(
     tmp_path: Path, closing: list[Port]
 ) -> None:
-    issued = Authority(tmp_path / "pki").issue("broker")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(issued.certificate, issued.key)
+    tls.load_cert_chain(*Ca().issue("broker").write(tmp_path, "broker"))
     closing.append(Port(tls))
     for code, stderr in refused(tmp_path, closing[0].address, {"protocol": "SSL"}):
         assert code == 78, stderr

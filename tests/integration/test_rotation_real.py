@@ -15,10 +15,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.certs import Authority
 from tests.support.daemon import command
 from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal
+from tests.support.pki import Ca
 from tests.support.process import wait_until
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
@@ -55,17 +55,17 @@ def secured(real_parts: None) -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def later(tmp_path: Path) -> Authority:
+def later() -> Ca:
     """Who signs the API server's next certificate."""
-    return Authority(tmp_path / "later", name="the next authority")
+    return Ca("the next authority")
 
 
 @pytest.fixture
-def cluster(real_parts: None, later: Authority) -> Iterator[ControlPlane]:
+def cluster(real_parts: None, later: Ca) -> Iterator[ControlPlane]:
     """A control plane of the test's own; the tests' own clients trust both of its authorities from
     the start."""
     cluster = ControlPlane()
-    cluster.ca.write_bytes(cluster.ca.read_bytes() + later.certificate.read_bytes())
+    cluster.ca.write_bytes(cluster.ca.read_bytes() + later.pem)
     with cluster:
         yield cluster
 
@@ -80,7 +80,7 @@ def refused(cluster: ControlPlane, token: str) -> bool:
 
 
 def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_change_is_lost(
-    cluster: ControlPlane, secured: KafkaBroker, later: Authority, tmp_path: Path
+    cluster: ControlPlane, secured: KafkaBroker, later: Ca, tmp_path: Path
 ) -> None:
     testbed = Testbed(cluster, secured, tmp_path)
     token, ca, password = (tmp_path / name for name in ("token", "ca.crt", "password"))
@@ -136,10 +136,10 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             connects_again()
             churn.reach(churn.operations() + 40)
 
-            ca.write_bytes(ca.read_bytes() + later.certificate.read_bytes())
+            ca.write_bytes(ca.read_bytes() + later.pem)
             cluster.serve_by(later.issue("kube-apiserver"))
             connects_again()
-            ca.write_bytes(later.certificate.read_bytes())
+            ca.write_bytes(later.pem)
             connects_again()
             churn.reach(churn.operations() + 40)
 

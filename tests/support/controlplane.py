@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from tests.support.certs import Authority, Issued, write_rsa_pair
 from tests.support.parts import program
+from tests.support.pki import Ca, Pair, write_rsa_pair
 from tests.support.process import PartError, Process, Workspace, free_port, wait_until
 
 Component = Literal["apiserver", "etcd", "controller-manager"]
@@ -69,13 +69,12 @@ class ControlPlane:
         self.directory = self._workspace.path
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
-        authority = Authority(self.directory / "pki")
-        self.ca = authority.certificate
-        self.admin = authority.issue("watchrelay-admin", organizations=["system:masters"])
-        self._serving = authority.issue("kube-apiserver")
-        self._signing_key, self._signing_public = write_rsa_pair(
-            self.directory / "pki", "service-accounts"
-        )
+        authority, files = Ca(), self.directory / "pki"
+        self.ca = authority.write(files)
+        admin = authority.issue("watchrelay-admin", group="system:masters")
+        self.admin = admin.write(files, "watchrelay-admin")
+        self._serving = authority.issue("kube-apiserver").write(files, "kube-apiserver")
+        self._signing_key, self._signing_public = write_rsa_pair(files, "service-accounts")
         self.kubeconfig = self.write_kubeconfig("admin")
         self._audit_log = self.directory / "audit.jsonl"
         self._etcd_port = free_port()
@@ -237,12 +236,12 @@ class ControlPlane:
 
     # Credentials.
 
-    def serve_by(self, issued: Issued) -> None:
+    def serve_by(self, issued: Pair) -> None:
         """Replaces the API server's certificate, which it reads again by itself; returns once it
         shows this one."""
-        self._serving.key.write_bytes(issued.key.read_bytes())
-        self._serving.certificate.write_bytes(issued.certificate.read_bytes())
-        wanted = issued.certificate.read_text().split()
+        self._serving.key.write_bytes(issued.key)
+        self._serving.certificate.write_bytes(issued.certificate)
+        wanted = issued.certificate.decode().split()
         wait_until(
             "the certificate is shown",
             lambda: ssl.get_server_certificate(("127.0.0.1", self.port)).split() == wanted,

@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.support.certs import Authority, Issued
 from tests.support.kafkaconfig import (
     NodePlan,
     Security,
@@ -30,6 +29,7 @@ from tests.support.kafkaconfig import (
     write_log_configuration,
 )
 from tests.support.parts import kafka_jars
+from tests.support.pki import Ca, Files
 from tests.support.process import PartError, Process, Workspace, free_port, listens, wait_until
 
 Version = Literal["3.9", "4.1"]
@@ -89,7 +89,8 @@ class KafkaBroker:
         self.plan = plan or NodePlan.single()
         self._via, self._extra = via, dict(properties or {})
         self._choose_ports()
-        self._authority = Authority(self.directory / "pki") if secured else None
+        self._authority = Ca() if secured else None
+        self._pki = self.directory / "pki"
         self._properties = self.directory / "server.properties"
         self._write_properties()
         self._logging = write_log_configuration(self.directory, log4j2=version != "3.9")
@@ -114,8 +115,11 @@ class KafkaBroker:
     def _write_properties(self) -> None:
         security = None
         if self._authority is not None:
-            keystore = self._authority.issue("broker").keystore
-            security = Security(keystore, self._authority.certificate, self.user, self.password)
+            broker, keystore = self._authority.issue("broker"), self._pki / "broker.pem"
+            ca = self._authority.write(self._pki)
+            keystore.touch(mode=0o600)
+            keystore.write_bytes(broker.key + broker.certificate)
+            security = Security(keystore, ca, self.user, self.password)
         newer, data = self.version != "3.9", self.directory / "data"
         settings = server_properties(
             data, self.plan, self.ports, via=self._via, security=security, share_groups=newer
@@ -127,12 +131,12 @@ class KafkaBroker:
     def ca(self) -> Path:
         """The authority behind SCRAM and MTLS; secured brokers only."""
         assert self._authority is not None, "only a secured broker has certificates"
-        return self._authority.certificate
+        return self._pki / "ca.crt"
 
-    def client_certificate(self, common_name: str = user) -> Issued:
+    def client_certificate(self, common_name: str = user) -> Files:
         """A certificate that MTLS takes for User:<common_name>."""
         assert self._authority is not None, "only a secured broker has certificates"
-        return self._authority.issue(common_name)
+        return self._authority.issue(common_name).write(self._pki, common_name)
 
     @staticmethod
     def oauth_token(subject: str, *, lifetime_s: int = 3600) -> str:

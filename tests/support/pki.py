@@ -8,18 +8,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
 )
 from cryptography.x509.oid import NameOID
+
+_SIGNS = x509.KeyUsage(
+    digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
+class Files(NamedTuple):
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True)
@@ -27,21 +39,22 @@ class Pair:
     certificate: bytes
     key: bytes
 
-    def write(self, directory: Path, stem: str) -> tuple[Path, Path]:
-        paths = directory / f"{stem}.crt", directory / f"{stem}.key"
-        paths[0].write_bytes(self.certificate)
-        paths[1].write_bytes(self.key)
-        return paths
+    def write(self, directory: Path, stem: str) -> Files:
+        files = Files(directory / f"{stem}.crt", directory / f"{stem}.key")
+        files.certificate.write_bytes(self.certificate)
+        files.key.touch(mode=0o600)
+        files.key.write_bytes(self.key)
+        return files
 
 
-def _pem(key: ec.EllipticCurvePrivateKey, passphrase: str = "") -> bytes:
+def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, passphrase: str = "") -> bytes:
     encryption = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
 class Ca:
-    """An authority, self-signed or under `parent`; `plain` leaves out the key identifiers, as old
-    clusters' authorities do."""
+    """An authority, self-signed or under `parent`; `plain` leaves out key usage and identifiers, as
+    old clusters' authorities do."""
 
     def __init__(
         self, name: str = "ca", *, plain: bool = False, parent: "Ca | None" = None
@@ -50,10 +63,14 @@ class Ca:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._plain = plain
         signer = parent or self
-        builder = signer._builder(self._name, self._key.public_key())
-        builder = builder.add_extension(
+        public = self._key.public_key()
+        builder = signer._builder(self._name, public).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
+        if not plain:
+            identifier = x509.SubjectKeyIdentifier.from_public_key(public)
+            builder = builder.add_extension(_SIGNS, critical=True)
+            builder = builder.add_extension(identifier, critical=False)
         self.pem = builder.sign(signer._key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     def _builder(
@@ -71,11 +88,27 @@ class Ca:
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return builder.add_extension(identifier, critical=False)
 
+    def write(self, directory: Path) -> Path:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / "ca.crt"
+        path.write_bytes(self.pem)
+        return path
+
     def issue(
-        self, name: str, *, dns: str = "localhost", ip: str = "127.0.0.1", passphrase: str = ""
+        self,
+        name: str,
+        *,
+        dns: str = "localhost",
+        ip: str = "127.0.0.1",
+        passphrase: str = "",
+        group: str = "",
     ) -> Pair:
+        """For both sides of TLS; Kubernetes takes it for the user `name`, in `group`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+        if group:
+            parts.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group))
+        subject = x509.Name(parts)
         names: list[x509.GeneralName] = [x509.DNSName(dns)]
         if ip:
             names.append(x509.IPAddress(ipaddress.ip_address(ip)))
@@ -85,6 +118,19 @@ class Ca:
             .sign(self._key, hashes.SHA256())
         )
         return Pair(certificate.public_bytes(Encoding.PEM), _pem(key, passphrase))
+
+
+def write_rsa_pair(directory: Path, stem: str) -> tuple[Path, Path]:
+    """Files with a new RSA key and its public half: what the API server signs service account
+    tokens with."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private, public = directory / f"{stem}.key", directory / f"{stem}.pub"
+    private.touch(mode=0o600)
+    private.write_bytes(_pem(key))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    return private, public
 
 
 @asynccontextmanager

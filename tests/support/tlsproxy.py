@@ -19,9 +19,9 @@ from typing import Any, Literal, Self
 import aiohttp
 from yarl import URL
 
-from tests.support.certs import Authority
 from tests.support.controlplane import ControlPlane
 from tests.support.loopthread import LoopThread
+from tests.support.pki import Ca
 from tests.support.scripted import Reply, Request, ScriptedServer
 
 WatchEnd = Literal["head, reset", "half a line, reset", "head, end", "line, end"]
@@ -58,11 +58,10 @@ class TlsProxy:
         """How long each list is on the way, at least. Units: seconds."""
         self._cluster = cluster
         self._directory = directory
-        authority = Authority(directory / "proxy", name="the proxy's authority")
-        self.ca = authority.certificate
-        issued = authority.issue("the proxy")
+        authority, files = Ca("the proxy's authority"), directory / "proxy"
+        self.ca = authority.write(files)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(issued.certificate, issued.key)
+        context.load_cert_chain(*authority.issue("the proxy").write(files, "proxy"))
         self._server = ScriptedServer(self._serve, ssl_context=context)
         self._thread = LoopThread("TLS proxy")
         self._session: aiohttp.ClientSession | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certs import Authority
+from tests.support.pki import Ca
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.support.socks import SocksProxy
 from tests.unit.kube.served import (
@@ -132,24 +132,23 @@ async def test_an_answer_that_is_not_http_is_unavailable() -> None:
             await list_from(server)
 
 
-def serving_tls(authority: Authority) -> ScriptedServer:
+def serving_tls(authority: Ca, directory: Path) -> ScriptedServer:
     """A list of one pod, by a server whose certificate is of `authority`."""
 
     async def handler(request: Request, reply: Reply) -> None:
         await reply.json(200, listed(pod("a")))
 
-    issued = authority.issue("server")
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(issued.certificate, issued.key)
+    serving.load_cert_chain(*authority.issue("server").write(directory, "server"))
     return ScriptedServer(handler, ssl_context=serving)
 
 
 async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_message_names_the_cure(
     tmp_path: Path,
 ) -> None:
-    authority = Authority(tmp_path)
-    async with serving_tls(authority) as server:
-        trusting = ssl.create_default_context(cafile=str(authority.certificate))
+    authority = Ca()
+    async with serving_tls(authority, tmp_path) as server:
+        trusting = ssl.create_default_context(cadata=authority.pem.decode())
         for credentials, match in (
             (
                 KnownCredentials(server.url, tls=ssl.create_default_context()),
@@ -173,11 +172,11 @@ async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_messa
 async def test_a_certificate_that_verifies_once_the_ca_is_read_again_costs_no_error(
     tmp_path: Path,
 ) -> None:
-    authority = Authority(tmp_path)
-    async with serving_tls(authority) as server:
+    authority = Ca()
+    async with serving_tls(authority, tmp_path) as server:
         credentials = KnownCredentials(server.url, tls=ssl.create_default_context())
         credentials.context_after_distrust = ssl.create_default_context(
-            cafile=str(authority.certificate)
+            cadata=authority.pem.decode()
         )
         async with client_of(server.url, credentials=credentials) as client:
             assert len((await client.list_page(PODS, ListQuery(), stream=STREAM)).objects) == 1

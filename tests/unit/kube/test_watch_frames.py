@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certs import Authority
+from tests.support.pki import Ca
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.served import (
     PODS,
@@ -77,11 +77,10 @@ async def client_at(
 
 def with_tls(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """The contexts of a server, and of a client that trusts it."""
-    authority = Authority(directory)
-    issued = authority.issue("localhost")
+    authority = Ca()
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(issued.certificate, issued.key)
-    return serving, ssl.create_default_context(cafile=str(authority.certificate))
+    serving.load_cert_chain(*authority.issue("localhost").write(directory, "server"))
+    return serving, ssl.create_default_context(cadata=authority.pem.decode())
 
 
 class Taker:

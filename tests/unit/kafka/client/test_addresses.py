@@ -95,8 +95,7 @@ def connected_s(connect: Connect, directory: Path | None = None) -> float:
     context, security = None, {}
     if directory is not None:
         ca = Ca()
-        security = {"protocol": "SSL", "ca_file": str(directory / "ca.crt")}
-        (directory / "ca.crt").write_bytes(ca.pem)
+        security = {"protocol": "SSL", "ca_file": str(ca.write(directory))}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*ca.issue("b", dns="kafka", ip="").write(directory, "broker"))
 

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tests.support.certs import Authority
 from tests.support.pki import Ca
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.kafka.client.connection import KafkaConnection, Mechanism
@@ -87,7 +86,7 @@ def test_sasl_without_user_or_password_is_reported() -> None:
 def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_configured_otherwise(
     tmp_path: Path,
 ) -> None:
-    ca = str(Authority(tmp_path).certificate)
+    ca = str(Ca().write(tmp_path))
     for check in (True, False):
         context = KafkaConnection(
             bootstrap_servers=SERVERS, protocol="SSL", ca_file=ca, check_hostname=check
@@ -122,9 +121,8 @@ def test_authorities_that_the_strict_rules_of_newer_pythons_refuse_are_trusted(
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", as_in_python_3_13)
-    (tmp_path / "ca.crt").write_bytes(authority.pem)
     connection = KafkaConnection(
-        bootstrap_servers=SERVERS, protocol="SSL", ca_file=str(tmp_path / "ca.crt")
+        bootstrap_servers=SERVERS, protocol="SSL", ca_file=str(authority.write(tmp_path))
     )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("broker").write(tmp_path, "broker"))
@@ -150,8 +148,8 @@ def test_files_that_settings_leave_empty_are_not_looked_for() -> None:
 
 
 def test_a_client_certificate_is_loaded_also_with_an_encrypted_key(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    issued = authority.issue("relay")
+    authority = Ca()
+    issued = authority.issue("relay").write(tmp_path, "relay")
     key, password = encrypted(issued.key, b"secret"), tmp_path / "key-password"
     password.write_text("secret\n")
 
@@ -159,7 +157,7 @@ def test_a_client_certificate_is_loaded_also_with_an_encrypted_key(tmp_path: Pat
         return KafkaConnection(
             bootstrap_servers=SERVERS,
             protocol="SSL",
-            ca_file=str(authority.certificate),
+            ca_file=str(authority.write(tmp_path)),
             cert_file=str(issued.certificate),
             key_file=str(key),
             key_password_file=path,
@@ -192,7 +190,7 @@ def test_a_file_that_cannot_be_looked_at_is_named(
     tmp_path: Path, name: str, odd: str, why: str
 ) -> None:
     """As in a directory that the user may not enter, which for root there is none."""
-    files = {"cert_file": str(Authority(tmp_path).certificate), name: str(tmp_path / odd)}
+    files = {"cert_file": str(Ca().write(tmp_path)), name: str(tmp_path / odd)}
     connection = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", **cast("Any", files))
     with pytest.raises(SinkMisconfigured, match=f"cannot be used: {why}"):
         connection.arguments()

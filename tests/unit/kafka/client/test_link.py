@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certs import Authority
+from tests.support.pki import Ca
 from watchrelay.kafka.client.link import Link
 
 SIZE = 32 << 20
@@ -26,11 +26,10 @@ class Partition:
 async def test_a_broker_that_takes_more_of_a_request_is_not_silent(
     tls: bool, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
-    issued = authority.issue("broker")
+    authority = Ca()
     broker = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    broker.load_cert_chain(issued.certificate, issued.key)
-    client = ssl.create_default_context(cafile=str(authority.certificate))
+    broker.load_cert_chain(*authority.issue("broker").write(tmp_path, "broker"))
+    client = ssl.create_default_context(cadata=authority.pem.decode())
     loop = asyncio.get_running_loop()
     accepted: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
     accepted = loop.create_future()
