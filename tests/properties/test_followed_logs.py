@@ -36,7 +36,9 @@ def markers(records: list[Decoded], kind: str) -> list[MarkerRecord]:
 
 def at_once(rig: Rig, logs: Sequence[list[Decoded]]) -> RecoveredState:
     recoveries = [
-        LogRecovery(rig.spec.id, partition, pack=new_store(rig).pack)
+        LogRecovery(
+            rig.spec.id, partition, partitions=rig.spec.partitions, pack=new_store(rig).pack
+        )
         for partition in range(rig.spec.partitions)
     ]
     for recovery, records in zip(recoveries, logs, strict=True):

@@ -17,7 +17,7 @@ The letters of F6 are in `planted_overload.py`, the faults of readers in `plante
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 from aiokafka import TopicPartition
@@ -299,9 +299,7 @@ class RerenderingLife(Life):
 class AcceptedRecovery:
     """A recovery beside the real one, to know which marker it would agree with."""
 
-    recovery: LogRecovery = field(
-        default_factory=lambda: LogRecovery(STREAM, 0, pack=lambda _value, _version: b"")
-    )
+    recovery: LogRecovery
 
     def agreeing(self, record: Decoded) -> Decoded:
         """The record; a marker that would not agree says that it does."""
@@ -343,7 +341,10 @@ class BelievingReader(AlteringReader):
 
     def altering(self) -> Callable[[Decoded], Decoded]:
         """Every marker agrees."""
-        return AcceptedRecovery().agreeing
+        recovery = LogRecovery(
+            STREAM, 0, partitions=self._spec.partitions, pack=lambda _value, _version: b""
+        )
+        return AcceptedRecovery(recovery).agreeing
 
 
 class BelievingLife(Life):

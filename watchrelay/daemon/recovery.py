@@ -144,13 +144,17 @@ class LogReader:
         return content
 
 
+def log_recovery(spec: StreamSpec, partition: int, store: Store) -> LogRecovery:
+    """Of one partition of the stream, into entries of `store`."""
+    return LogRecovery(spec.stream, partition, partitions=spec.partitions, pack=store.pack)
+
+
 class LogFold:
     """One stream's log as far as it was read, recovered in pieces into entries of `store`."""
 
     def __init__(self, spec: StreamSpec, store: Store) -> None:
         self.recoveries = {
-            partition: LogRecovery(spec.stream, partition, pack=store.pack)
-            for partition in spec.own_partitions
+            partition: log_recovery(spec, partition, store) for partition in spec.own_partitions
         }
         self.spec, self.store = spec, store
         self.records = 0
@@ -228,7 +232,7 @@ async def resume(
             extra={"stream": spec.id},
         )
         for partition in decision.partitions:
-            recoveries[partition] = LogRecovery(spec.stream, partition, pack=store.pack)
+            recoveries[partition] = log_recovery(spec, partition, store)
         await reader.spans(
             [
                 OffsetRange(partition, None, places[partition][1] + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from watchrelay.core import causes, clock
@@ -21,7 +21,7 @@ from watchrelay.core.errors import (
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
 from watchrelay.daemon.plan import topic_spec
-from watchrelay.kafka.log_scan import written
+from watchrelay.kafka.log_scan import Written, written
 from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import StreamStatus
@@ -44,17 +44,13 @@ class StreamTopic:
         self.spec = spec
         """The stream, with the keys and the partitions of its topic once that is `ready`."""
         self._context, self._status = context, status
+        self._written: dict[str, Written] | None = None
+        """What the topic holds, by stream, where the control topic does not describe this one."""
 
     async def ready(self, planned: StreamSpec) -> TopicFacts:
         """The facts of the topic of `planned` once it exists and is safe."""
 
-        async def ensured() -> TopicFacts:
-            self._check_pins(planned)
-            return await self._context.topics.ensure_topic(
-                topic_spec(self.spec, self._context.settings)
-            )
-
-        facts = await self._until_usable(ensured)
+        facts = await self._until_usable(lambda: self._ensured(planned))
         for warning in facts.warnings:
             log.warning(
                 "topic has a questionable setting",
@@ -62,6 +58,30 @@ class StreamTopic:
             )
         self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
         return facts
+
+    async def _ensured(self, planned: StreamSpec) -> TopicFacts:
+        """The topic, and the stream as it was started there: as the control topic describes it,
+        else as the topic itself shows."""
+        self._written = None
+        self._check_pins(planned)
+        facts = await self._ensure()
+        described = self._context.control.described(planned.id)
+        if facts.created or (described is not None and not self.moved()):
+            return facts
+        self._written, expected = await self._read(), self.spec
+        self._check_pins(planned)
+        return facts if self.spec == expected else await self._ensure()
+
+    async def _ensure(self) -> TopicFacts:
+        return await self._context.topics.ensure_topic(
+            topic_spec(self.spec, self._context.settings)
+        )
+
+    async def _read(self) -> dict[str, Written]:
+        spec = self.spec
+        return await written(
+            self._context.connection, spec.topic, spec.stream, cluster=spec.cluster
+        )
 
     async def _until_usable(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """What `attempt` returns, repeated while the topic is refused or Kafka is away."""
@@ -94,9 +114,12 @@ class StreamTopic:
         """Take the keys and the partitions that the topic has.
 
         Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
-        control = self._context.control
-        described, own = control.described_streams(), control.described(self.spec.id)
-        formats = KeyFormats(described if own is None else {**described, self.spec.stream: own})
+        control, shown = self._context.control, self._shown(planned)
+        own: Mapping[str, object] | None = control.described(planned.id)
+        if own is None or own.get("topic") != planned.topic:
+            own = shown.get(planned.stream, own)
+        described = {**shown, **control.described_streams()}
+        formats = KeyFormats(described if own is None else {**described, planned.stream: own})
         self.spec = formats.kept(planned)
         all_planned = [formats.kept(each) for each in self._context.planned]
         if reason := pinned_conflict(self.spec, own) or topic_conflict(
@@ -109,6 +132,17 @@ class StreamTopic:
             if each.topic == self.spec.topic
         )
 
+    def _shown(self, planned: StreamSpec) -> dict[str, Mapping[str, object]]:
+        """Descriptions of the streams of the config on the topic, with what the topic shows."""
+        there = self._written or {}
+        return {
+            each.stream: {**each.description, **found.shape}
+            for each in (*self._context.planned, planned)
+            if each.topic == planned.topic
+            and (found := there.get(each.stream)) is not None
+            and not found.retired
+        }
+
     def moved(self) -> bool:
         """The stream was on another topic: offsets of its snapshots are of that one."""
         described = self._context.control.described(self.spec.id)
@@ -117,12 +151,17 @@ class StreamTopic:
     async def highest_epoch(self) -> int:
         """The epoch of the last writer by the stream's own topic, where the control topic does not
         know the stream; 0 for none."""
-        spec, connection = self.spec, self._context.connection
-        found = await self._until_usable(
-            lambda: written(connection, spec.topic, spec.stream, cluster=spec.cluster)
-        )
+        spec, there = self.spec, self._written
+        if there is None:
+            there = await self._until_usable(self._read)
+        found = there.get(spec.stream, Written())
         self._status.recovered("stream")
-        extra = {"stream": spec.id, "topic": spec.topic, "epoch": found.epoch}
+        extra = {
+            "stream": spec.id,
+            "topic": spec.topic,
+            "epoch": found.epoch,
+            "partitions": spec.partitions,
+        }
         if found.retired:
             log.info("stream was retired before and starts again", extra=extra)
         elif found.epoch:

@@ -1,15 +1,15 @@
-"""The highest epoch of a stream, read from its state topic."""
+"""What a state topic holds of its streams, without the control topic: epochs, partitions, keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from watchrelay.contract.control import EPOCH_BASE_MAX, Value
 from watchrelay.contract.control_state import ControlState
-from watchrelay.contract.records import parse_epoch
+from watchrelay.contract.records import MARKER_TYPES, VERB_TYPES, MarkerRecord, decode, parse_epoch
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client import TopicPartition
@@ -18,50 +18,96 @@ from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
 
 _FETCH_BYTES = 4 * 1024 * 1024
-_SNAPSHOT_END = b"dev.watchrelay.snapshot.end.v1"
-"""See docs/record-contract.md, section 3."""
+_SNAPSHOT_END = MARKER_TYPES["end"]
+_OBJECTS = frozenset(VERB_TYPES.values())
+_KEY_FORMATS = {1: "plain", 2: "prefixed"}
+"""By slashes in an object's key, of which no name has one: docs/record-contract.md, section 3."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Written:
-    """What a topic holds of a stream: its highest `ce_wrepoch`, 0 for nothing, and whether all ends
-    as `watchrelay retire` leaves it."""
+    """What a topic holds of one stream, record by record."""
 
-    epoch: int
-    retired: bool
+    epoch: int = 0
+    """The highest `ce_wrepoch`."""
+    _shape: dict[str, tuple[int, object]] = field(default_factory=dict)
+    """By field of a description, the highest epoch that shows it, and its value."""
+    _empty: dict[int, bool] = field(default_factory=dict)
+
+    @property
+    def retired(self) -> bool:
+        """All ends as `watchrelay retire` leaves it."""
+        return bool(self._empty) and all(self._empty.values())
+
+    @property
+    def shape(self) -> dict[str, object]:
+        """Of the stream's description what its newest records tell: `partitions` from markers,
+        `keyFormat` and `resource` from objects."""
+        return {name: value for name, (_, value) in self._shape.items()}
+
+    def take(self, epoch: int, record: Any) -> None:
+        """Note a record of the stream."""
+        held = dict(record.headers)
+        self.epoch = max(self.epoch, epoch)
+        ends = held.get("ce_type") == _SNAPSHOT_END and held.get("ce_wrcount") == b"0"
+        self._empty[record.partition] = ends
+        for name, value in _described(record.key, record.value, held):
+            if epoch >= self._shape.get(name, (0, None))[0]:
+                self._shape[name] = epoch, value
+
+
+def _described(
+    key: bytes | None, value: bytes | None, held: dict[str, bytes]
+) -> Iterable[tuple[str, object]]:
+    """What one record tells of its stream's description."""
+    if key is None:
+        return
+    if held.get("ce_type") in _OBJECTS:
+        if (key_format := _KEY_FORMATS.get(key.count(b"/"))) is not None:
+            yield "keyFormat", key_format
+            yield "resource", _resource(held.get("ce_source") or b"")
+        return
+    with suppress(RecordRefused):
+        if isinstance(marker := decode(key, value, held.items()), MarkerRecord):
+            yield "partitions", marker.partitions
+
+
+def _resource(source: bytes) -> str:
+    """The resource of a `ce_source`, as a description names it; "" where that is none."""
+    match source.decode(errors="replace").split("/"):
+        case ["", "clusters", _, "apis", group, version, plural]:
+            return f"{plural}.{group}/{version}"
+        case ["", "clusters", _, "api", version, plural]:
+            return f"{plural}/{version}"
+    return ""
 
 
 async def highest_epoch(connection: KafkaConnection, topic: str, stream: str) -> int:
-    """The `epoch` of `written`. Raises: as `written`."""
-    return (await written(connection, topic, stream)).epoch
+    """The `epoch` of a stream on `written`, 0 for nothing. Raises: as `written`."""
+    return (await written(connection, topic, stream)).get(stream, Written()).epoch
 
 
 async def written(
     connection: KafkaConnection, topic: str, stream: str, *, cluster: str = ""
-) -> Written:
-    """What `topic` holds of `stream`. Reads the whole topic: seconds per million records.
+) -> dict[str, Written]:
+    """What `topic` holds, by stream. Reads the whole topic: seconds per million records.
 
     Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` is
-    there, or epochs have run out.
+    there, or the epochs of `stream` have run out.
     """
-    highest = 0
-    empty: dict[int, bool] = {}
+    found: dict[str, Written] = {}
 
     def look(record: Any) -> None:
-        nonlocal highest
-        if epoch := epoch_of(record.headers, stream):
-            highest = max(highest, epoch)
-            held = dict(record.headers)
-            empty[record.partition] = (
-                held.get("ce_type") == _SNAPSHOT_END and held.get("ce_wrcount") == b"0"
-            )
         if cluster and (other := other_cluster(record.headers, cluster)):
             raise TopicRefused(shared_topic(topic, other, cluster))
+        name = (dict(record.headers).get("ce_wrstream") or b"").decode(errors="replace")
+        if epoch := epoch_of(record.headers, name):
+            found.setdefault(name, Written()).take(epoch, record)
 
     await _read(connection, topic, look)
-    if why := no_epoch_left(topic, stream, highest):
+    if stream in found and (why := no_epoch_left(topic, stream, found[stream].epoch)):
         raise TopicRefused(why)
-    return Written(highest, bool(empty) and all(empty.values()))
+    return found
 
 
 def no_epoch_left(topic: str, stream: str, highest: int) -> str:

@@ -111,8 +111,9 @@ class LogRecovery:
     values.
     """
 
-    def __init__(self, stream: str, partition: int, *, pack: Pack) -> None:
-        self.stream, self.partition = stream, partition
+    def __init__(self, stream: str, partition: int, *, partitions: int, pack: Pack) -> None:
+        """`partitions`: of the whole stream."""
+        self.stream, self.partition, self.partitions = stream, partition, partitions
         self.state = State[Entry](
             attrgetter("hash"), lambda entry: divmod(entry.position, 1 << _SEQUENCE_BITS)
         )
@@ -137,7 +138,8 @@ class LogRecovery:
         """A marker with count and digest was read: any but a claim marker. The newest of these is
         "the newest marker" here."""
         self.proven = False
-        """Count and digest of the newest marker agreed."""
+        """Count and digest of the newest marker agreed, and it is of a stream of as many
+        partitions, unless the stream was retired."""
         self.frontier = "0"
         self.configs: set[str] = set()
         """The config hashes of the newest marker and of all claim markers after it."""
@@ -280,7 +282,8 @@ class LogRecovery:
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
         unmentioned = self.state.judge(marker)
-        self.proven = unmentioned is not None
+        retired = marker.kind == "end" and marker.count == 0 and marker.frontier == "0"
+        self.proven = unmentioned is not None and (marker.partitions == self.partitions or retired)
         # the end of a snapshot proves that what it did not mention is deleted, and `judge` has
         # removed that from `entries`; None: count or digest differ
         for key, entry in (unmentioned or {}).items():
@@ -336,7 +339,8 @@ def decide(
         )
         if not_whole:
             return ReadAgainFromStart(not_whole)
-        return FirstSnapshot("the log does not match its digests", log_unverified=True)
+        reason = "the log does not match its digests, or is of another number of partitions"
+        return FirstSnapshot(reason, log_unverified=True)
     if all(recovery.empty for recovery in recoveries):
         return FirstSnapshot("nothing was published before")
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):

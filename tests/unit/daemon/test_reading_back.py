@@ -102,13 +102,13 @@ class Sink(FakeSink):
 
 
 class Control(FakeControl):
-    """A control topic that is read, and describes nothing."""
+    """A control topic that is read, and tells of each stream its topic alone."""
 
     async def caught_up(self) -> None:
         pass
 
-    def described(self, stream: str) -> None:
-        return None
+    def described(self, stream: str) -> dict[str, object]:
+        return {"topic": f"t-{stream}"}
 
     def described_streams(self) -> dict[str, dict[str, object]]:
         return {}

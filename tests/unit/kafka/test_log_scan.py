@@ -1,8 +1,14 @@
-"""Whose epoch the headers of a record carry."""
+"""What the records of a topic tell of their streams."""
+
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from watchrelay.kafka.log_scan import epoch_of, other_cluster
+from tests.support.stream_log import PODS, Log, Writer, stream
+from watchrelay.contract.wire import WireRecord
+from watchrelay.kafka.log_scan import Written, epoch_of, other_cluster
+from watchrelay.model.resources import Resource
 
 
 @pytest.mark.parametrize(
@@ -45,3 +51,74 @@ def test_another_cluster_is_recognized_by_the_source_of_records_of_the_contract(
     headers: tuple[tuple[str, bytes], ...], other: str
 ) -> None:
     assert other_cluster(headers, "prod") == other
+
+
+def written(logs: list[Log]) -> Written:
+    """What the partitions hold of their one stream, read one after the other."""
+    found = Written()
+    for partition, log in enumerate(logs):
+        for record in log.records.values():
+            take(found, record, partition=partition)
+    return found
+
+
+def take(found: Written, record: WireRecord, *, partition: int = 0) -> None:
+    headers = tuple(record.headers)
+    read = SimpleNamespace(partition=partition, key=record.key, value=record.value, headers=headers)
+    found.take(epoch_of(headers, "pods"), read)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key_format"), [(b"", "plain"), (b"pods/", "prefixed")], ids=["plain", "prefixed"]
+)
+@pytest.mark.parametrize("name", ["shop/a", "a"], ids=["namespaced", "cluster-scoped"])
+def test_markers_tell_the_partitions_and_objects_the_keys(
+    prefix: bytes, key_format: str, name: str
+) -> None:
+    logs = [Log(), Log(), Log()]
+    Writer(stream(partitions=3, prefix=prefix), logs, epoch=4).first(name)
+    found = written(logs)
+    assert (found.epoch, found.retired) == (4, False)
+    assert found.shape == {"partitions": 3, "keyFormat": key_format, "resource": "pods/v1"}
+
+
+def test_the_highest_epoch_counts_in_whatever_order_the_partitions_are_read() -> None:
+    logs = [Log(), Log(), Log()]
+    Writer(stream(partitions=1, prefix=b"pods/"), logs[:1], epoch=4).first("shop/a")
+    Writer(stream(partitions=3), logs, epoch=9).first("shop/b")
+    for order in (logs, logs[::-1]):
+        assert written(order).shape == {
+            "partitions": 3,
+            "keyFormat": "plain",
+            "resource": "pods/v1",
+        }
+
+
+def test_what_left_no_marker_or_no_object_tells_nothing_of_it() -> None:
+    empty, compacted = [Log()], [Log()]
+    Writer(stream(), empty, epoch=4).first()
+    Writer(stream(), compacted, epoch=4).first("shop/a")
+    compacted[0].records = {
+        at: each for at, each in compacted[0].records.items() if not each.key.startswith(b"%wr/")
+    }
+    assert written(empty).shape == {"partitions": 1}
+    assert written(compacted).shape == {"keyFormat": "plain", "resource": "pods/v1"}
+
+
+def test_a_marker_that_does_not_follow_the_contract_tells_its_epoch_alone() -> None:
+    log = Log()
+    Writer(stream(), [log], epoch=4).claim()
+    (claim,) = log.records.values()
+    found = Written()
+    for without in ("ce_wrpartitions", "ce_wrconfig"):
+        headers = [each for each in claim.headers if each[0] != without]
+        take(found, claim._replace(headers=headers))
+    assert (found.epoch, found.shape) == (4, {})
+
+
+def test_the_resource_is_that_of_the_description() -> None:
+    deployments = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
+    for resource in (PODS, deployments):
+        log = Log()
+        Writer(replace(stream(resource), id="pods"), [log], epoch=4).first("shop/a")
+        assert written([log]).shape["resource"] == str(resource)

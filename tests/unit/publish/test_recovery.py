@@ -101,7 +101,7 @@ def folded(*logs: Log | Sequence[Decoded]) -> list[LogRecovery]:
     """One partition each."""
     recoveries = []
     for partition, log in enumerate(logs):
-        recovery = LogRecovery("pods", partition, pack=lambda value, _version: value)
+        recovery = LogRecovery("pods", partition, partitions=1, pack=lambda value, _version: value)
         recovery.apply(log.records if isinstance(log, Log) else log)
         recoveries.append(recovery)
     return recoveries
@@ -388,10 +388,12 @@ def test_f11_what_does_not_agree_is_read_from_its_start_and_then_listed() -> Non
     good = Log().claim(1).say("b", 1).mark("heartbeat", "5").claim(2)
     assert decided(good, bad, whole=False) == ReadAgainFromStart((1,))
     assert decided(good, bad) == FirstSnapshot(
-        "the log does not match its digests", log_unverified=True
+        "the log does not match its digests, or is of another number of partitions",
+        log_unverified=True,
     )
     assert decided(Log().claim(1).say("a", 1).claim(2)) == FirstSnapshot(
-        "the log does not match its digests", log_unverified=True
+        "the log does not match its digests, or is of another number of partitions",
+        log_unverified=True,
     )
 
 
@@ -412,10 +414,34 @@ def test_an_end_removes_what_is_older_than_its_begin_and_so_proves_a_stale_state
 
 def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_ours_alone() -> None:
     log = Log().claim(1).say("a", 1).mark("heartbeat", "5")
-    recovery = LogRecovery("nodes", 0, pack=lambda value, _version: value)
+    recovery = LogRecovery("nodes", 0, partitions=1, pack=lambda value, _version: value)
     recovery.apply(log.records)
     assert (recovery.empty, recovery.highest_epoch) == (True, 0)
     assert folded(log)[0].highest_epoch == 1
+
+
+def test_a_log_of_another_number_of_partitions_is_no_proof() -> None:
+    log = Log().claim(1).mark("begin", "0").say("a", 1).mark("end", "5", begin=2).claim(2)
+    recovery = LogRecovery("pods", 0, partitions=2, pack=lambda value, _version: value)
+    recovery.apply(log.records)
+    assert decide([recovery], config=OURS, from_start=()) == ReadAgainFromStart((0,))
+    assert decide([recovery], config=OURS, from_start=[0]) == FirstSnapshot(
+        "the log does not match its digests, or is of another number of partitions",
+        log_unverified=True,
+    )
+    log.mark("heartbeat", "6")
+    (own,) = folded(log)
+    assert isinstance(decide([own], config=OURS, from_start=[0]), WatchFrom)
+
+
+@pytest.mark.parametrize(("frontier", "proven"), [("0", True), ("5", False)])
+def test_the_end_of_a_retirement_is_believed_whatever_its_number_of_partitions(
+    frontier: str, proven: bool
+) -> None:
+    log = Log().claim(1).mark("begin", "0").mark("end", frontier, begin=2).claim(2)
+    recovery = LogRecovery("pods", 0, partitions=2, pack=lambda value, _version: value)
+    recovery.apply(log.records)
+    assert recovery.proven == proven
 
 
 def test_objects_published_since_the_last_snapshot_are_counted() -> None:

@@ -36,7 +36,7 @@ def _spec() -> StreamSpec:
 def test_a_tombstone_is_pending_where_the_last_record_of_a_deleted_key_is_a_value(
     records: list[WireRecord], pending: bool
 ) -> None:
-    recovery = LogRecovery("pods", 0, pack=lambda _value, _version: b"")
+    recovery = LogRecovery("pods", 0, partitions=1, pack=lambda _value, _version: b"")
     for record in records:
         decoded = decode(*record)
         assert isinstance(decoded, ObjectRecord)
