@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from watchrelay.config import Settings
+from watchrelay.config import ResourceEntry, Settings
 from watchrelay.core.causes import CauseKind
 from watchrelay.core.errors import (
     PERSON,
@@ -22,7 +22,12 @@ from watchrelay.core.errors import (
 )
 from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.core.text import counted, printable
-from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
+from watchrelay.daemon.described import (
+    KeyFormats,
+    in_versions_described,
+    pinned_conflict,
+    topic_conflict,
+)
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import (
     EntryPlan,
@@ -30,6 +35,7 @@ from watchrelay.daemon.plan import (
     control_spec,
     overlapping,
     plan_entries,
+    plan_entry,
     replicas_group,
     signal_spec,
     streams_by_id,
@@ -45,6 +51,7 @@ from watchrelay.kafka.transactions import check_transactional_ids
 from watchrelay.kube.auth.credentials import load_credentials
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
+from watchrelay.kube.discovery.resolve import Resolution
 from watchrelay.model.frames import ListQuery, WatchQuery
 from watchrelay.observe.metrics import Metrics
 
@@ -124,7 +131,7 @@ async def connected(
     """A client that is closed with `stack` (None: not connected), the streams, and the results."""
     results: list[CheckResult] = []
     client = await _client(settings, stack, results, act_as)
-    streams = [] if client is None else await _resolve(settings, client, results)
+    streams = [] if client is None else await resolve_described(settings, client, {}, results)
     return client, streams, results
 
 
@@ -302,16 +309,28 @@ def _cannot_impersonate(act_as: str) -> CheckResult:
     return _error(f"as {act_as}", message)
 
 
-async def _resolve(
-    settings: Settings, client: KubeClient, results: list[CheckResult]
+async def resolve_described(
+    settings: Settings,
+    client: KubeClient,
+    described: Mapping[str, Mapping[str, object]],
+    results: list[CheckResult],
 ) -> list[PlannedStream]:
+    """The streams of the config, in the versions in which they are described: none where discovery
+    fails. What there is to know of each entry is added to `results`."""
     discovery = Discovery(client)
     try:
         await discovery.refresh()
     except KubeError as error:
         results.append(_kube_error("discovery", error))
         return []
-    plans = plan_entries(settings, discovery.resolve)
+
+    def plan_described(
+        settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
+    ) -> EntryPlan:
+        meant = in_versions_described(entry, resolution, described, discovery.catalog)
+        return plan_entry(settings, entry, meant, shared)
+
+    plans = plan_entries(settings, discovery.resolve, plan_described)
     for plan in plans:
         results += _entry_results(plan)
     planned = streams_by_id(plans)

@@ -13,7 +13,7 @@ from typing import TextIO
 import msgspec
 
 from watchrelay.admin.compare import compare_with_cluster
-from watchrelay.admin.preflight import connected, worst_exit_code
+from watchrelay.admin.preflight import connected, resolve_described, worst_exit_code
 from watchrelay.cli.output import json_for, print_error
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
@@ -66,7 +66,9 @@ async def check_streams(
         published = [*auditor.streams, *auditor.missing]
         absent = never_published(settings, published) if client is None and not streams else []
         if client is not None:
-            formats = KeyFormats(await descriptions(connection, control_topic(settings)))
+            described = await descriptions(connection, control_topic(settings))
+            planned = await resolve_described(settings, client, described, []) or planned
+            formats = KeyFormats(described)
             written = [replace(one, spec=formats.kept(one.spec)) for one in planned]
             absent = await _compare(auditor, client, written, streams)
         for stream in absent:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from watchrelay.contract.records import PARTITIONS_MAX
 from watchrelay.daemon.plan import PLAIN, PREFIXED, reach_of, stream_ids
+from watchrelay.kube.discovery.catalog import ApiCatalog
+from watchrelay.kube.discovery.resolve import Found, Resolution
 from watchrelay.model.names import parse_name
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
@@ -48,6 +50,30 @@ def resources_described(
         ):
             found[resource.qualified] = resource
     return tuple(found.values()) if wanted.wildcard or len(found) == 1 else ()
+
+
+def in_versions_described(
+    entry: ResourceEntry,
+    resolution: Resolution,
+    described: Mapping[str, Mapping[str, object]],
+    catalog: ApiCatalog | None,
+) -> Resolution:
+    """`resolution`, each resource in the version in which its streams are described, unless the
+    entry names a version or that one is not served any more. Which version is preferred depends on
+    the server that answers: there are two kinds of them during an upgrade of the control plane."""
+    if catalog is None or not isinstance(resolution, Found) or parse_name(entry.resource).version:
+        return resolution
+
+    def kept(resource: Resource) -> Resource:
+        for stream in stream_ids(entry, resource.qualified):
+            held = resource_of(described.get(stream, {}))
+            if held is not None and held.qualified == resource.qualified:
+                former = replace(resource, version=held.version)
+                if catalog.serves(former) is not False:
+                    return former
+        return resource
+
+    return replace(resolution, resources=tuple(kept(each) for each in resolution.resources))
 
 
 def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) -> str:

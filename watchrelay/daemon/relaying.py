@@ -222,7 +222,7 @@ class Relaying:
 
     async def _control(self) -> None:
         """The control topic: made or checked, then followed; again, when it is lost. No stream
-        claims before it was read once."""
+        claims before it was read once, and planned by what it names."""
         context = self._context
         while True:
             await self._control_topic()
@@ -230,7 +230,10 @@ class Relaying:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(context.control.run(), name="control tail")
-                    if await context.control.restore():
+                    restored = await context.control.restore()
+                    await context.control.caught_up()
+                    self.supervisor.described()
+                    if restored:
                         self.supervisor.restart(
                             "the control topic was recreated, and its claims and epochs are lost"
                         )
@@ -288,7 +291,6 @@ class Relaying:
 
     async def _share(self, sharing: Sharing) -> None:
         await self._context.control.caught_up()
-        self.supervisor.described()
         await sharing.run()
 
     async def _signal(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from watchrelay.core import causes, clock
@@ -17,6 +18,7 @@ from watchrelay.daemon.described import (
     DEADLOCK_CURE,
     KeyFormats,
     deadlocked,
+    in_versions_described,
     pinned_conflict,
     resources_described,
 )
@@ -134,10 +136,16 @@ class Supervisor:
             await first_of(self._look, timeout_s=wait_s)
 
     def described(self) -> None:
-        """The control topic is read: reconcile with the partitions and key formats that it names,
-        and only then tell the group the plans, which are other ones without them."""
+        """The control topic is read: reconcile with the versions, partitions and key formats that
+        it names, before a stream claims; and only then tell the group the plans, which are other
+        ones without them."""
         self._described = True
-        self._look.set()
+        if self._discovery.catalog is None:
+            return
+        try:
+            self._reconcile()
+        except Exception:  # noqa: BLE001  # `run` tries again at once, and logs it
+            self._look.set()
 
     async def served(self, resource: Resource) -> bool | None:
         """Whether the server serves `resource` now, by a new request; None: not known."""
@@ -273,13 +281,23 @@ class Supervisor:
             statuses.open(stream).failed("discovery", message, cause=cause, next_attempt_ms=at_ms)
 
     def _plan(self, settings: Settings) -> list[EntryPlan]:
-        return plan_entries(settings, self._discovery.resolve, self._plan_entry)
+        # until a stream is described, as it was started
+        started = {each.spec.stream: each.spec.description for each in self._running.values()}
+        described = {**started, **self._context.control.described_streams()}
+        return plan_entries(settings, self._discovery.resolve, partial(self._plan_entry, described))
 
     def _plan_entry(
-        self, settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
+        self,
+        described: Mapping[str, Mapping[str, object]],
+        settings: Settings,
+        entry: ResourceEntry,
+        resolution: Resolution,
+        shared: set[str],
     ) -> EntryPlan:
         try:
-            return plan_entry(settings, entry, self._with_gone(entry, resolution), shared)
+            catalog = self._discovery.catalog
+            meant = in_versions_described(entry, resolution, described, catalog)
+            return plan_entry(settings, entry, self._with_gone(entry, meant), shared)
         except Exception as error:
             # logged: what is odd about one resource concerns its entry alone
             message, new = self._unexpected.explain(error)

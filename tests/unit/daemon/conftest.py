@@ -61,11 +61,12 @@ async def until(claim: str, true: Callable[[], object]) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-def define(cluster: SyntheticCluster, plural: str) -> None:
-    """Makes the API server serve a custom resource."""
+def definition(plural: str, *versions: str) -> dict[str, Any]:
+    """Of a custom resource that is served in these versions, the preferred one first, and stored in
+    v1."""
     kind = plural.removesuffix("s").capitalize()
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    definition = {
+    return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{plural}.{GROUP}"},
@@ -78,10 +79,24 @@ def define(cluster: SyntheticCluster, plural: str) -> None:
                 "kind": kind,
                 "listKind": f"{kind}List",
             },
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            "versions": [
+                {
+                    "name": name,
+                    "served": name in versions,
+                    "storage": name == "v1",
+                    "schema": schema,
+                }
+                for name in dict.fromkeys((*versions, "v1"))
+            ],
         },
     }
-    cluster.registry.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+
+
+def define(cluster: SyntheticCluster, plural: str) -> None:
+    """Makes the API server serve a custom resource."""
+    cluster.registry.create(
+        "customresourcedefinitions.apiextensions.k8s.io", definition(plural, "v1")
+    )
 
 
 class Relay:

@@ -14,9 +14,10 @@ from aiohttp import web
 
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.support.sharingreplica import Replica
-from tests.unit.daemon.conftest import GROUP, define, settings_of, until
+from tests.unit.daemon.conftest import GROUP, define, definition, settings_of, until
 from tests.unit.daemon.supervising import supervised, virtually
 from watchrelay.core import clock
+from watchrelay.daemon.supervisor import DISCOVERY_INTERVAL_S
 from watchrelay.observe.overview import cards, judge
 
 
@@ -121,6 +122,42 @@ def test_a_part_of_a_former_layout_ends_with_its_claims_or_with_the_entry(
             await until("nobody writes it", lambda: runners() == ["nodes"])
             assert list(rig.rows) == ["nodes"]
 
+    virtually(body)
+
+
+@pytest.mark.parametrize("entry", [f"widgets.{GROUP}", f"*.{GROUP}"])
+@pytest.mark.parametrize("aggregated", [True, False])
+def test_servers_that_prefer_another_version_in_turn_start_no_stream_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, entry: str, *, aggregated: bool
+) -> None:
+    """During an upgrade the answers to discovery come from servers of two kinds."""
+
+    async def body() -> None:
+        async with supervised(tmp_path, entry) as rig:
+            rig.cluster.server.behaviour.aggregated_discovery = aggregated
+            define(rig.cluster, "widgets")
+            await until("widgets are found", lambda: rig.topics)
+
+            def version() -> str:
+                (planned,) = rig.context.planned
+                return planned.plan.selection.resource.version
+
+            async def answers(*versions: str) -> None:
+                rig.cluster.registry.catalog.define(definition("widgets", *versions))
+                await rig.supervisor.served(rig.context.planned[0].plan.selection.resource)
+                await asyncio.sleep(DISCOVERY_INTERVAL_S[1])
+
+            runner = [each for each in asyncio.all_tasks() if each.get_name().startswith("stream ")]
+            for versions in (["v2", "v1"], ["v1"], ["v1", "v2"]) * 3:
+                await answers(*versions)
+                assert version() == "v1"
+            assert not any(each.done() for each in runner)
+            assert "restarts" not in caplog.text
+            await answers("v2", "v3")
+            assert version() == "v2", "it is served in v1 no longer"
+            assert "restarts" in caplog.text
+
+    caplog.set_level("INFO")
     virtually(body)
 
 
