@@ -61,7 +61,8 @@ def open_standard_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    raising = ("strict", "surrogateescape")  # the second is that of the C locale
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in raising:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

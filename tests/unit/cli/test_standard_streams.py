@@ -104,10 +104,14 @@ def test_a_working_directory_that_is_gone_is_no_internal_error(tmp_path: Path) -
     )
 
 
-def test_what_the_encoding_of_stdout_has_no_sign_for_is_escaped(config: Path) -> None:
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])
+def test_what_the_encoding_of_stdout_has_no_sign_for_is_escaped(
+    config: Path, encoding: str
+) -> None:
+    """The second one is that of the C locale where Python is kept from taking UTF-8 there."""
     named = config.rename(config.with_name("ü.yaml"))
     argv = [sys.executable, "-m", "watchrelay", "validate", "-c", named.name]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(
         argv,
         cwd=config.parent,
