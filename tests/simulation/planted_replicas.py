@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tests.simulation.replica_runner import Runner
 from tests.simulation.replicas import MOVES, PAUSES, SUSPENSIONS, Faults, Rules
+from watchrelay.daemon.doubt import Doubt
 from watchrelay.daemon.recovery import LogFold
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.standby import Standby
@@ -32,19 +33,19 @@ class ClaimsWhatWasAssigned(Sharing):
         return stream in self._assignment.own and not self._leaving
 
 
-class NeverDoubts(Sharing):
+class NeverDoubts(Doubt):
     """Writes on after it was suspended, and finishes as if nothing had been."""
 
-    def check_doubt(self) -> bool:
+    def check(self) -> bool:
         return False
 
 
-class NoticesNoPause(Sharing):
+class NoticesNoPause(Doubt):
     """Writes on after it was suspended for less than a session."""
 
-    def check_doubt(self) -> bool:
+    def check(self) -> bool:
         self._ran_s = self._boot_s()
-        return super().check_doubt()
+        return super().check()
 
 
 class AwaitsNoRelease(Runner):
@@ -77,8 +78,8 @@ class ReadsNoRest(Runner):
 
 PLANTS = {
     "stale assignment": Plant(SUSPENSIONS, Rules(sharing=ClaimsWhatWasAssigned), "claims again"),
-    "no doubt": Plant(SUSPENSIONS, Rules(sharing=NeverDoubts), "stale records"),
-    "no pause": Plant(PAUSES, Rules(sharing=NoticesNoPause), "stale records"),
+    "no doubt": Plant(SUSPENSIONS, Rules(doubt=NeverDoubts), "stale records"),
+    "no pause": Plant(PAUSES, Rules(doubt=NoticesNoPause), "stale records"),
     "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "published again"),
     "no release": Plant(MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
 }

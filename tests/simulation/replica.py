@@ -127,6 +127,7 @@ class Replica(Suspendable):
             now_s=now_s,
             boot_s=now_s,
             wall_ms=wall_ms,
+            make_doubt=world.rules.doubt,
         )
         follower = LogFollowing(world, self.wire)
         self.spec = spec_of(world.shape, PLAIN)

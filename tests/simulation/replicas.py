@@ -29,6 +29,7 @@ from tests.simulation.world import World
 from tests.support.groupfake import FakeGroup
 from watchrelay.config.settings import Delivery
 from watchrelay.contract.control_state import ControlState
+from watchrelay.daemon.doubt import Doubt
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.parts import stream_and_part
@@ -42,6 +43,7 @@ class Rules:
 
     runner: type[Runner] = Runner
     sharing: type[Sharing] = Sharing
+    doubt: type[Doubt] = Doubt
     sink: type[KafkaSink] = KafkaSink
     delivery: Delivery = "idempotent"
 

@@ -20,6 +20,7 @@ from tests.simulation.planted_replicas import NeverDoubts
 from tests.simulation.process import Reader
 from tests.simulation.replica_runner import Runner
 from tests.simulation.replicas import Faults, ReplicaWorld, Rules
+from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.produce_state import Effect, PendingBatch, Settled
 from watchrelay.kafka.producer import OutgoingPartition
@@ -27,8 +28,8 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.transactions import TransactionalProducer
 
 
-class Careless(NeverDoubts):
-    """Writes on after it was suspended, and ends no claim that is being made."""
+class Careless(Sharing):
+    """Ends no claim that is being made."""
 
     def claiming(self, stream: str, end: Callable[[], None]) -> None:
         def end_claimed() -> None:
@@ -39,7 +40,7 @@ class Careless(NeverDoubts):
 
 
 RULES = Rules(delivery="transactional")
-CARELESS = Rules(delivery="transactional", sharing=Careless)
+CARELESS = Rules(delivery="transactional", sharing=Careless, doubt=NeverDoubts)
 """What transactions guarantee, they guarantee alone."""
 
 

@@ -1,5 +1,5 @@
 """This replica's part in sharing the streams: what it reports to the group, what it is assigned,
-when it may claim, and whether it may still write.
+and when it may claim. Whether it may still write is decided in doubt.py.
 
 The group says who should write a stream, a claim decides who does: what an assignment takes away is
 written until a newer claim is read.
@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import SinkUnavailable, TopicLost
 from watchrelay.core.text import short
 from watchrelay.daemon.assignor import (
     MemberAssignment,
@@ -31,6 +30,7 @@ from watchrelay.daemon.assignor import (
     encode,
     summarize,
 )
+from watchrelay.daemon.doubt import Doubt, HoldableSink
 from watchrelay.daemon.group_view import group_status, rebalance_reason
 from watchrelay.daemon.ownership import is_retirement, objects_of, show_owner
 from watchrelay.daemon.tasks import first_of
@@ -38,7 +38,6 @@ from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.observe.group import GroupStatus
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
-from watchrelay.publish.writer import RELEASE_WAIT_S
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +45,6 @@ UNFIT_AFTER_S: Final = 30.0
 """Without an answer of the API server for so long a replica is unfit."""
 API_CHECK_S: Final = 10.0
 API_CHECK_AGAIN_S: Final = 2.0
-LOOK_TIMEOUT_S: Final = 2.0
-"""After so long without the end of the control topic, the producer's connections are reset."""
-SURE_S: Final = 2.0
-"""How long a replica writes on after such a look, if no heartbeat is answered meanwhile."""
 AWAIT_ASSIGNMENT_S: Final = 0.5
 """How long a writer that reads a claim of another member waits for the assignment behind it; that
 member waits for the release for 1 s."""
@@ -70,8 +65,6 @@ _BALANCE_AGAIN_MAX: Final = 32
 """Where balancing moves nothing, since all that could move is on its way or waits for an operator,
 it is tried again after twice the time, at most this many times `balance_after_s`."""
 _SILENCE_CHECK_S: Final = 1.0
-_DOUBT_CHECK_S: Final = 0.5
-"""One that sends nothing, for nothing is answered, must not have that arrive later either."""
 _OFFER_AGAIN: Final = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 _HEALTHY_S: Final = 60.0
 
@@ -112,15 +105,6 @@ class Copy(Protocol):
     def want(self, wanted: bool) -> None: ...
 
 
-class HoldableSink(Protocol):
-    """The part of the sink that a doubt stops. Implemented and described by kafka/sink.py."""
-
-    def hold_while(self, held: Callable[[], bool]) -> None: ...
-    def resume(self) -> None: ...
-    def reset(self) -> None: ...
-    async def end_offset(self, topic: str, partition: int) -> int: ...
-
-
 @dataclass(slots=True)
 class _Tenure:
     """A stream from the decision to claim it until its writer has ended. `takeover`: "handover" or
@@ -146,6 +130,7 @@ class Sharing:
         api_answers: whether the API server answers a request now.
         balance_after_s: how long the group must be quiet before streams move to even out loads.
         standbys: how many replicas beside the owner are to follow each stream.
+        make_doubt: makes what decides whether this replica may write.
     """
 
     def __init__(
@@ -164,12 +149,13 @@ class Sharing:
         now_s: Callable[[], float] = clock.now_s,
         boot_s: Callable[[], float] = clock.boot_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
+        make_doubt: type[Doubt] = Doubt,
     ) -> None:
-        self._holder, self._control, self._sink = holder, control, sink
+        self._holder, self._control = holder, control
         self._metrics, self._statuses, self._api_answers = metrics, statuses, api_answers
         self._balance_after_s, self._standbys = balance_after_s, standbys
         self._rng = rng or random.Random()
-        self._now_s, self._boot_s, self._wall_ms = now_s, boot_s, wall_ms
+        self._now_s, self._wall_ms = now_s, wall_ms
         self._plan_hashes: dict[str, str] = {}
         self._config: tuple[tuple[int, int], str] = ((0, 0), "")
         self._planned, self._joined = asyncio.Event(), asyncio.Event()
@@ -209,17 +195,20 @@ class Sharing:
         self._weights: Mapping[str, float] = {}
         self._owners: Mapping[str, frozenset[str]] = {}
         """What was decided of it, without balancing."""
-        self._in_doubt = asyncio.Event()
-        self._doubt_generation: int | None = None
-        """That in which the doubt began; None: the membership was lost."""
-        self._sure_until_s = -math.inf
-        self._ran_s = boot_s()  # when this process surely ran last
-        self._stood_still = False
-        """It did, and the claims were not asked for since."""
         self._group = make_group(
             metadata=self._metadata, assign=self._assign, assigned=self._assigned, lost=self._lost
         )
-        sink.hold_while(self.check_doubt)
+        self._doubt = make_doubt(
+            self._group,
+            control=control,
+            sink=sink,
+            writes=lambda: bool(self._tenures),
+            assigned=lambda: self._tenures.keys() <= self._claimable,
+            end_claims=self._end_claims,
+            superseded_ended=self._superseded_ended,
+            now_s=now_s,
+            boot_s=boot_s,
+        )
         statuses.group = GroupStatus(holder)
         self._rebalances = metrics.counter("group_rebalances")
         self._takeovers = metrics.histogram("takeover_duration_seconds")
@@ -233,8 +222,7 @@ class Sharing:
             tasks.create_task(self._group.run(), name="group member")
             tasks.create_task(self._watch_claims(), name="group claims")
             tasks.create_task(self._watch_api(), name="group fitness")
-            tasks.create_task(self._watch_clock(), name="group clock")
-            tasks.create_task(self._resolve_doubts(), name="group doubts")
+            tasks.create_task(self._doubt.run(), name="group doubts")
             tasks.create_task(self._balance(), name="group balance")
 
     # ---- what this replica can run ---------------------------------------------------------------
@@ -344,7 +332,7 @@ class Sharing:
         """Whether a writer that reads a newer claim may send what is queued: another replica was
         assigned the stream, or claimed it a moment ago, or this is a part that the config has no
         more; and this replica cannot have been suspended."""
-        if self._is_unsure():
+        if self._doubt.unsure():
             return False
         if self._given_up(stream):
             return True
@@ -369,16 +357,11 @@ class Sharing:
         tenure = self._tenures[stream]
         try:
             async with asyncio.timeout(max(0.0, self._awaits_assignment(stream, tenure))):
-                while not (self._given_up(stream) or self._is_unsure()):
+                while not (self._given_up(stream) or self._doubt.unsure()):
                     await self._changed.wait()
         except TimeoutError:
             return False
-        return not self._is_unsure()
-
-    def _is_unsure(self) -> bool:
-        """Whether this replica may be no member any more. It may write then, once it has looked at
-        the claims, but nothing behind a newer one, whose writer does not wait for it."""
-        return self.check_doubt() or self._group.doubtful
+        return not self._doubt.unsure()
 
     def lost(self, stream: str) -> bool:
         """A newer claim than ours was read, or a record of its writer. Whether that is a writer
@@ -530,12 +513,19 @@ class Sharing:
     def _lost(self) -> None:
         """The group does not know this member any more: others may own what was assigned to it."""
         self._claimable.clear()
-        self._doubt_generation = None
         if self._group.forgotten:
             self._regathered_s = self._now_s() + REGATHER_S
             asyncio.get_running_loop().call_later(REGATHER_S, self._wake)
-        if self._tenures:
-            self._in_doubt.set()
+        self._doubt.membership_lost()
+        self._reassigned()
+
+    def _end_claims(self) -> None:
+        """What others may have claimed, for it is not written yet, is claimed by a newer assignment
+        only."""
+        written = {each for each, its in self._tenures.items() if its.epoch is not None}
+        if self._claimable - written:
+            self._group.rejoin()
+        self._claimable &= written
         self._reassigned()
 
     def _reassigned(self) -> None:
@@ -598,6 +588,13 @@ class Sharing:
                 tenure.ending = True
                 tenure.end()
 
+    async def _superseded_ended(self) -> None:
+        """End what others have claimed; return once all that is to end has."""
+        self._end_superseded()
+        while any(each.ending for each in self._tenures.values()):
+            await self._changed.wait()
+            self._end_superseded()
+
     # ---- the API server --------------------------------------------------------------------------
 
     async def _watch_api(self) -> None:
@@ -642,79 +639,6 @@ class Sharing:
                     self._group.rejoin()
             if not self._even and self._is_quiet():
                 self._group.rejoin()
-
-    # ---- doubt -----------------------------------------------------------------------------------
-
-    def check_doubt(self) -> bool:
-        """Whether this replica may have been suspended, and others may own its streams, so that no
-        produce request may leave; asked where one is written. Begins the doubt if it is new."""
-        now_s = self._boot_s()
-        doubtful = self._group.doubtful and now_s >= self._sure_until_s
-        if stood_still := now_s - self._ran_s > RELEASE_WAIT_S:  # a successor may write by now
-            self._stood_still = True
-        if self._tenures and not self._in_doubt.is_set() and (doubtful or stood_still):
-            self._doubt_generation = self._group.generation
-            self._in_doubt.set()
-            if doubtful:  # what others may have claimed is claimed by a newer assignment only
-                written = {each for each, its in self._tenures.items() if its.epoch is not None}
-                if self._claimable - written:
-                    self._group.rejoin()
-                self._claimable &= written
-                self._reassigned()
-        return self._in_doubt.is_set()
-
-    async def _watch_clock(self) -> None:
-        while True:
-            await asyncio.sleep(_DOUBT_CHECK_S)
-            self.check_doubt()
-            self._ran_s = self._boot_s()
-
-    async def _resolve_doubts(self) -> None:
-        while True:
-            await self._in_doubt.wait()
-            began_s = self._now_s()
-            await self._make_sure()
-            while self._stood_still:  # suspended again behind the end of the claims that were read
-                await self._make_sure()
-            self._sure_until_s = self._boot_s() + SURE_S
-            self._in_doubt.clear()
-            self._sink.resume()
-            took_s = round(self._now_s() - began_s, 3)
-            log.debug("replica is sure of its streams again", extra={"took_s": took_s})
-
-    async def _make_sure(self) -> None:
-        """Learn what others have claimed, and end what they own now."""
-        self._ran_s = self._boot_s()
-        self._stood_still = False
-        while not await self._look():
-            if (
-                self._group.generation == self._doubt_generation
-                and not self._group.doubtful
-                and self._tenures.keys() <= self._claimable
-            ):
-                break  # a heartbeat was answered, and nobody else was assigned what it writes
-            self._sink.reset()
-        # what is superseded, or was being claimed, ends first; nothing of it is sent
-        self._end_superseded()
-        while any(each.ending for each in self._tenures.values()):
-            await self._changed.wait()
-            self._end_superseded()
-        self.check_doubt()
-
-    async def _look(self) -> bool:
-        """Read the control topic to the end that it has now. Whether that succeeded in time."""
-        try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S) as within:
-                end = await self._sink.end_offset(self._control.topic, 0)
-                await self._control.read_up_to(end - 1)
-        except TimeoutError:
-            return False
-        except (SinkUnavailable, TopicLost) as error:
-            log.debug("cannot read the claims", extra={"error": str(error)})
-            if (until_s := within.when()) is not None:
-                await asyncio.sleep(until_s - asyncio.get_running_loop().time())
-            return False
-        return True
 
     # ---- the end ---------------------------------------------------------------------------------
 

@@ -270,9 +270,6 @@ async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement
             replica.sharing.ended("pods")
 
 
-# ---- doubt ---------------------------------------------------------------------------------------
-
-
 # ---- who waits for a writer that has ended -------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""One replica in a scripted group: when it holds back, and how it leaves."""
+"""One replica in a scripted group: when it holds back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from tests.support.relays import virtual
 from tests.support.sharingreplica import Replica, running
-from watchrelay.daemon.sharing import SURE_S
+from watchrelay.daemon.doubt import SURE_S
 
 
 @asynccontextmanager
@@ -219,51 +219,3 @@ async def test_a_replica_that_writes_nothing_is_in_no_doubt() -> None:
     async with running() as replica:
         replica.group.doubtful = True
         assert not replica.sink.held()
-
-
-# ---- the end -------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_a_replica_that_leaves_waits_for_what_others_take_and_for_nothing_else() -> None:
-    async with running() as replica, asyncio.TaskGroup() as tasks:
-        replica.group.give({"pods": "", "jobs": ""}, "other")
-        await replica.write()
-        await replica.write("jobs")
-        leaving = tasks.create_task(replica.sharing.hand_over(within_s=15.0))
-        replica.group.give({"pods": "", "jobs": ""}, "other", joining=False)
-        await asyncio.sleep(0.1)
-        assert not leaving.done(), "that assignment is from before"
-        assert replica.group.reported().leaving
-        assert not replica.sharing.may_claim("pods")
-        replica.group.give({"jobs": ""}, "other")
-        await asyncio.sleep(0.1)
-        assert not leaving.done()
-        replica.sharing.ended("pods")
-        await asyncio.sleep(0.1)
-        assert leaving.done(), "nobody else can run jobs"
-
-
-@virtual
-async def test_a_replica_that_cannot_reach_the_group_waits_for_nobody() -> None:
-    loop = asyncio.get_running_loop()
-    async with running() as replica:
-        replica.group.give({"pods": ""}, "other")
-        await replica.write()
-        replica.group.silent = True
-        began_s = loop.time()
-        await replica.sharing.hand_over(within_s=15.0)
-        assert loop.time() - began_s < 3.0
-
-
-@virtual
-async def test_a_replica_whose_streams_nobody_takes_drains_them_itself_in_time() -> None:
-    loop = asyncio.get_running_loop()
-    async with running() as replica:
-        replica.group.give({"pods": ""})
-        await replica.write()
-        began_s = loop.time()
-        await replica.sharing.hand_over(within_s=15.0)
-        assert loop.time() - began_s == 15.0
-        await replica.sharing.leave()
-        assert replica.group.left == 1
