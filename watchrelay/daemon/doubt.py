@@ -94,9 +94,10 @@ class Doubt:
         doubtful = self._group.doubtful and now_s >= self._sure_until_s
         if stood_still := now_s - self._ran_s > RELEASE_WAIT_S:  # a successor may write by now
             self._stood_still = True
-        if self._writes() and not self._in_doubt.is_set() and (doubtful or stood_still):
-            self._generation = self._group.generation
-            self._in_doubt.set()
+        if self._writes() and (stood_still or (doubtful and not self._in_doubt.is_set())):
+            if not self._in_doubt.is_set():  # an answer in a newer generation proves nothing
+                self._generation = self._group.generation
+                self._in_doubt.set()
             if doubtful:
                 self._end_claims()
         return self._in_doubt.is_set()

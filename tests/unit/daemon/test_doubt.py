@@ -215,6 +215,60 @@ async def test_one_that_is_suspended_again_behind_what_it_has_read_reads_the_cla
 
 
 @virtual
+async def test_one_that_is_suspended_again_for_longer_than_a_session_ends_the_claim_in_flight() -> (
+    None
+):
+    async with running() as replica:
+        replica.group.give({"pods": "", "jobs": ""})
+        await replica.write()
+        replica.sharing.claiming("jobs", lambda: replica.ended.append("jobs"))
+        rejoins = replica.group.rejoins
+        replica.topic.deaf = True
+        await replica.claimed_by("other")
+        replica.suspended_s = 1.6
+        assert replica.sink.held()
+        await asyncio.sleep(0.1)
+        assert not replica.ended, "its session has not ended: the assignment holds"
+        replica.suspended_s = 9.0
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        assert replica.ended == ["jobs"]
+        assert replica.group.rejoins == rejoins + 1
+        replica.sharing.ended("jobs")
+        await asyncio.sleep(3.0)
+        assert replica.sink.held(), "the claims were not read yet"
+        replica.group.doubtful = False
+        replica.topic.read_all()
+        await asyncio.sleep(3.0)
+        assert replica.ended == ["jobs", "pods"]
+        assert replica.sink.held(), "its writer has not ended"
+        replica.sharing.ended("pods")
+        await asyncio.sleep(0.1)
+        assert not replica.sink.held()
+        assert not replica.sharing.may_claim("jobs")
+
+
+@virtual
+async def test_a_new_generation_ends_no_doubt_though_it_is_suspended_again_in_that() -> None:
+    async with running() as replica:
+        replica.group.give({"pods": ""})
+        await replica.write()
+        replica.sink.away = True
+        replica.suspended_s = 9.0
+        replica.group.doubtful = True
+        assert replica.sink.held()
+        replica.group.give({"pods": "other"}, "other")
+        replica.group.doubtful = False
+        replica.suspended_s = 18.0
+        assert replica.sink.held()
+        await asyncio.sleep(60.0)
+        assert replica.sink.held(), "the other may have claimed it, and waits for nobody"
+        replica.sink.away = False
+        await asyncio.sleep(3.0)
+        assert not replica.sink.held()
+
+
+@virtual
 async def test_a_replica_that_writes_nothing_is_in_no_doubt() -> None:
     async with running() as replica:
         replica.group.doubtful = True
