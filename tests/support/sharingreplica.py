@@ -121,7 +121,7 @@ class KnownCopy:
 class Replica:
     """`Sharing` with everything around it."""
 
-    def __init__(self) -> None:
+    def __init__(self, wall_ahead_s: float = 0.0) -> None:
         self.topic, self.statuses, self.metrics = MemoryControl(), StatusRegistry(), Metrics()
         self.sink = HeldSink(self.topic)
         self.groups: list[ScriptedGroup] = []
@@ -142,7 +142,7 @@ class Replica:
             rng=random.Random(1),
             now_s=loop.time,
             boot_s=lambda: loop.time() + self.suspended_s,
-            wall_ms=lambda: int(loop.time() * 1000),
+            wall_ms=lambda: int((loop.time() + wall_ahead_s) * 1000),
         )
         self.group = self.groups[0]
         self.plan("pods", "jobs")
@@ -200,8 +200,8 @@ class Replica:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Replica]:
-    replica = Replica()
+async def running(*, wall_ahead_s: float = 0.0) -> AsyncIterator[Replica]:
+    replica = Replica(wall_ahead_s)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(replica.sharing.run(), name="sharing")
         await asyncio.sleep(0.2)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from watchrelay.model.parts import Part, stream_and_part
 
@@ -17,6 +18,12 @@ updates the mounted config of all replicas within about two minutes."""
 API_STEADY_MS: Final = 15_000
 """Unfit members hand over to fit ones once no check of one of these has failed for so long: within
 less all members see the end of an outage, and at its begin the fit ones still fail."""
+CLOCKS_DIFFER_MS: Final = 10_000
+"""Where a member's clock differs from the leader's by more, the age that it reports decides when
+its config was adopted. An age is out of date when it is used: by the 5 s at most for which the
+coordinator waits for members, and by what the leader takes to answer, less than a session. What it
+dates seems newer by as much, never older. A smaller difference is taken for that: else two configs
+that were adopted at nearly the same time would change their order with each generation."""
 UNEVEN: Final = 0.2
 """Balance moves streams when the heaviest and the lightest load differ by more than this part of
 the mean load."""
@@ -52,6 +59,8 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
             back.
         api_failed_ms: when it started, or got no answer of the API server last, in milliseconds
             since the epoch.
+        ages_ms: how long ago its config was adopted, and `api_failed_ms` was, by a clock that
+            nobody sets; None from a release that does not report them.
     """
 
     holder: str
@@ -66,6 +75,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
     config_hash: str = ""
     beginning: tuple[str, ...] = ()
     api_failed_ms: int = 0
+    ages_ms: tuple[int, int] | None = None
 
 
 class MemberSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -122,7 +132,7 @@ def assign_streams(
     not matter.
 
     Args:
-        members: by member id.
+        members: by member id, as `by_clock_of_leader` gives them.
         weights: by stream, its load; at least 1, also where it is missing.
         standbys: how many members besides the owner follow each stream.
         now_ms: wall time, milliseconds since the epoch.
@@ -141,6 +151,19 @@ def assign_streams(
     even = group.even_out(may_move=balance)
     group.add_standbys(standbys)
     return group.assignments(), even
+
+
+def by_clock_of_leader(member: MemberMetadata, *, now_ms: int) -> MemberMetadata:
+    """The member with its times by the clock of the leader, which receives its metadata at
+    `now_ms`. Without ages its clock counts as that of the leader."""
+    if member.ages_ms is None:
+        return member
+    revision, adopted_ms = member.config_order
+    adopted_ago_ms, api_failed_ago_ms = member.ages_ms
+    if abs(now_ms - adopted_ago_ms - adopted_ms) > CLOCKS_DIFFER_MS:
+        adopted_ms = now_ms - adopted_ago_ms
+    api_failed_ms = now_ms - api_failed_ago_ms
+    return replace(member, config_order=(revision, adopted_ms), api_failed_ms=api_failed_ms)
 
 
 def summarize(

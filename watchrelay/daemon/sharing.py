@@ -25,6 +25,7 @@ from watchrelay.daemon.assignor import (
     MemberAssignment,
     MemberMetadata,
     assign_streams,
+    by_clock_of_leader,
     decode_assignment,
     decode_metadata,
     encode,
@@ -155,9 +156,10 @@ class Sharing:
         self._metrics, self._statuses, self._api_answers = metrics, statuses, api_answers
         self._balance_after_s, self._standbys = balance_after_s, standbys
         self._rng = rng or random.Random()
-        self._now_s, self._wall_ms = now_s, wall_ms
+        self._now_s, self._boot_s, self._wall_ms = now_s, boot_s, wall_ms
         self._plan_hashes: dict[str, str] = {}
         self._config: tuple[tuple[int, int], str] = ((0, 0), "")
+        self._adopted_s = boot_s()
         self._planned, self._joined = asyncio.Event(), asyncio.Event()
         self._assignment = MemberAssignment()
         self._assigned_in: dict[str, int] = {}
@@ -183,7 +185,7 @@ class Sharing:
         self._leaving_reported = self._leaving_assigned = False
         """That this replica leaves was reported in the newest join; its assignment is known."""
         self._fit = True
-        self._api_answered_s, self._api_failed_ms = now_s(), wall_ms()
+        self._api_answered_s, self._api_failed_s = now_s(), boot_s()
         self._check_api = asyncio.Event()
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
         self._unreadable = frozenset[str]()
@@ -237,7 +239,7 @@ class Sharing:
         edited = (revision, config_hash) != (known_revision, known_hash)
         if edited:
             if config_hash != known_hash:
-                adopted_ms = self._wall_ms()
+                self._adopted_s, adopted_ms = self._boot_s(), self._wall_ms()
             self._config = (revision, adopted_ms), config_hash
         if edited or plans != self._plan_hashes:
             self._group.rejoin()
@@ -393,7 +395,9 @@ class Sharing:
         self._lost_since_join.clear()
         self._leaving_reported = self._leaving
         order, config_hash = self._config
-        offered = self._offered()
+        offered, now_s = self._offered(), self._boot_s()
+        adopted_ago_ms = int((now_s - self._adopted_s) * 1000)
+        api_failed_ago_ms = int((now_s - self._api_failed_s) * 1000)
         return encode(
             MemberMetadata(
                 holder=self._holder,
@@ -411,7 +415,8 @@ class Sharing:
                 counter=self._counter,
                 config_hash=config_hash,
                 beginning=tuple(sorted(filter(self._is_beginning, self._tenures))),
-                api_failed_ms=self._api_failed_ms,
+                api_failed_ms=self._wall_ms() - api_failed_ago_ms,
+                ages_ms=(adopted_ago_ms, api_failed_ago_ms),
             )
         )
 
@@ -434,7 +439,9 @@ class Sharing:
             self._members, self._disturbed_s = present, now_s
             self._patience = 1
         balance = not self._even and self._is_quiet()
-        self._known, self._weights = known, self._loads(known)
+        now_ms = self._wall_ms()
+        self._known = {each: by_clock_of_leader(m, now_ms=now_ms) for each, m in known.items()}
+        self._weights = self._loads(known)
         assignments, self._even = self._decide(balance=False)
         self._owners = _owners(assignments)
         if balance:
@@ -607,7 +614,7 @@ class Sharing:
                 self._api_answered_s = asked_s
                 self._wake()
             else:
-                self._api_failed_ms = self._wall_ms()
+                self._api_failed_s = self._boot_s()
             fit = self._now_s() - self._api_answered_s < UNFIT_AFTER_S
             if fit != self._fit:
                 self._fit = fit

@@ -16,6 +16,7 @@ from watchrelay.daemon.assignor import (
     MemberAssignment,
     MemberMetadata,
     assign_streams,
+    by_clock_of_leader,
     decode_metadata,
     encode,
 )
@@ -284,6 +285,17 @@ def test_the_table_of_owners_goes_to_all_where_it_is_small() -> None:
     group = Group(["a", "b"], {"s": "p", "t": "p"})
     assert group.found["a"].owners == group.found["b"].owners == {"a": ("s",), "b": ("t",)}
     assert len(msgspec.json.encode(group.found["a"].owners)) < OWNERS_BYTES_MAX
+
+
+def test_an_age_that_is_late_changes_no_order_of_configs_and_one_by_another_clock_does() -> None:
+    now_ms = 1_800_000_000_000
+    first = MemberMetadata("a", config_order=(0, now_ms - 8_000), ages_ms=(0, 5_000))
+    late = by_clock_of_leader(first, now_ms=now_ms)
+    assert late.config_order == first.config_order, "8 s are what a join may take"
+    assert late.api_failed_ms == now_ms - 5_000
+    for ahead_ms in (-3_600_000, 3_600_000):
+        other = MemberMetadata("b", config_order=(2, now_ms - 90 + ahead_ms), ages_ms=(100, 5_000))
+        assert by_clock_of_leader(other, now_ms=now_ms).config_order == (2, now_ms - 100)
 
 
 def test_metadata_of_a_newer_release_is_read_and_a_zip_bomb_is_not() -> None:

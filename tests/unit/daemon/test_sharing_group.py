@@ -6,6 +6,8 @@ import asyncio
 import zlib
 
 import msgspec
+import pytest
+from msgspec.structs import replace
 
 from tests.support.relays import until, virtual
 from tests.support.sharingreplica import (
@@ -14,11 +16,14 @@ from tests.support.sharingreplica import (
     running,
 )
 from watchrelay.daemon.assignor import (
+    API_STEADY_MS,
     OLD_PLAN_MS,
     MemberMetadata,
     decode_assignment,
+    decode_metadata,
     encode,
 )
+from watchrelay.daemon.sharing import API_CHECK_AGAIN_S, API_CHECK_S, UNFIT_AFTER_S
 
 
 @virtual
@@ -142,6 +147,77 @@ async def test_an_older_config_keeps_its_streams_for_five_minutes_without_anothe
         await asyncio.sleep(40.0)
         assert replica.group.rejoins > rejoins
         assert of_two(replica, old, new) == [0, 1]
+
+
+HOURS = pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+FIELDS_BEFORE_AGES = 12
+
+
+def other_member(other: Replica, fields: int = 99) -> MemberMetadata:
+    """A second replica, as the leader reads so many fields of what it reports."""
+    reported = msgspec.to_builtins(replace(other.group.reported(), holder="other"))
+    read = decode_metadata(zlib.compress(msgspec.json.encode(reported[:fields])))
+    assert read is not None
+    return read
+
+
+def owner(leader: Replica, other: MemberMetadata) -> str:
+    """Who is assigned pods, by the leader h."""
+    leader.group.lead(other)
+    return "h" if leader.sharing.may_claim("pods") else "other"
+
+
+@HOURS
+@virtual
+async def test_streams_of_an_unfit_replica_move_in_time_whatever_clock_the_fit_one_has(
+    ahead_s: float,
+) -> None:
+    async with running() as leader, running(wall_ahead_s=ahead_s) as other:
+        leader.group.give({"pods": ""})
+        await leader.write()
+        leader.api_answers = False
+        await asyncio.sleep(UNFIT_AFTER_S)
+        other.api_answers = False
+        await asyncio.sleep(API_CHECK_S + 1.0)
+        other.api_answers = True
+        assert (leader.group.reported().fit, other.group.reported().fit) == (False, True)
+        assert owner(leader, other_member(other)) == "h", "a check of the fit one has just failed"
+        await asyncio.sleep(API_STEADY_MS / 1000 + API_CHECK_AGAIN_S)
+        assert owner(leader, other_member(other)) == "other"
+
+
+@HOURS
+@virtual
+async def test_the_newer_of_two_configs_is_known_by_their_ages_whatever_the_clocks(
+    ahead_s: float,
+) -> None:
+    async with running() as leader, running(wall_ahead_s=ahead_s) as other:
+        leader.group.give({"pods": ""})
+        await leader.write()
+        await asyncio.sleep(60.0)
+        other.plan("pods", config_hash="newer", plan="newer")
+        await asyncio.sleep(OLD_PLAN_MS / 1000 - 20.0)
+        assert owner(leader, other_member(other)) == "h"
+        await asyncio.sleep(40.0)
+        assert owner(leader, other_member(other)) == "other"
+
+
+@virtual
+async def test_beside_a_release_that_knows_no_ages_the_wall_times_count() -> None:
+    async with running() as leader, running(wall_ahead_s=5.0) as other:
+        wall_ms = int(asyncio.get_running_loop().time() * 1000) + 5000
+        leader.group.give({"pods": ""})
+        await leader.write()
+        leader.api_answers = False
+        await asyncio.sleep(UNFIT_AFTER_S + API_CHECK_S)
+        old = other_member(other, FIELDS_BEFORE_AGES)
+        assert old.ages_ms is None
+        assert old.config_order[1] == pytest.approx(wall_ms, abs=201), "as such a leader reads it"
+        assert old.api_failed_ms == pytest.approx(wall_ms, abs=201)
+        assert owner(leader, old) == "other"
+        leader.group.give({"pods": ""})
+        now_ms = wall_ms + int((UNFIT_AFTER_S + API_CHECK_S) * 1000)
+        assert owner(leader, replace(old, api_failed_ms=now_ms - API_STEADY_MS)) == "h"
 
 
 @virtual
