@@ -209,9 +209,7 @@ class _Stages:
             batches = []
             for queue in queues.partitions:
                 while queue.waiting:
-                    queue.outstanding = queue.render(
-                        self._encoder, unpack, limit_bytes=BATCH_BYTES, seen_ms=None
-                    )
+                    queue.outstanding = queue.render(self._encoder, unpack, limit_bytes=BATCH_BYTES)
                     batches.append(queue.outstanding.records)
             return batches
 

@@ -169,12 +169,10 @@ class Scenario:
             self.queues.refill(queue, self.store.get, time_ms=1, limit_bytes=BATCH_BYTES)
         if queue.waiting and queue.outstanding is None:
             queue.outstanding = queue.render(
-                self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None
+                self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES
             )
         if ahead and queue.waiting and queue.next is None:
-            queue.next = queue.render(
-                self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None
-            )
+            queue.next = queue.render(self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES)
 
     def acknowledge(self, queue: PartitionQueue) -> None:
         batch = queue.outstanding

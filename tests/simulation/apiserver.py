@@ -19,7 +19,7 @@ from tests.simulation.weather import Weather
 from watchrelay.core.errors import Expired, Interrupted, Throttled, Unavailable, VersionTooLarge
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameReader
-from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
+from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 
 BOOKMARK_S = 1.7
@@ -183,11 +183,14 @@ class Server:
 
 
 class Api:
-    """One process's way to the server: implements the watch's `Source`."""
+    """One process's way to the server: implements the watch's `Source`. `received` are the versions
+    up to which all has come, each with the virtual time when it came, in order; of a list, that of
+    its first page."""
 
     def __init__(self, server: Server, weather: Weather, rng: random.Random) -> None:
         self.server, self._weather, self._rng = server, weather, rng
         self.lists = 0
+        self.received: list[tuple[float, int]] = []
 
     async def _asked(self, what: str) -> None:
         await asyncio.sleep(self._rng.random() * self._weather.api_delay_s)
@@ -241,6 +244,8 @@ class Api:
         reader.feed(body[:half])
         await asyncio.sleep(rng.random() * self._weather.api_delay_s)
         reader.feed(body[half:])
+        if not query.continue_token and query.limit != 1:
+            self.received.append((asyncio.get_running_loop().time(), at))
         return reader.finish()
 
     def watch(
@@ -280,6 +285,7 @@ class Watch:
         self._ready: list[bytes] = []
         self._over: Exception | None = None
         self._ended = self._silent = False
+        self._listing, self._listing_since_s = query.send_initial_events, 0.0
         self._ends_s = self._bookmark_s = 0.0
 
     async def __aenter__(self) -> Self:
@@ -309,10 +315,23 @@ class Watch:
                 raise self._over
             block = await self._next()
             frames = self._frames.feed(block)
+            self._note(frames)
             self._ended |= self._frames.ended
             if frames and not self._take(frames):
                 return frames
         raise StopAsyncIteration
+
+    def _note(self, frames: list[Frame]) -> None:
+        """The version up to which all has come; the start of a streaming list is no such."""
+        now_s = asyncio.get_running_loop().time()
+        for frame in frames:
+            if isinstance(frame, Failure):
+                continue
+            self._listing_since_s = self._listing_since_s or now_s
+            self._listing &= not (isinstance(frame, Bookmark) and frame.initial_end)
+            if not self._listing:
+                self._api.received.append((self._listing_since_s, int(frame.resource_version)))
+                self._listing_since_s = 0.0
 
     async def _next(self) -> bytes:
         """The next bytes; what breaks the connection behind them is in `_over` or `_ended`."""

@@ -97,3 +97,5 @@ def _judge_course(world: World) -> None:
     broken += world.lossy.lied
     for history in world.histories:
         broken += history.broken
+    for freshness in world.freshness:
+        broken += freshness.broken

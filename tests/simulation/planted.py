@@ -11,7 +11,7 @@ Where a second rule of today's writer makes a fault harmless, it is broken as we
   end"), and stops (F26): so its end, and its index record, never come. Readers are safe without F26
   (docs/record-contract-reasons.md), so what is found is F3.
 
-The letters of F6 are in `planted_overload.py`, the faults of readers in `planted_readers.py`.
+The letters of F6 and F33 are in `planted_overload.py`, the faults of readers in `planted_readers.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from tests.simulation.planted_overload import (
     GrowingSet,
     HiddenDelete,
     ReadOfNow,
+    SeenByPageLife,
+    SeenInOverload,
+    SeenNow,
     Unvoided,
     life_of,
 )
@@ -388,6 +391,7 @@ def _overloaded(relay: type[StreamWriter]) -> Kinds:
 
 _READERS = ("lived holds", "fresh holds", "booted holds", "late 0 holds")
 _ALARMED = "lived: p"
+_STALE = "and lacks what was received before"
 
 PLANTS: dict[str, Plant] = {
     "F1": Plant(
@@ -459,5 +463,16 @@ PLANTS: dict[str, Plant] = {
         "a marker is believed though a repair behind it differs",
         Kinds(life=UnalarmedLife, narrow=True),
         ("lived holds",),
+    ),
+    "F33": Plant(
+        "a marker's wrseen is that of its hand-over", Kinds(life=life_of(SeenNow)), (_STALE,)
+    ),
+    "F33o": Plant(
+        "a marker's wrseen passes the keys that wait", _overloaded(SeenInOverload), (_STALE,)
+    ),
+    "F33p": Plant(
+        "a marker's wrseen passes a list that has not ended",
+        Kinds(life=SeenByPageLife),
+        (_STALE,),
     ),
 }

@@ -1,7 +1,7 @@
-"""Writers whose queues conflate wrongly, letter by letter of F6, and two that publish at hand-over
-what was true when they queued it.
+"""Writers whose queues conflate wrongly, letter by letter of F6, two that publish at hand-over what
+was true when they queued it, and those whose markers show a later time than is true (F33).
 
-Classes of relays for `planted.py`. Source: docs/record-contract-reasons.md, F6.
+Classes of relays for `planted.py`. Source: docs/record-contract-reasons.md, F6 and F33.
 
 Of (c) the form is planted that needs no overflow. A marker of a dirty partition that claims the
 store's frontier can be expressed, but is seen only where a process dies between that marker and the
@@ -17,6 +17,7 @@ from tests.simulation.process import Life
 from watchrelay.contract.records import DIGEST_MASK, Marker
 from watchrelay.contract.wire import MarkerKind
 from watchrelay.model.changes import Entry
+from watchrelay.model.watch_output import ListedObjects, WatchOutput
 from watchrelay.publish.machine import frontier
 from watchrelay.publish.partition_queue import (
     STATES_MAX,
@@ -31,6 +32,7 @@ from watchrelay.publish.ports import StoreView
 from watchrelay.publish.snapshots import Snapshot
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.writer import StreamWriter
+from watchrelay.store.reflector import Reflector
 
 
 class OtherQueues(StreamWriter):
@@ -55,10 +57,10 @@ class EarlyPartitionQueue(PartitionQueue):
         super().__init__(partition)
         self.early: dict[int, tuple[QueuedMarker, int, int]] = {}
 
-    def _marker(self, item: QueuedMarker, count: int, digest: int, seen_ms: int | None) -> Marker:
+    def _marker(self, item: QueuedMarker, count: int, digest: int) -> Marker:
         if (known := self.early.get(id(item))) is not None:
             _, count, digest = known
-        return super()._marker(item, count, digest, seen_ms)
+        return super()._marker(item, count, digest)
 
 
 class CountedWhenQueued(StreamQueues):
@@ -280,6 +282,62 @@ class GrowingSet(OtherQueues):
     """F6 (g)."""
 
     queues_class = KeepsWhatNobodyHolds
+
+
+# ---- F33 -----------------------------------------------------------------------------------------
+
+
+class SeenNow(StreamWriter):
+    """F33: a marker's `ce_wrseen` is that of the moment when it is handed over."""
+
+    def _render(self, queue: PartitionQueue, *, limit_records: int | None = None) -> RenderedBatch:
+        for item in queue.waiting:
+            if isinstance(item, QueuedMarker):
+                item.seen_ms = self._queues.seen_ms
+        return super()._render(queue, limit_records=limit_records)
+
+
+class SeenWhileKeysWait(StreamQueues):
+    """A marker of a conflated partition has the `ce_wrseen` of the moment when it is queued."""
+
+    def mark_partition(
+        self,
+        queue: PartitionQueue,
+        kind: MarkerKind,
+        *,
+        frontier: str,
+        time_ms: int,
+        snapshot: str = "",
+    ) -> None:
+        """As the real one, but for what keys wait."""
+        waiting = len(queue.waiting)
+        super().mark_partition(queue, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
+        if len(queue.waiting) > waiting:
+            marker = queue.waiting[-1]
+            assert isinstance(marker, QueuedMarker)
+            marker.seen_ms = self.seen_ms
+
+
+class SeenInOverload(OtherQueues):
+    """F33, as only a queue that overflows shows it."""
+
+    queues_class = SeenWhileKeysWait
+
+
+class SeenByPage(Reflector):
+    """Markers know of each page of a list at once."""
+
+    async def take(self, output: WatchOutput) -> bool:
+        """As the real one."""
+        if isinstance(output, ListedObjects):
+            self._server_seen()
+        return await super().take(output)
+
+
+class SeenByPageLife(Life):
+    """F33, as only a list of several pages shows it."""
+
+    reflector_class = SeenByPage
 
 
 def life_of(relay: type[StreamWriter]) -> Callable[..., Life]:

@@ -254,6 +254,7 @@ class Life:
     part."""
 
     relay_class: type[StreamWriter] = StreamWriter
+    reflector_class: type[Reflector] = Reflector
 
     def __init__(self, world: World, config: Config = PLAIN, *, number: int = 0) -> None:
         self.world, self.config, self.number = world, config, number
@@ -427,7 +428,7 @@ class Life:
             STREAM,
             self.spec.plan,
             source=self.api,
-            outlet=Reflector(
+            outlet=self.reflector_class(
                 self.store,
                 self.relay,
                 metrics=metrics,

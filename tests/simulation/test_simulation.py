@@ -22,6 +22,12 @@ many of all do):
     F9      214   the event id is uid and resourceVersion
     F10       6   a resend is rendered again
     F11     833   the read-back is not proven
+
+and of fewer seeds:
+
+    F33      22 of 150   a marker's wrseen is that of its hand-over
+    F33o      8 of 150   a marker's wrseen passes the keys that wait
+    F33p      3 of 500   a marker's wrseen passes a list that has not ended
 """
 
 from __future__ import annotations
@@ -59,6 +65,9 @@ FOUND_BY = {
     "F9": 214,
     "F10": 6,
     "F11": 1700,
+    "F33": 2,
+    "F33o": 11,
+    "F33p": 218,
 }
 """A seed that shows the fault, and is right without it."""
 RARE = {"F32"}

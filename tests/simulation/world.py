@@ -18,6 +18,7 @@ from aiokafka import TopicPartition
 
 from tests.simulation.apiserver import FRONT, TIERS, Server
 from tests.simulation.broker import Broker
+from tests.simulation.freshness import Freshness
 from tests.simulation.history import History
 from tests.simulation.oracle import judge, watch_over
 from tests.simulation.partition_log import Loss, Stored, proves
@@ -106,7 +107,12 @@ class World:
         self.broker.control_topics.add(CONTROL)
         self.lives: list[Life] = []
         self.running: list[Life] = []
-        self.histories = [History(partition) for partition in range(self.shape.partitions)]
+        partitions = self.shape.partitions
+        self.histories = [History(partition) for partition in range(partitions)]
+        self.freshness = [
+            Freshness(partition, partitions, self.server, self._life_of)
+            for partition in range(partitions)
+        ]
         self.trace: list[object] = []
         self._positions: set[tuple[int, int, int]] = set()
         self.lost: set[Loss] = set()
@@ -139,8 +145,12 @@ class World:
             for each in records:
                 self._once(each)
                 self.histories[place.partition].take(each)
+                self.freshness[place.partition].take(each)
                 if not each.heeded and isinstance(each.decoded, ObjectRecord):
                     self.stale += 1
+
+    def _life_of(self, epoch: int) -> Life | None:
+        return next((life for life in reversed(self.lives) if life.epoch == epoch), None)
 
     def _once(self, record: Stored) -> None:
         """Within one life no record is in the log twice."""

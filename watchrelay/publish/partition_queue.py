@@ -3,8 +3,8 @@ and the one place that assigns sequences, counts and digests.
 
 A record's content is fixed when it is queued, unless the topic refuses it; its sequence, and a
 marker's count and digest, when it is rendered, because only then the records before it are known. A
-marker's frontier is that of the moment it was queued: all changes up to it are ahead of the marker,
-which is not true of a later frontier. See docs/record-contract.md.
+marker's frontier and `seen_ms` are those of the moment it was queued: all changes up to them are
+ahead of the marker, which is not true of later ones. See docs/record-contract.md.
 """
 
 from __future__ import annotations
@@ -61,13 +61,15 @@ class QueuedMarker(msgspec.Struct, gc=False):
     It comes after all records of its partition up to record number `after_record`, counted over all
     partitions as records are queued (`StreamQueues.last_record_number`; not a sequence); `NOT_ALL`:
     not all of them. It does not count towards the bound: markers are few, and must not keep objects
-    waiting. `lowerings`: `PartitionQueue.lowerings` at the time when it was queued.
+    waiting. `seen_ms`: when the API server was last seen, None for never (`StreamQueues.seen_ms`).
+    `lowerings`: `PartitionQueue.lowerings` at the time when it was queued.
     """
 
     kind: MarkerKind
     frontier: str
     time_ms: int
     after_record: int
+    seen_ms: int | None
     snapshot: str = ""
     lowerings: int = 0
 
@@ -191,6 +193,8 @@ class PartitionQueue:
         self.sequence = self.count = self.digest = 0
         self.frontier = "0"
         """The newest acknowledged frontier."""
+        self.seen_ms: int | None = None
+        """`Marker.seen_ms` of the newest acknowledged marker."""
         self.frontier_floor = "0"
         """The last frontier of the previous writer, below which our markers do not go; "0", that is
         none, once it was lowered (`lowerings`)."""
@@ -238,19 +242,16 @@ class PartitionQueue:
                 yield item
 
     @property
-    def newest_frontier(self) -> str:
-        """The newest frontier rendered or queued; "0" after it was lowered, until a marker
-        queued since is acknowledged."""
-        if self.lowering_unconfirmed:
-            return "0"
+    def newest_marker(self) -> tuple[str, int | None]:
+        """Frontier and `seen_ms` of the newest marker rendered or queued."""
         for item in reversed(self.waiting):
             if type(item) is QueuedMarker:
-                return item.frontier
+                return item.frontier, item.seen_ms
         for batch in (self.next, self.outstanding):
             for rendered in reversed(batch.markers if batch is not None else ()):
                 if rendered.marker.kind != "claim":
-                    return rendered.marker.frontier
-        return self.frontier
+                    return rendered.marker.frontier, rendered.marker.seen_ms
+        return self.frontier, self.seen_ms
 
     def render(
         self,
@@ -258,11 +259,10 @@ class PartitionQueue:
         unpack: Callable[[Entry], bytes],
         *,
         limit_bytes: int,
-        seen_ms: int | None,
         limit_records: int | None = None,
     ) -> RenderedBatch:
         """The next batch of queued records, in order, with sequences: up to `limit_bytes`
-        uncompressed, but at least one record. `seen_ms`: when the API server was last seen."""
+        uncompressed, but at least one record."""
         assert self.waiting, "rendering an empty queue"
         waiting, partition, overhead = self.waiting, self.partition, encoder.overhead_bytes
         sequence, count, digest = start = (self.sequence, self.count, self.digest)
@@ -307,7 +307,7 @@ class PartitionQueue:
             else:
                 assert isinstance(item, QueuedMarker)
                 sequence += 1
-                marker = self._marker(item, count, digest & DIGEST_MASK, seen_ms)
+                marker = self._marker(item, count, digest & DIGEST_MASK)
                 markers.append(RenderedMarker(len(records), sequence, marker, item.after_record))
                 record = encoder.marker(partition, sequence, item.time_ms, marker)
                 wire += overhead
@@ -321,8 +321,8 @@ class PartitionQueue:
             self.mean_bytes = max(256, (3 * self.mean_bytes + wire // len(records)) // 4)
         return RenderedBatch(items, records, markers, start, queued_bytes, payload)
 
-    def _marker(self, item: QueuedMarker, count: int, digest: int, seen_ms: int | None) -> Marker:
-        kind, frontier = item.kind, item.frontier
+    def _marker(self, item: QueuedMarker, count: int, digest: int) -> Marker:
+        kind, frontier, seen_ms = item.kind, item.frontier, item.seen_ms
         if kind == "claim":
             return Marker("claim")
         if kind == "end":
@@ -359,4 +359,5 @@ class PartitionQueue:
             assert isinstance(item, QueuedMarker)
             if item.lowerings == self.lowerings:
                 self.lowering_unconfirmed = False
-            self.frontier, self.difference_unconfirmed = marker.frontier, False
+            self.frontier, self.seen_ms = marker.frontier, marker.seen_ms
+            self.difference_unconfirmed = False

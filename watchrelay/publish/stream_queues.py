@@ -75,6 +75,9 @@ class StreamQueues:
         self.by_partition = {queue.partition: queue for queue in self.partitions}
         self.last_record_number = 0
         """Number of the newest record queued, over all partitions; markers have none."""
+        self.seen_ms: int | None = None
+        """When the API server was last seen, wall time: every change received up to then is pushed.
+        For the markers queued from now on."""
         self.queued_bytes = self.queued_records = 0
         """Of what is queued or not acknowledged yet: `queued_records` with markers, `queued_bytes`
         without."""
@@ -388,20 +391,25 @@ class StreamQueues:
         """Queue a marker on one partition.
 
         Its frontier is not lower than that of a previous writer's markers; in a conflated partition
-        it repeats the partition's last one. A conflated partition gets no marker while the log
-        differs from the store by changes that only a list found (`difference_unconfirmed`): the
-        next start would take the marker as proof that they are on the log, and they would be lost.
+        it repeats the partition's last one, and its `seen_ms`, for changes received since may be
+        dirty keys still. A conflated partition gets no marker while the log differs from the store
+        by changes that only a list found (`difference_unconfirmed`): the next start would take the
+        marker as proof that they are on the log, and they would be lost.
         """
-        after_record = self.last_record_number
+        after_record, seen_ms = self.last_record_number, self.seen_ms
         if queue.dirty is not None:
             if queue.difference_unconfirmed:
                 return
-            frontier, after_record = queue.newest_frontier, NOT_ALL
+            after_record, (frontier, seen_ms) = NOT_ALL, queue.newest_marker
+            if queue.lowering_unconfirmed:
+                frontier = "0"
         elif queue.frontier_floor != "0" and (
             frontier == "0" or compare(frontier, queue.frontier_floor) == -1
         ):
             frontier = queue.frontier_floor
-        marker = QueuedMarker(kind, frontier, time_ms, after_record, snapshot, queue.lowerings)
+        marker = QueuedMarker(
+            kind, frontier, time_ms, after_record, seen_ms, snapshot, queue.lowerings
+        )
         queue.waiting.append(marker)
         self.queued_records += 1
 
@@ -415,7 +423,7 @@ class StreamQueues:
             elif last.after_record != NOT_ALL:
                 # no record of this partition follows the marker (the numbers run over all
                 # partitions). So, unless it is a begin, it confirms as much as a new one would;
-                # only its frontier is older
+                # only its frontier and `seen_ms` are older
                 last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:

@@ -161,7 +161,6 @@ class StreamWriter:
         self._epoch = 0
         self._starting_point: dict[str, object] | None = None
         self._encoder: CloudEvents | None = None
-        self._seen_ms: int | None = None
         self._tasks: asyncio.TaskGroup | None = None
         metrics.queue_capacity_bytes.set(queue_bytes)
 
@@ -211,8 +210,9 @@ class StreamWriter:
         self._handle(machine.ResourceRemoved())
 
     def server_seen(self, at_ms: int) -> None:
-        """Record that the API server answered. Wall milliseconds."""
-        self._seen_ms = at_ms
+        """Note that the API server sent something, and that all changes that it sent are pushed.
+        Wall milliseconds."""
+        self._queues.seen_ms = at_ms
 
     # ---- called by the watcher, and for requests on the signal topic -----------------------------
 
@@ -530,7 +530,6 @@ class StreamWriter:
             self._encoder,
             self._store.unpack,
             limit_bytes=self._batch_bytes,
-            seen_ms=self._seen_ms,
             limit_records=limit_records,
         )
 

@@ -88,13 +88,11 @@ class Reflector:
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
             case ListedObjects():
-                self._server_seen()
                 elsewhere = self._store.stage(
                     output.objects, unreadable=output.unreadable, damaged=output.damaged
                 )
                 self._filtered(elsewhere)
             case ListDone():
-                self._server_seen()
                 if not output.accept_any_size and self._store.suspicious():
                     log.warning(
                         "list lost more than half of the held objects: relisting",
@@ -158,6 +156,7 @@ class Reflector:
             self._publisher.push(
                 replaced.changes, reason="resume" if recovered else "relist", received_at_s=0.0
             )
+        self._server_seen()
         self._version = event.resource_version
         self._publisher.list_completed(event.resource_version)
         if recovered:
@@ -228,6 +227,8 @@ class Reflector:
         self._count()
 
     def _server_seen(self) -> None:
+        """Called once all that the server sent is pushed: not for the pages of a list, whose
+        changes come with its end."""
         self._publisher.server_seen(self._wall_ms())
 
     def _filtered(self, elsewhere: int) -> None:

@@ -42,7 +42,6 @@ def rendered(
         ENCODER,
         lambda entry: zlib.decompress(entry.packed),
         limit_bytes=limit_bytes,
-        seen_ms=None,
         limit_records=limit_records,
     )
     return queue.outstanding
@@ -142,7 +141,7 @@ def test_putting_cuts_back_restores_order_positions_and_digest() -> None:
     push(sequencer, store.put(b"a/b", b"2"))
     push(sequencer, store.put(b"a/c", b"3"))
     first = rendered(queue, limit_bytes=10)
-    queue.next = queue.render(ENCODER, lambda entry: b"", limit_bytes=1 << 20, seen_ms=None)
+    queue.next = queue.render(ENCODER, lambda entry: b"", limit_bytes=1 << 20)
     rest = queue.next
     queue.put_back()
     assert (queue.sequence, queue.count, queue.digest, len(queue.waiting)) == (0, 0, 0, 3)

@@ -57,9 +57,7 @@ def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> Str
 def markers(queues: StreamQueues, store: DictStore) -> list[str]:
     queue = queues.partitions[0]
     batch = (
-        queue.render(
-            CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
-        )
+        queue.render(CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20)
         if queue.waiting
         else None
     )
@@ -73,7 +71,7 @@ def markers(queues: StreamQueues, store: DictStore) -> list[str]:
 def hand_over(queues: StreamQueues, store: DictStore) -> list[ObjectRecord | MarkerRecord]:
     queue = queues.partitions[0]
     queue.outstanding = queue.render(
-        CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
+        CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20
     )
     return [decode(*record) for record in queue.outstanding.records]
 
@@ -168,9 +166,7 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
     queue, log = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
 
     def send(limit_bytes: int) -> None:
-        queue.outstanding = queue.render(
-            encoder, store.unpack, limit_bytes=limit_bytes, seen_ms=None
-        )
+        queue.outstanding = queue.render(encoder, store.unpack, limit_bytes=limit_bytes)
         log.extend(decode(*record) for record in queue.outstanding.records)
         queues.acked(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
 
@@ -263,9 +259,7 @@ def test_a_stale_record_is_repaired_though_nothing_else_is_to_be_published_of_it
     queues.repair(b"b/dead", None, 0, time_ms=1)
     assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     queue = queues.partitions[0]
-    batch = queue.render(
-        CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
-    )
+    batch = queue.render(CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20)
     published = [decode(*record) for record in batch.records]
     assert [
         (each.key, each.verb)
@@ -351,10 +345,35 @@ def test_the_frontier_of_a_restored_server_is_repeated_once_a_marker_shows_it(
     if pending:
         assert queue.outstanding is not None
         queues.acked(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
-        assert queue.newest_frontier == "0"
+        assert queue.lowering_unconfirmed
     queues.mark("heartbeat", frontier="102", time_ms=1)
     assert markers(queues, store) == ["102"]
     assert marked_in_an_overload(queues, store) == ["102"]
+
+
+def test_a_marker_in_an_overload_repeats_when_the_server_was_seen_until_no_key_is_dirty() -> None:
+    store, queues = DictStore(1), bounded()
+    queue = queues.partitions[0]
+
+    def seen() -> list[str]:
+        queues.mark("heartbeat", frontier="104", time_ms=1)
+        log = hand_over(queues, store)
+        assert queue.outstanding is not None
+        queues.acked(queue, queue.outstanding, range(len(queue.outstanding.records)))
+        return [each.seen for each in log if isinstance(each, MarkerRecord)]
+
+    queues.seen_ms = 1000
+    assert seen() == ["1970-01-01T00:00:01.000Z"]
+    queues.push(store.put(b"a/0", b"0"), reason="watch", time_ms=1, received_at_s=1.0)
+    queues.seen_ms = 2000
+    queues.mark("heartbeat", frontier="104", time_ms=1)  # goes with the queue
+    for number in range(1, 4):
+        queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_at_s=1.0)
+    queues.seen_ms = 3000
+    assert queues.conflating
+    assert [seen(), seen()] == [["1970-01-01T00:00:01.000Z"]] * 2
+    assert queues.refill(queue, store.get, time_ms=1, limit_bytes=1 << 20)
+    assert seen() == ["1970-01-01T00:00:03.000Z"]
 
 
 def test_a_member_that_a_lowered_limit_trims_is_published_though_the_queue_is_past_its_bound() -> (

@@ -219,6 +219,31 @@ def test_while_kafka_is_away_heartbeats_do_not_pile_up() -> None:
     run_virtually(body())
 
 
+def test_a_marker_that_waits_for_kafka_shows_when_the_server_was_seen_before_it_was_queued() -> (
+    None
+):
+    async def body() -> None:
+        rig = Rig(partitions=1, heartbeat_interval_s=5.0)
+        async with rig.running():
+            rig.sync()
+            rig.relay.server_seen(1_767_323_045_006)
+            await until(lambda: rig.status.complete)
+            rig.sink.up.clear()
+            rig.say(rig.store.put(b"n/a", b"1"))
+            await asyncio.sleep(20)  # virtual: a heartbeat is queued behind the batch in flight
+            rig.say(rig.store.put(b"n/a", b"2"))
+            rig.relay.server_seen(1_767_323_099_000)
+            rig.sink.up.set()
+            newest = "2026-01-02T03:04:59.000Z"
+            await until(lambda: any(each.seen == newest for each in rig.markers("heartbeat")))
+        log = rig.records(0)
+        first, second = (at for at, each in enumerate(log) if isinstance(each, ObjectRecord))
+        waited = [each.seen for each in log[first:second] if isinstance(each, MarkerRecord)]
+        assert waited == ["2026-01-02T03:04:05.006Z"]
+
+    run_virtually(body())
+
+
 def test_a_full_queue_makes_the_watch_wait_and_counts_the_time() -> None:
     async def body() -> None:
         rig = Rig(partitions=1, queue_bytes=20_000, conflate=False)

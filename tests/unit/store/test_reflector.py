@@ -33,6 +33,8 @@ class FakePublisher:
     store: Store
     calls: list[tuple[object, ...]] = field(default_factory=list)
     seen_ms: list[int] = field(default_factory=list)
+    seen_behind: list[object] = field(default_factory=list)
+    """The call before each of `seen_ms`."""
 
     async def room(self) -> None:
         self.calls.append(("room", len(self.store)))
@@ -64,6 +66,7 @@ class FakePublisher:
 
     def server_seen(self, at_ms: int) -> None:
         self.seen_ms.append(at_ms)
+        self.seen_behind.append(self.calls[-1][0] if self.calls else "")
 
 
 class Stream:
@@ -185,6 +188,7 @@ async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it
     stream.outbox.calls.clear()
     assert not await stream.relist([frame("w1", 2)], "300")
     assert (len(stream.store), stream.outbox.calls) == (120, [])
+    assert len(stream.outbox.seen_ms) == 1, "what the suspicious list shows is not pushed"
     assert await stream.relist([frame("w1", 2)], "301", accept_any_size=True)
     assert len(stream.store) == 1
     assert stream.count("missed_changes_total") == 119
@@ -199,6 +203,16 @@ async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> 
     assert ("version_reached", "44") in stream.outbox.calls
     assert len(stream.outbox.seen_ms) == seen + 2
     assert stream.outbox.seen_ms == sorted(stream.outbox.seen_ms)
+
+
+async def test_a_list_counts_as_seen_once_its_difference_is_pushed(stream: Stream) -> None:
+    await stream.relist([frame("a", 1)], "1")
+    await stream.reflector.take(ListBegun())
+    for page in ([frame("a", 5)], [frame("b", 6)]):
+        await stream.reflector.take(ListedObjects(page))
+    assert len(stream.outbox.seen_ms) == 1, "a page shows what is pushed at the end only"
+    await stream.reflector.take(ListDone("6"))
+    assert stream.outbox.seen_behind[1:] == ["push"], "and markers of the end know of it"
 
 
 async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(
