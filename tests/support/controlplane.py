@@ -5,6 +5,7 @@ an older version with 410; a continue token or an exact list expires by `compact
 restart; compaction alone changes nothing, as the server's caches serve on.
 """
 
+import functools
 import http.client
 import json
 import shutil
@@ -327,12 +328,9 @@ class ControlPlane:
         Raises: ApiError for answers of 400 and above; OSError or HTTPException when there is no
         answer.
         """
-        context = ssl.create_default_context(cafile=str(self.ca))
-        headers = {"Accept": "application/json"}
-        if token is None:
-            context.load_cert_chain(self.admin.certificate, self.admin.key)
-        else:
-            headers["Authorization"] = f"Bearer {token}"
+        context, headers = self._as_admin, {"Accept": "application/json"}
+        if token is not None:
+            context, headers["Authorization"] = self._as_anyone, f"Bearer {token}"
         if body is not None:
             patch = (
                 "application/json-patch+json"
@@ -349,6 +347,18 @@ class ControlPlane:
         if status >= http.HTTPStatus.BAD_REQUEST:
             raise ApiError(f"{method} {path}", status, answer)
         return answer
+
+    # Made once: reading the certificates costs more than the handshake of a request.
+
+    @functools.cached_property
+    def _as_anyone(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.ca))
+
+    @functools.cached_property
+    def _as_admin(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.ca))
+        context.load_cert_chain(self.admin.certificate, self.admin.key)
+        return context
 
     def apply(self, path: str, body: Mapping[str, Any]) -> Any:
         """Creates or updates the object at `path` (its own path, name included) by server-side
