@@ -46,6 +46,11 @@ test: install ## every test this machine can run; REAL=1 adds real Kafka and a r
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
 	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(COVERAGE) --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
 
+# Compiles the tests as pytest rewrites them; in a clean clone each of the workers would do that for itself.
+.PHONY: collected
+collected: install
+	@listed=$$(PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q --collect-only tests) || { tail -n 40 <<< "$$listed"; exit 1; }
+
 .PHONY: coverage
 coverage: ## `make test` with the coverage of each file; takes three times the processor, so it is no part of CI
 	@$(MAKE) --no-print-directory test COVERAGE="--cov --cov-report="
@@ -161,7 +166,7 @@ lock: install ## resolve the pins again (hashes, no addresses)
 
 .PHONY: ci
 ci: install ## what CI runs: check, the site, the tests with real parts and of the chart; in a browser, and of the image, where they can be had
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target check docs
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target check docs collected
 	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
 
 .PHONY: clean
