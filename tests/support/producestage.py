@@ -55,7 +55,7 @@ class Cluster(Brokers):
         await self._ask()
         known = self._stage.former_leaders is None or not self._is_first
         known = known and self._stage.topics_known
-        self._stage.ids.append(b"id" if known else None)
+        self._stage.ids.append(self._stage.topic_id if known else None)
         return dict.fromkeys(topics, self._stage.ids[-1])
 
     def ask_another(self) -> None:
@@ -106,8 +106,8 @@ class Stage:
         """So the broker names them that is asked first, which does not know any topic's id."""
         self.slow_and_closed: set[int] = set()
         """Brokers whose connection fails after a second."""
-        self.topics_known = True
-        """Brokers know topics, each under the id `id`."""
+        self.topics_known, self.topic_id = True, b"id"
+        """Whether brokers know topics, and under which id."""
         self.ids: list[bytes | None] = []
         """What was answered about the ids of topics."""
         self.asked: list[list[str]] = []

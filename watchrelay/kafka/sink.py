@@ -253,7 +253,7 @@ class KafkaSink:
             self._identity.forget(topic)
         if others:
             self._forget(topic)
-        self._identity.expect(topic)
+        self._identity.expect(topic, topic_id)
         self._topic_lost(topic, "it was missing and was recreated", others)
         return is_another_topic
 

@@ -32,10 +32,11 @@ class TopicIdentity:
         """The topics to ask about."""
         return list(self._known)
 
-    def expect(self, topic: str) -> None:
+    def expect(self, topic: str, topic_id: bytes = NO_ID) -> None:
         """Ask about the topic from now on; what is known of it is kept, also the id of one that
-        was absent."""
-        self._known.setdefault(topic, _Known(self._absent.pop(topic, NO_ID)))
+        was absent. Args: `topic_id`: as brokers gave it just now."""
+        known = self._known.setdefault(topic, _Known(self._absent.pop(topic, NO_ID)))
+        known.id = known.id or topic_id
 
     def forget(self, topic: str) -> None:
         """Ask about the topic no longer."""

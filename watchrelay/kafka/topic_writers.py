@@ -33,6 +33,8 @@ class TopicWriters:
         """The incarnation that each writer opened last, also where it has closed it since."""
         self._ids: dict[str, bytes] = {}
         """Under which id each topic was opened last."""
+        self._absent = set[str]()
+        """Lost because brokers did not know them, and not opened since."""
 
     def open(
         self, topic: str, stream: str, lost: Lost, *, made: bool, topic_id: bytes = NO_ID
@@ -47,8 +49,11 @@ class TopicWriters:
         streams that had opened that one and were not called yet.
         """
         now, before = self._incarnation.get(topic, 0), self._seen.get((topic, stream))
-        recreated = self._ids.get(topic, NO_ID) not in (NO_ID, topic_id)
-        self._ids[topic] = topic_id
+        former = self._ids.get(topic, NO_ID)
+        # an answer without an id says nothing, unless the topic was gone
+        recreated = former not in (NO_ID, topic_id) and bool(topic_id or topic in self._absent)
+        self._ids[topic] = topic_id if recreated else topic_id or former
+        self._absent.discard(topic)
         others = self.lose(topic) if recreated or (made and before == now) else []
         now = self._incarnation.get(topic, 0)
         self._seen[topic, stream] = now
@@ -89,7 +94,9 @@ class TopicWriters:
     def lose(self, topic: str, *, may_return: bool = False) -> list[Lost]:
         """The topic is gone; the callbacks of the streams that had opened it, and were not called
         yet. Args: `may_return`: if it has an id, it is the same when it is opened under that."""
-        if not (may_return and self._ids.get(topic)):
+        if may_return and self._ids.get(topic):
+            self._absent.add(topic)
+        else:
             self._incarnation[topic] = self._incarnation.get(topic, 0) + 1
         losing = [
             opened

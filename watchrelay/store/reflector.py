@@ -81,8 +81,9 @@ class Reflector:
         """
         match output:
             case WatchedObjects():
+                at_ms = self._wall_ms()
                 await self._publisher.room()
-                self.take_now(output)
+                self.take_now(output, at_ms)
             case CursorMoved():
                 self.take_now(output)
             case ListBegun(by_content=by_content):
@@ -104,8 +105,9 @@ class Reflector:
                     )
                     self._store.void_list()
                     return False
+                at_ms = self._wall_ms()
                 await self._publisher.room()
-                self._done(output)
+                self._done(output, at_ms)
             case ResourceRemoved():
                 await self._publisher.room()
                 self._cleared()
@@ -119,28 +121,30 @@ class Reflector:
         """Whether there is room for changes."""
         return self._publisher.has_room()
 
-    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
-        """Apply at once what the watch shows; changes only while there is room."""
+    def take_now(self, output: WatchedObjects | CursorMoved, at_ms: int | None = None) -> None:
+        """Apply at once what the watch shows; changes only while there is room. `at_ms`: when it
+        was received, wall time; now if absent."""
+        at_ms = self._wall_ms() if at_ms is None else at_ms
         if isinstance(output, WatchedObjects):
             frames = output.frames
             if self._list_version is not None:
-                frames = self._newer_than_list(frames, self._list_version)
+                frames = self._newer_than_list(frames, self._list_version, at_ms)
             if frames:
-                self._apply(frames, output.received_at_s)
+                self._apply(frames, output.received_at_s, at_ms)
             return
         version = output.resource_version
-        self._server_seen()
+        self._server_seen(at_ms)
         if self._list_version is None or compare(version, self._list_version) != -1:
             self._count_missed()
             self._version, self._recovered = version, False
             self._store.passed(version)
             self._publisher.version_reached(version)
 
-    def _apply(self, frames: Sequence[ObjectFrame], received_at_s: float) -> None:
+    def _apply(self, frames: Sequence[ObjectFrame], received_at_s: float, at_ms: int) -> None:
         applied = self._store.apply(frames)
         if applied.changes:
             self._publisher.push(applied.changes, reason="watch", received_at_s=received_at_s)
-        self._server_seen()
+        self._server_seen(at_ms)
         metrics = self._metrics
         if applied.suppressed:
             metrics.events_filtered_total["suppressed"].inc(applied.suppressed)
@@ -149,14 +153,14 @@ class Reflector:
         self._filtered(applied.elsewhere)
         self._count()
 
-    def _done(self, event: ListDone) -> None:
+    def _done(self, event: ListDone, at_ms: int) -> None:
         replaced = self._store.replace(event.resource_version)
         recovered, self._recovered = self._recovered, False
         if replaced.changes:
             self._publisher.push(
                 replaced.changes, reason="resume" if recovered else "relist", received_at_s=0.0
             )
-        self._server_seen()
+        self._server_seen(at_ms)
         self._version = event.resource_version
         self._publisher.list_completed(event.resource_version)
         if recovered:
@@ -182,7 +186,9 @@ class Reflector:
         self._resource_removed = False
         self._count()
 
-    def _newer_than_list(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
+    def _newer_than_list(
+        self, frames: Sequence[ObjectFrame], until: str, at_ms: int
+    ) -> list[ObjectFrame]:
         """The frames newer than the list, and those of keys that it kept: all others are part of
         it, and were not missed."""
         news: list[ObjectFrame] = []
@@ -195,7 +201,7 @@ class Reflector:
                 continue
             news.append(frame)
         if len(news) < len(frames):
-            self._server_seen()
+            self._server_seen(at_ms)
             self._metrics.events_deduplicated_total.inc(len(frames) - len(news))
         if has_passed:
             self._count_missed()
@@ -226,10 +232,10 @@ class Reflector:
         self._resource_removed = True
         self._count()
 
-    def _server_seen(self) -> None:
-        """Called once all that the server sent is pushed: not for the pages of a list, whose
-        changes come with its end."""
-        self._publisher.server_seen(self._wall_ms())
+    def _server_seen(self, at_ms: int) -> None:
+        """Called once all that the server sent up to `at_ms` is pushed: not for the pages of a
+        list, whose changes come with its end."""
+        self._publisher.server_seen(at_ms)
 
     def _filtered(self, elsewhere: int) -> None:
         if elsewhere:

@@ -65,6 +65,15 @@ def test_a_topic_of_another_id_that_one_stream_finds_is_lost_to_the_others_too()
     assert nodes.open(writers, "nodes", topic_id=b"2")
 
 
+def test_an_answer_without_an_id_makes_no_other_topic() -> None:
+    writers, pods, nodes = TopicWriters(), Losses(), Losses()
+    pods.open(writers, "pods", topic_id=b"1")
+    assert not nodes.open(writers, "nodes")
+    assert not pods.open(writers, "pods", topic_id=b"1")
+    assert (pods, nodes) == ([], [])
+    assert nodes.open(writers, "nodes", topic_id=b"2"), "the id of before is known still"
+
+
 def test_a_topic_that_its_stream_finds_gone_is_lost_to_the_others_too() -> None:
     writers, pods, nodes = TopicWriters(), Losses(), Losses()
     pods.open(writers, "pods")

@@ -35,9 +35,13 @@ class FakePublisher:
     seen_ms: list[int] = field(default_factory=list)
     seen_behind: list[object] = field(default_factory=list)
     """The call before each of `seen_ms`."""
+    now_ms: int = 1_000
+    """The wall clock, which moves on by `waits_ms` in each wait for room."""
+    waits_ms: int = 0
 
     async def room(self) -> None:
         self.calls.append(("room", len(self.store)))
+        self.now_ms += self.waits_ms
 
     def has_room(self) -> bool:
         return True
@@ -79,7 +83,12 @@ class Stream:
         self.status = StreamStatus("widgets.example.com")
         metrics = self.metrics.stream("widgets.example.com", WIDGETS)
         self.reflector = Reflector(
-            self.store, self.outbox, metrics=metrics, status=self.status, recovered=recovered
+            self.store,
+            self.outbox,
+            metrics=metrics,
+            status=self.status,
+            recovered=recovered,
+            wall_ms=lambda: self.outbox.now_ms,
         )
 
     async def relist(
@@ -213,6 +222,14 @@ async def test_a_list_counts_as_seen_once_its_difference_is_pushed(stream: Strea
     assert len(stream.outbox.seen_ms) == 1, "a page shows what is pushed at the end only"
     await stream.reflector.take(ListDone("6"))
     assert stream.outbox.seen_behind[1:] == ["push"], "and markers of the end know of it"
+
+
+async def test_what_waits_for_room_counts_as_seen_when_it_came(stream: Stream) -> None:
+    stream.outbox.waits_ms = 3_600_000
+    await stream.relist([frame("a", 1)], "1")
+    await stream.reflector.take(WatchedObjects([frame("a", 2)], 1.0))
+    assert stream.outbox.seen_ms == [1_000, 3_601_000]
+    assert stream.outbox.now_ms == 7_201_000
 
 
 async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(
