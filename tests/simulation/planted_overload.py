@@ -330,7 +330,7 @@ class SeenByPage(Reflector):
     async def take(self, output: WatchOutput) -> bool:
         """As the real one."""
         if isinstance(output, ListedObjects):
-            self._server_seen()
+            self._server_seen(self._wall_ms())
         return await super().take(output)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import groupby
@@ -13,7 +13,12 @@ from typing import TextIO
 import msgspec
 
 from watchrelay.admin.compare import compare_with_cluster
-from watchrelay.admin.preflight import connected, resolve_described, worst_exit_code
+from watchrelay.admin.preflight import (
+    CheckResult,
+    connected,
+    resolve_described,
+    worst_exit_code,
+)
 from watchrelay.cli.output import json_for, print_error
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
@@ -49,11 +54,8 @@ async def check_streams(
         planned: list[PlannedStream] = []
         if cluster:
             client, planned, results = await connected(settings, stack)
-            for result in results:
-                if result.level != "ok":
-                    print_error(str(result))
-            if client is None or worst_exit_code(results):
-                return worst_exit_code(results)
+            if (code := _print_failures(results)) or client is None:
+                return code
         connection = kafka_connection(settings, client_id="watchrelay-verify")
         auditor = await stack.enter_async_context(
             open_auditor(
@@ -67,7 +69,10 @@ async def check_streams(
         absent = never_published(settings, published) if client is None and not streams else []
         if client is not None:
             described = await descriptions(connection, control_topic(settings))
-            planned = await resolve_described(settings, client, described, []) or planned
+            results = []
+            planned = await resolve_described(settings, client, described, results)
+            if code := _print_failures(each for each in results if each.level == "error"):
+                return code
             formats = KeyFormats(described)
             written = [replace(one, spec=formats.kept(one.spec)) for one in planned]
             absent = await _compare(auditor, client, written, streams)
@@ -87,6 +92,14 @@ async def check_streams(
     )
     passed = not (absent or auditor.missing) and all(passes(audit) for audit, _, _ in rows)
     return OK if passed else FAILED
+
+
+def _print_failures(results: Iterable[CheckResult]) -> int:
+    """Print what is not as it should be; the exit code."""
+    problems = [result for result in results if result.level != "ok"]
+    for result in problems:
+        print_error(str(result))
+    return worst_exit_code(problems)
 
 
 def never_published(settings: Settings, published: Sequence[str]) -> list[str]:

@@ -6,7 +6,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from watchrelay.daemon.memory import HeapTrimmer
 from watchrelay.daemon.sharing import Sharing
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from watchrelay.config import Settings
 
 
+SCANS_MAX: Final = 4
+"""So many topics are read as a whole at a time: what is found of all their streams is in memory."""
+
+
 async def _unknown(_resource: Resource) -> bool | None:
     return None
 
@@ -39,8 +44,8 @@ class DaemonContext:
 
     `settings`: those in effect. `planned`: all streams whose resources discovery knows.
     `served`: whether the API server serves a resource (None: not known). `control_made` is set
-    once the control topic is usable. `server_version`: (major, minor) once known. `sharing` and
-    `follower`: where replicas share the streams."""
+    once the control topic is usable. `scanning`: held to read a whole topic. `server_version`:
+    (major, minor) once known. `sharing` and `follower`: where replicas share the streams."""
 
     settings: Settings
     metrics: Metrics
@@ -63,6 +68,7 @@ class DaemonContext:
     rng: random.Random = field(default_factory=random.Random)
     reading_back: TopicReads = field(init=False)
     catching_up: TopicReads = field(init=False)
+    scanning: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, SCANS_MAX))
     flush_timer: FlushTimer = field(default_factory=FlushTimer)
     trim: HeapTrimmer = field(default_factory=HeapTrimmer)
 

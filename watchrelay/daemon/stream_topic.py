@@ -70,6 +70,8 @@ class StreamTopic:
             return facts
         self._written, expected = await self._read(), self.spec
         self._check_pins(planned)
+        found = self._written.get(planned.stream, Written())
+        self._written = {planned.stream: found}  # there may be hundreds of others
         return facts if self.spec == expected else await self._ensure()
 
     async def _ensure(self) -> TopicFacts:
@@ -79,9 +81,10 @@ class StreamTopic:
 
     async def _read(self) -> dict[str, Written]:
         spec = self.spec
-        return await written(
-            self._context.connection, spec.topic, spec.stream, cluster=spec.cluster
-        )
+        async with self._context.scanning:
+            return await written(
+                self._context.connection, spec.topic, spec.stream, cluster=spec.cluster
+            )
 
     async def _until_usable(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """What `attempt` returns, repeated while the topic is refused or Kafka is away."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from watchrelay.contract.control import EPOCH_BASE_MAX, Value
 from watchrelay.contract.control_state import ControlState
-from watchrelay.contract.records import MARKER_TYPES, VERB_TYPES, MarkerRecord, decode, parse_epoch
+from watchrelay.contract.records import VERB_TYPES, MarkerRecord, decode, parse_epoch
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client import TopicPartition
@@ -18,7 +18,6 @@ from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
 
 _FETCH_BYTES = 4 * 1024 * 1024
-_SNAPSHOT_END = MARKER_TYPES["end"]
 _OBJECTS = frozenset(VERB_TYPES.values())
 _KEY_FORMATS = {1: "plain", 2: "prefixed"}
 """By slashes in an object's key, of which no name has one: docs/record-contract.md, section 3."""
@@ -32,44 +31,45 @@ class Written:
     """The highest `ce_wrepoch`."""
     _shape: dict[str, tuple[int, object]] = field(default_factory=dict)
     """By field of a description, the highest epoch that shows it, and its value."""
-    _empty: dict[int, bool] = field(default_factory=dict)
+    _retired: dict[int, int] = field(default_factory=dict)
+    """By partition, the highest epoch of a snapshot as `watchrelay retire` leaves it."""
 
     @property
     def retired(self) -> bool:
-        """All ends as `watchrelay retire` leaves it."""
-        return bool(self._empty) and all(self._empty.values())
+        """The highest epoch is that of `watchrelay retire`, which wrote all its partitions."""
+        ends = sum(epoch == self.epoch for epoch in self._retired.values())
+        _, partitions = self._shape.get("partitions", (0, 1))
+        return isinstance(partitions, int) and 0 < ends >= partitions
 
     @property
     def shape(self) -> dict[str, object]:
-        """Of the stream's description what its newest records tell: `partitions` from markers,
-        `keyFormat` and `resource` from objects."""
-        return {name: value for name, (_, value) in self._shape.items()}
+        """Of the stream's description what its newest records tell, since it was retired last:
+        `partitions` from markers, `keyFormat` and `resource` from objects."""
+        before = max((each for each in self._retired.values() if each < self.epoch), default=0)
+        return {name: value for name, (epoch, value) in self._shape.items() if epoch > before}
 
     def take(self, epoch: int, record: Any) -> None:
         """Note a record of the stream."""
-        held = dict(record.headers)
         self.epoch = max(self.epoch, epoch)
-        ends = held.get("ce_type") == _SNAPSHOT_END and held.get("ce_wrcount") == b"0"
-        self._empty[record.partition] = ends
-        for name, value in _described(record.key, record.value, held):
-            if epoch >= self._shape.get(name, (0, None))[0]:
-                self._shape[name] = epoch, value
+        if record.key is None:
+            return
+        held = dict(record.headers)
+        if held.get("ce_type") in _OBJECTS:
+            if (key_format := _KEY_FORMATS.get(record.key.count(b"/"))) is not None:
+                self._note("keyFormat", key_format, epoch)
+                self._note("resource", _resource(held.get("ce_source") or b""), epoch)
+            return
+        with suppress(RecordRefused):
+            marker = decode(record.key, record.value, held.items())
+            if isinstance(marker, MarkerRecord):
+                self._note("partitions", marker.partitions, epoch)
+                if (marker.kind, marker.count, marker.frontier) == ("end", 0, "0"):
+                    former = self._retired.get(record.partition, 0)
+                    self._retired[record.partition] = max(former, epoch)
 
-
-def _described(
-    key: bytes | None, value: bytes | None, held: dict[str, bytes]
-) -> Iterable[tuple[str, object]]:
-    """What one record tells of its stream's description."""
-    if key is None:
-        return
-    if held.get("ce_type") in _OBJECTS:
-        if (key_format := _KEY_FORMATS.get(key.count(b"/"))) is not None:
-            yield "keyFormat", key_format
-            yield "resource", _resource(held.get("ce_source") or b"")
-        return
-    with suppress(RecordRefused):
-        if isinstance(marker := decode(key, value, held.items()), MarkerRecord):
-            yield "partitions", marker.partitions
+    def _note(self, name: str, value: object, epoch: int) -> None:
+        if epoch >= self._shape.get(name, (0, None))[0]:
+            self._shape[name] = epoch, value
 
 
 def _resource(source: bytes) -> str:

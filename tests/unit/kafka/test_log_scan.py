@@ -122,3 +122,37 @@ def test_the_resource_is_that_of_the_description() -> None:
         log = Log()
         Writer(replace(stream(resource), id="pods"), [log], epoch=4).first("shop/a")
         assert written([log]).shape["resource"] == str(resource)
+
+
+def retired(log: Log, partitions: int, *, epoch: int) -> Writer:
+    """The stream is retired with so many partitions, of which `log` is the first."""
+    writer = Writer(stream(partitions=partitions), [log], epoch=epoch)
+    writer.knows_nothing = True
+    writer.claim()
+    writer.snapshot()
+    return writer
+
+
+def test_a_stream_is_retired_once_each_partition_of_the_retired_one_is_whatever_others_hold() -> (
+    None
+):
+    logs = [Log(), Log(), Log()]
+    Writer(stream(partitions=3), logs, epoch=4).first("shop/a", "shop/b", "shop/c")
+    retired(logs[0], 3, epoch=5)
+    assert not written(logs).retired, "it was interrupted"
+    assert written(logs).shape["partitions"] == 3
+    retired(logs[0], 1, epoch=6)
+    late = Writer(stream(partitions=3), logs, epoch=4)
+    late.beat(0)
+    assert written(logs).retired
+
+
+def test_what_was_written_before_a_retirement_tells_nothing_of_the_stream_that_began_behind_it() -> (
+    None
+):
+    log = Log()
+    Writer(stream(), [log], epoch=4).first("shop/a")
+    retired(log, 1, epoch=5)
+    Writer(stream(prefix=b"pods/"), [log], epoch=6).claim()
+    assert not written([log]).retired
+    assert written([log]).shape == {"partitions": 1}
