@@ -100,8 +100,9 @@ mutations: install ## takes out each step of redaction, and plants each fault of
 	@$(BIN)/python -m tests.mutations $(T) $(ARGS)
 
 .PHONY: real
-real: chart-tools ## build the real parts (etcd, kube-apiserver, Kafka) into the cache outside the tree
+real: install chart-tools ## build the real parts (etcd, kube-apiserver, Kafka) into the cache outside the tree
 	@tools/build.sh
+	@$(BIN)/python -m tests.support.class_archive
 
 .PHONY: chart-tools
 chart-tools: ## get both Helms, promtool and the other checkers of the chart into the cache outside the tree

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.support.parts import class_archive, is_usable
 from tests.support.realparts import (
     ApiError,
     ControlPlane,
@@ -255,6 +257,15 @@ def test_a_killed_broker_keeps_what_it_acknowledged(kafka_broker: KafkaBroker) -
     kafka_broker.kill()
     kafka_broker.restart()
     assert _consume(kafka_broker.bootstrap, topic, 1) == [b"one"]
+
+
+def test_a_truncated_class_archive_is_not_used(real_parts: None, tmp_path: Path) -> None:
+    archive, truncated = class_archive("4.1"), tmp_path / "truncated.jsa"
+    if not archive.exists():
+        pytest.skip(f"there is no class archive {archive}: `make real` makes it")
+    assert is_usable(archive, "4.1")
+    truncated.write_bytes(archive.read_bytes()[:20_000_000])
+    assert not is_usable(truncated, "4.1")
 
 
 @pytest.mark.parametrize("version", ["3.9", "4.1"])

@@ -28,7 +28,7 @@ from tests.support.kafkaconfig import (
     server_properties,
     write_log_configuration,
 )
-from tests.support.parts import kafka_jars
+from tests.support.parts import class_sharing, kafka_jars
 from tests.support.pki import Ca, Files
 from tests.support.process import PartError, Process, Workspace, free_port, listens, wait_until
 
@@ -100,7 +100,8 @@ class KafkaBroker:
     def _java(self, main: str, *arguments: str | Path, flags: Sequence[str] = ()) -> Process:
         classpath = f"{kafka_jars(self.version)}/*"
         name = f"kafka-{self.version}-{self.plan.node_id}"
-        argv = ["java", *_JVM, *flags, self._logging, "-cp", classpath, main, *arguments]
+        jvm = (*_JVM, *class_sharing(self.version), *flags)
+        argv = ["java", *jvm, self._logging, "-cp", classpath, main, *arguments]
         return Process(name, argv, log=self.directory / "kafka.log")
 
     def _choose_ports(self) -> None:
@@ -210,9 +211,9 @@ class KafkaBroker:
             raise
         return self
 
-    def stop(self) -> None:
+    def stop(self, *, grace_s: float = 20.0) -> None:
         """Clean shutdown by SIGTERM; data stays for `restart`."""
-        self._process.stop(grace_s=20.0)
+        self._process.stop(grace_s=grace_s)
 
     def kill(self) -> None:
         """SIGKILL; data stays for `restart`."""
