@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -38,6 +39,7 @@ class ScriptedGroup:
     ) -> None:
         self.generation, self.leads = -1, False
         self.doubtful = self.silent = self.forgotten = False
+        self.answered_s = -math.inf
         self.rejoins = self.left = 0
         self._metadata, self.assign, self._assigned, self.lose = metadata, assign, assigned, lost
 
@@ -162,6 +164,11 @@ class Replica:
     async def _answers(self) -> bool:
         await asyncio.sleep(0.1)
         return self.api_answers
+
+    def answer(self) -> None:
+        """The group answers a heartbeat that was sent now."""
+        self.group.doubtful = False
+        self.group.answered_s = asyncio.get_running_loop().time() + self.suspended_s
 
     def plan(
         self, *streams: str, revision: int = 1, config_hash: str = "c", plan: str = "plan"

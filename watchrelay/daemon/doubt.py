@@ -32,6 +32,8 @@ class Membership(Protocol):
     def generation(self) -> int: ...
     @property
     def doubtful(self) -> bool: ...
+    @property
+    def answered_s(self) -> float: ...
 
 
 class HoldableSink(Protocol):
@@ -134,11 +136,12 @@ class Doubt:
 
     async def _make_sure(self) -> None:
         """Learn what others have claimed, and end what they own now."""
-        self._ran_s = self._boot_s()
+        self._ran_s = asked_s = self._boot_s()
         self._stood_still = False
         while not await self._look():
             if (
                 self._group.generation == self._generation
+                and self._group.answered_s >= asked_s
                 and not self._group.doubtful
                 and self._assigned()
             ):

@@ -75,6 +75,7 @@ class Group(Protocol):
 
     generation: int
     leads: bool
+    answered_s: float
 
     @property
     def doubtful(self) -> bool: ...

@@ -79,7 +79,7 @@ async def test_what_is_not_claimed_when_a_doubt_begins_is_claimed_by_a_newer_ass
         assert not replica.sink.held()
         assert not replica.sharing.may_claim("jobs")
         assert replica.sharing.may_claim("pods"), "it is written"
-        replica.group.doubtful = False
+        replica.answer()
         replica.group.give({"pods": "", "jobs": ""})
         assert replica.sharing.may_claim("jobs")
 
@@ -111,7 +111,7 @@ async def test_where_the_claims_cannot_be_read_the_connections_are_reset_though_
         await asyncio.sleep(3.0)
         assert replica.sink.resets == 1
         assert replica.sink.held()
-        replica.group.doubtful = False  # a heartbeat of the same generation is answered
+        replica.answer()
         await asyncio.sleep(2.5)
         assert not replica.sink.held()
 
@@ -124,7 +124,7 @@ async def test_where_a_stream_is_being_moved_an_answered_heartbeat_alone_ends_no
         await replica.claimed_by("other")
         replica.group.doubtful = True
         assert replica.sink.held()
-        replica.group.doubtful = False
+        replica.answer()
         await asyncio.sleep(60.0)
         assert replica.sink.held(), "the claim of the successor was not read yet"
         replica.topic.read_all()
@@ -144,7 +144,7 @@ async def test_a_new_generation_alone_ends_no_doubt() -> None:
         replica.group.doubtful = True
         assert replica.sink.held()
         replica.group.give({"pods": ""})
-        replica.group.doubtful = False
+        replica.answer()
         await asyncio.sleep(60.0)
         assert replica.sink.held()
         replica.sink.away = False
@@ -175,6 +175,22 @@ async def test_one_that_was_suspended_while_a_stream_was_moved_reads_the_claims_
         await asyncio.sleep(0.1)
         assert not replica.sink.held()
         assert replica.sharing.may_claim("jobs"), "the assignment holds"
+
+
+@virtual
+async def test_one_that_was_suspended_is_sure_by_a_heartbeat_that_was_sent_since_and_no_other() -> (
+    None
+):
+    async with writing_both() as replica:
+        replica.answer()
+        replica.sink.away = True
+        replica.suspended_s = 1.6
+        assert replica.sink.held()
+        await asyncio.sleep(60.0)
+        assert replica.sink.held(), "its session has not ended, but that may be of before"
+        replica.answer()
+        await asyncio.sleep(3.0)
+        assert not replica.sink.held()
 
 
 @virtual
@@ -237,7 +253,7 @@ async def test_one_that_is_suspended_again_for_longer_than_a_session_ends_the_cl
         replica.sharing.ended("jobs")
         await asyncio.sleep(3.0)
         assert replica.sink.held(), "the claims were not read yet"
-        replica.group.doubtful = False
+        replica.answer()
         replica.topic.read_all()
         await asyncio.sleep(3.0)
         assert replica.ended == ["jobs", "pods"]
@@ -258,7 +274,7 @@ async def test_a_new_generation_ends_no_doubt_though_it_is_suspended_again_in_th
         replica.group.doubtful = True
         assert replica.sink.held()
         replica.group.give({"pods": "other"}, "other")
-        replica.group.doubtful = False
+        replica.answer()
         replica.suspended_s = 18.0
         assert replica.sink.held()
         await asyncio.sleep(60.0)
