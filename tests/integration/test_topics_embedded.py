@@ -41,7 +41,8 @@ async def test_a_topic_that_cannot_be_created_is_refused_with_the_command_that_d
     ):
         await topics.ensure_topic(TopicSpec(name="absent", partitions=2, replication_factor=1))
     with pytest.raises(
-        TopicRefused, match=r"replicationFactor is 3, the cluster has 1 broker; set"
+        TopicRefused,
+        match=r"replicationFactor is 3, the cluster has 1 broker running; start the others",
     ):
         await topics.ensure_topic(TopicSpec(name="absent", partitions=2, replication_factor=3))
 

@@ -241,8 +241,9 @@ class Topics:
             raise TopicRefused(
                 f"topic {spec.name} cannot be created: kafka.replicationFactor is "
                 f"{spec.replication_factor}, the cluster has {brokers} "
-                f"broker{'s'[: brokers != 1]}; set kafka.replicationFactor to {brokers} or "
-                "less, and kafka.minInsyncReplicas no higher"
+                f"broker{'s'[: brokers != 1]} running; start the others if it has more, or set "
+                f"kafka.replicationFactor to {brokers} or less, and kafka.minInsyncReplicas "
+                "no higher"
             )
 
     def _by_hand(self, spec: TopicSpec) -> str:
