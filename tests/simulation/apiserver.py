@@ -16,7 +16,14 @@ from typing import Self
 import msgspec
 
 from tests.simulation.weather import Weather
-from watchrelay.core.errors import Expired, Interrupted, Throttled, Unavailable, VersionTooLarge
+from watchrelay.core.errors import (
+    Expired,
+    Interrupted,
+    KubeError,
+    Throttled,
+    Unavailable,
+    VersionTooLarge,
+)
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, Page, WatchQuery
@@ -185,12 +192,14 @@ class Server:
 class Api:
     """One process's way to the server: implements the watch's `Source`. `received` are the versions
     up to which all has come, each with the virtual time when it came, in order; of a list, that of
-    its first page."""
+    its first page, unless a later one fails, after which the watch may go on without it."""
 
     def __init__(self, server: Server, weather: Weather, rng: random.Random) -> None:
         self.server, self._weather, self._rng = server, weather, rng
         self.lists = 0
         self.received: list[tuple[float, int]] = []
+        self._list = (0.0, 0)
+        """As of `received`, of the newest list."""
 
     async def _asked(self, what: str) -> None:
         await asyncio.sleep(self._rng.random() * self._weather.api_delay_s)
@@ -201,6 +210,14 @@ class Api:
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
         """As the port says."""
+        try:
+            return await self._page(selection, query)
+        except KubeError:
+            if query.continue_token and self._list in self.received:
+                self.received.remove(self._list)
+            raise
+
+    async def _page(self, selection: Selection, query: ListQuery) -> Page:
         await self._asked("list")
         server, rng = self.server, self._rng
         if query.continue_token:
@@ -244,8 +261,11 @@ class Api:
         reader.feed(body[:half])
         await asyncio.sleep(rng.random() * self._weather.api_delay_s)
         reader.feed(body[half:])
-        if not query.continue_token and query.limit != 1:
-            self.received.append((asyncio.get_running_loop().time(), at))
+        if query.limit != 1:
+            if not query.continue_token:
+                self._list = asyncio.get_running_loop().time(), at
+            if not query.continue_token or not (token or self._list in self.received):
+                self.received.append(self._list)
         return reader.finish()
 
     def watch(

@@ -4,7 +4,6 @@ events."""
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -204,7 +203,7 @@ class Watcher:
         assert self._frames is not None, "read without an open watch"
         while True:
             try:
-                async with asyncio.timeout_at(until_s if until_s < math.inf else None):
+                async with asyncio.timeout_at(until_s):
                     frames = await anext(self._frames)
                 break
             except StopAsyncIteration:

@@ -277,9 +277,9 @@ class Watching(msgspec.Struct, frozen=True):
 
     `cursor` is the version up to which all was delivered; `context.cursor` stays that from which
     the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen; only a version check makes that higher. A watch is read several times: the client
-    ends a silent read after `query.idle_timeout_s`, counted from the read's start or its newest
-    bytes; the loop ends a read at `read_until_s`, when something is due before that.
+    as frozen; only a version check makes that higher. A watch is read several times: the loop ends
+    a read at `read_until_s`, the client a silent one after `query.idle_timeout_s`, counted from the
+    read's start or its newest bytes.
 
     `silent_since_s` is when the newest frame came, when the watch was opened, when the store took
     the streaming list that it continues, or when a check showed that nothing was missed; `objects`
@@ -303,12 +303,10 @@ class Watching(msgspec.Struct, frozen=True):
 
     @property
     def read_until_s(self) -> float:
-        """When a read must end, also for a list that is due; infinity where the client ends it."""
-        silent_s = math.inf
+        """When a read must end, also for a list that is due."""
+        silent_s = self.frozen_after_s
         if self.version_check == "due":
             silent_s = VERSION_CHECK_EARLY_S if self.context.check_early else VERSION_CHECK_AFTER_S
-        elif self.version_check or self.frozen_after_s < self.query.idle_timeout_s:
-            silent_s = self.frozen_after_s
         return min(self.silent_since_s + silent_s, self.context.relist_at_s)
 
 

@@ -82,12 +82,12 @@ def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
     by = rules()
     frames = [frame("a", "101"), frame("b", "102"), frame("a", "103")]
     state, commands = step(by, watching(by), FramesReceived(list(frames), 3.0), 3.0)
+    assert isinstance(state, Watching)
     assert commands == (
         Deliver(WatchedObjects(list(frames), 3.0)),
         Deliver(CursorMoved("103")),
-        ReadWatch(float("inf")),
+        ReadWatch(3.0 + state.frozen_after_s),
     )
-    assert isinstance(state, Watching)
     assert (state.cursor, state.objects) == ("103", 3)
 
 
