@@ -8,7 +8,6 @@ from typing import Literal
 
 from watchrelay.core.errors import TopicRefused
 from watchrelay.core.text import counted
-from watchrelay.kafka.client.metadata import NO_ID
 
 TopicKind = Literal["state", "control", "signal"]
 
@@ -89,7 +88,7 @@ class TopicFacts:
 
     `partitions` is what the topic has, which may be more than the stream uses; `checked` is
     False when its configs could not be read; `warnings` are lines for the log, each naming the
-    setting and its value; `topic_id` is NO_ID on brokers without ids.
+    setting and its value; `topic_id` is empty on brokers without ids.
     """
 
     name: str
@@ -99,7 +98,7 @@ class TopicFacts:
     checked: bool
     created: bool
     warnings: tuple[str, ...]
-    topic_id: bytes = NO_ID
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
