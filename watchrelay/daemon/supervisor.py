@@ -144,7 +144,12 @@ class Supervisor:
             return
         try:
             self._reconcile()
-        except Exception:  # noqa: BLE001  # `run` tries again at once, and logs it
+        except Exception as error:
+            # logged: the control topic is read on, and `run` tries again at once
+            message, new = self._unexpected.explain(error)
+            log.error(
+                "streams could not be planned, retrying", extra={"error": message}, exc_info=new
+            )
             self._look.set()
 
     async def served(self, resource: Resource) -> bool | None:

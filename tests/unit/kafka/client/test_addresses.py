@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from aiokafka.client import AIOKafkaClient
@@ -54,9 +55,9 @@ async def broker_behind(
             for address in addresses
         ]
 
-    loop.getaddrinfo = getaddrinfo  # type: ignore[assignment, method-assign]  # the resolver
     try:
-        yield
+        with patch.object(loop, "getaddrinfo", getaddrinfo):
+            yield
     finally:
         server.close()
         await until(lambda: not broker.connections)
