@@ -11,6 +11,7 @@ from tests.support.kafkarights import PREFIX
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.patches import patch_client
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.sink import KafkaSink
@@ -127,4 +128,15 @@ def one(
         replication_factor=replication_factor,
         min_insync_replicas=1,
         snapshot_interval_s=interval_s,
+    )
+
+
+def idle_link() -> Link:
+    """A link to a broker, not opened yet, whose answers go nowhere."""
+    return Link(
+        client_id="t",
+        timeout_s=1.0,
+        request_bytes=1000,
+        answered=lambda *_: None,
+        lost=lambda *_: None,
     )

@@ -15,11 +15,10 @@ from aiokafka.client import AIOKafkaClient
 
 from tests.support import virtualtime
 from tests.support.pki import Ca
-from tests.support.sinkparts import until
+from tests.support.sinkparts import idle_link, until
 from tests.unit.kafka.client.test_brokers import FakeBroker
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.patches import patch_client
 
 Connect = Callable[[KafkaConnection], Awaitable[None]]
@@ -78,13 +77,7 @@ async def by_brokers(connection: KafkaConnection) -> None:
 
 
 async def by_link(connection: KafkaConnection) -> None:
-    link = Link(
-        client_id="t",
-        timeout_s=1.0,
-        request_bytes=1000,
-        answered=lambda *_: None,
-        lost=lambda *_: None,
-    )
+    link = idle_link()
     arguments = connection.arguments()
     del arguments["bootstrap_servers"]
     await link.open("kafka", int(connection.bootstrap_servers[0].partition(":")[2]), arguments)

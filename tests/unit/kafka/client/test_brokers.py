@@ -19,11 +19,10 @@ from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.transaction import InitProducerIdResponse_v0
 
 from tests.support import virtualtime
-from tests.support.sinkparts import until
+from tests.support.sinkparts import idle_link, until
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.tokens import TokenProvider
 from watchrelay.kafka.transactions import check_transactional_ids
 
@@ -294,13 +293,7 @@ async def test_a_cluster_that_was_let_go_asks_nobody_and_keeps_no_connection() -
 
 
 async def test_a_broker_that_is_not_named_any_more_cannot_be_opened() -> None:
-    link = Link(
-        client_id="t",
-        timeout_s=1.0,
-        request_bytes=1000,
-        answered=lambda *_: None,
-        lost=lambda *_: None,
-    )
+    link = idle_link()
     async with cluster() as (brokers, _):
         await brokers.refresh({"a"})
         with pytest.raises(KafkaConnectionError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pki import Ca
-from watchrelay.kafka.client.link import Link
+from tests.support.sinkparts import idle_link
 
 SIZE = 32 << 20
 """More than sockets hold."""
@@ -42,13 +42,7 @@ async def test_a_broker_that_takes_more_of_a_request_is_not_silent(
     transport, _ = await loop.create_connection(
         asyncio.Protocol, *server.sockets[0].getsockname(), ssl=client if tls else None
     )
-    link = Link(
-        client_id="t",
-        timeout_s=1.0,
-        request_bytes=1000,
-        answered=lambda *_: None,
-        lost=lambda *_: None,
-    )
+    link = idle_link()
     link.adopt(transport)
     sent_s = loop.time()
     link.send([Partition()])
