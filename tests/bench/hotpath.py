@@ -102,7 +102,7 @@ class _Stages:
     def __init__(self, port: int, bootstrap: str) -> None:
         self.us: dict[str, list[float]] = {}
         self._port, self._bootstrap = port, bootstrap
-        self._selection = Selection(_PODS)
+        self._selection = Selection(_PODS, depth_checked=False)
         self._transform = Transform.compile(_PODS)
         self._store = Store(self._transform, partitions=PARTITIONS)
         self._packer = ObjectCompressor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -11,7 +12,9 @@ from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, 
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure, Frame, ObjectFrame, Page
-from watchrelay.store.transform import Transform
+from watchrelay.store.transform import LAST_APPLIED, Transform
+
+TYPED_PODS = replace(PODS, depth_checked=False)
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _values = st.recursive(
@@ -38,6 +41,22 @@ _lines = st.one_of(
             line("ERROR", failure_status(410, "Gone")),
         ]
     ),
+)
+_typed_lines = st.builds(
+    lambda verb, name, version, values: line(
+        verb,
+        {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "namespace": "n", "uid": "u", "resourceVersion": version}
+            | {"annotations": values[0], "managedFields": values[1]},
+            "spec": values[2],
+        },
+    ),
+    st.sampled_from(["ADDED", "MODIFIED", "DELETED"]),
+    _text,
+    st.integers(1, 2**70).map(str),
+    st.tuples(_values | st.just({LAST_APPLIED: "{}", "a": "b"}), _values, _values),
 )
 
 
@@ -70,6 +89,19 @@ def test_frames_do_not_depend_on_where_the_chunks_were_cut(
 ) -> None:
     data = b"".join(lines)
     assert _decoded(_cut(data, places)) == _decoded([data])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(_lines, _typed_lines), max_size=6), st.lists(st.integers(0), max_size=12))
+def test_what_is_published_does_not_depend_on_the_way_that_lines_were_decoded(
+    lines: list[bytes], places: list[int]
+) -> None:
+    quick, careful = FrameReader(TYPED_PODS), FrameReader(PODS)
+    cut = [frame for chunk in _cut(b"".join(lines), places) for frame in quick.feed(chunk)]
+    whole = careful.feed(b"".join(lines))
+    for reader, frames in ((quick, cut), (careful, whole)):
+        frames += reader.finish()
+    assert list(map(_outcome, cut)) == list(map(_outcome, whole))
 
 
 @settings(max_examples=200, deadline=None)
@@ -136,7 +168,7 @@ def test_what_is_cut_out_of_a_line_is_what_is_left_out_of_its_split_object(
         members = sorted(known.items(), key=lambda each: _ORDER.index(each[0]))
     metadata = b",".join(b'"%b":%b' % each for each in members)
     text = b'{"type":"%b","object":{"kind":"Pod","apiVersion":"v1","metadata":{%b},"spec":{}}}\n'
-    quick = FrameReader(PODS).feed(text % (verb, metadata))
+    quick = FrameReader(TYPED_PODS).feed(text % (verb, metadata))
     split = FrameReader(PODS).feed((text % (verb, metadata)).replace(b'{"type":', b'{ "type":'))
     assert [_outcome(frame) for frame in quick] == [_outcome(frame) for frame in split]
 

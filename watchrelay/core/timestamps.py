@@ -6,12 +6,16 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 
-@lru_cache(maxsize=64)
 def rfc3339(at_ms: int) -> str:
-    """The timestamp of `at_ms`, milliseconds since the epoch. Cached: the records of one step name
-    the same few."""
+    """The timestamp of `at_ms`, milliseconds since the epoch."""
     second, millis = divmod(at_ms, 1000)
-    return f"{datetime.fromtimestamp(second, tz=UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+    return f"{_second(second)}.{millis:03d}Z"
+
+
+@lru_cache(maxsize=16)
+def _second(second: int) -> str:
+    """Cached: what is published names the same few."""
+    return f"{datetime.fromtimestamp(second, tz=UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def parse_timestamp(text: bytes) -> int:

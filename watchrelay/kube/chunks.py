@@ -8,20 +8,23 @@ from __future__ import annotations
 from typing import Final
 
 _SIZE_BYTES_MAX: Final = 8
+_HEAD_BYTES_MAX: Final = _SIZE_BYTES_MAX + 2
 _BEGUN_BYTES_MAX: Final = 64 << 10
 
 
-def whole_chunks(data: bytes) -> tuple[list[bytes], int]:
-    """The contents of the chunks with which `data` begins, and where the first one begins that is
-    not whole or not plain."""
-    parts: list[bytes] = []
+def whole_chunks(data: memoryview) -> tuple[list[memoryview], int]:
+    """The contents of the chunks with which `data` begins, as views of it, and where the first one
+    begins that is not whole or not plain."""
+    parts: list[memoryview] = []
     at = 0
-    while (span := _span(data, at)) is not None:
-        begin, stop = span
-        if data[stop : stop + 2] != b"\r\n":
+    head = bytes(data[:_HEAD_BYTES_MAX])
+    while (span := _span(head)) is not None:
+        begin, stop = at + span[0], at + span[1]
+        behind = bytes(data[stop : stop + 2 + _HEAD_BYTES_MAX])
+        if not behind.startswith(b"\r\n"):
             break
         parts.append(data[begin:stop])
-        at = stop + 2
+        at, head = stop + 2, behind[2:]
     return parts, at
 
 
@@ -29,7 +32,7 @@ def is_begun(data: bytes) -> bool:
     """Whether `data` may be the begin of a plain chunk that is short and holds no whole line."""
     if len(data) < _SIZE_BYTES_MAX and b"\n" not in data:
         return True
-    span = _span(data, 0)
+    span = _span(data[:_HEAD_BYTES_MAX])
     return (
         span is not None
         and len(data) < min(span[1], _BEGUN_BYTES_MAX)
@@ -37,10 +40,10 @@ def is_begun(data: bytes) -> bool:
     )
 
 
-def _span(data: bytes, at: int) -> tuple[int, int] | None:
-    """Where the content of the chunk at `at` begins, and where it would end."""
-    end = data.find(b"\r\n", at, at + _SIZE_BYTES_MAX + 2)
-    digits = data[at:end]
+def _span(head: bytes) -> tuple[int, int] | None:
+    """Where the content of the chunk that begins with `head` begins, and where it would end."""
+    end = head.find(b"\r\n")
+    digits = head[:end]
     if end < 0 or not digits.isalnum() or digits.startswith(b"0"):
         return None
     try:

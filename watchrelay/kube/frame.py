@@ -139,37 +139,6 @@ def about(data: bytes) -> tuple[str, str] | None:
     return (namespace or "", name) if name else None
 
 
-_ABSENT: Final = Raw(b"")
-
-
-class _Metadata(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
-    """`metadata` in the order in which kube-apiserver writes it."""
-
-    name: str
-    generate_name: Raw = _ABSENT
-    namespace: str = ""
-    self_link: Raw = _ABSENT
-    uid: str = ""
-    resource_version: str = ""
-    generation: Raw = _ABSENT
-    creation_timestamp: Raw = _ABSENT
-    deletion_timestamp: Raw = _ABSENT
-    deletion_grace_period_seconds: Raw = _ABSENT
-    labels: Raw = _ABSENT
-    annotations: Raw = _ABSENT
-    owner_references: Raw = _ABSENT
-    finalizers: Raw = _ABSENT
-    managed_fields: Raw = _ABSENT
-
-
-_decode_metadata = msgspec.json.Decoder(_Metadata).decode
-_encode = msgspec.json.Encoder().encode
-_MANAGED: Final = b',"managedFields":'
-_BEFORE: Final[dict[str, bytes]] = {
-    verb: b'{"type":"%b","object":' % verb.encode() for verb in ("ADDED", "MODIFIED", "DELETED")
-}
-
-
 class ObjectReader:
     """Makes frames of objects of one resource.
 
@@ -185,9 +154,6 @@ class ObjectReader:
         kind = json.dumps(resource.kind, ensure_ascii=False).encode()
         api_version = json.dumps(resource.api_version, ensure_ascii=False).encode()
         self._kind, self._api_version = Raw(kind), Raw(api_version)
-        self._head = b'{"apiVersion":%b,"kind":%b,"metadata":' % (api_version, kind)
-        typed = b'{"kind":%b,"apiVersion":%b,"metadata":' % (kind, api_version)
-        self._starts = {verb: before + typed for verb, before in _BEFORE.items()}
 
     def read(self, verb: FrameType, fields: Fields) -> ObjectFrame:
         """The frame of an object.
@@ -227,35 +193,6 @@ class ObjectReader:
             kept,
             metadata,
             compact_size(fields),
-        )
-
-    def read_line(
-        self, verb: FrameType, fields: Fields, data: bytes, at: int, size: int
-    ) -> ObjectFrame:
-        """As `read`, of an object of `size` bytes, without blanks, on the line of `data` that
-        begins at `at`. Its metadata is not split if it is as kube-apiserver writes it."""
-        start = self._starts[verb]
-        if self._metadata_only or not data.startswith(start, at):
-            return self.read(verb, fields)
-        begin = at + len(start)
-        stop = begin + len(fields["metadata"])
-        text = data[begin:stop]
-        try:
-            known = _decode_metadata(text)
-        except BROKEN_JSON:
-            return self.read(verb, fields)
-        name, version, within = known.name, known.resource_version, known.namespace
-        # The same bytes again: no key is there twice, or in another place.
-        if not name or not version or "/" in name or "/" in within or _encode(known) != text:
-            return self.read(verb, fields)
-        kept = {"apiVersion": self._api_version, "kind": self._kind}
-        kept.update(fields)
-        managed = len(known.managed_fields)
-        cut = stop - 1 - (managed and managed + len(_MANAGED))
-        rest = data[stop - 1 : at + len(_BEFORE[verb]) + size]
-        plain = b"".join((self._head, data[begin:cut], rest))
-        return ObjectFrame(
-            verb, within, name, known.uid, version, kept, None, size, plain, known.annotations
         )
 
     def read_deleted(self, line: bytes) -> ObjectFrame | None:

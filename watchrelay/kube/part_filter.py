@@ -62,7 +62,7 @@ class PartFilter:
         """The lines of a watch without those of foreign objects; of these nothing is copied."""
         kept: list[bytes] = []
         run = at = foreign = 0
-        while at <= len(block):
+        while at < len(block):
             if (end := block.find(b"\n", at)) < 0:
                 end = len(block)
             if self._is_foreign_line(block, at, end):

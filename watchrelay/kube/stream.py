@@ -1,8 +1,9 @@
 """Turns the body of a watch, cut anywhere into chunks, into frames.
 
-The fast path decodes all whole lines of a chunk in one call and reads `type` and `metadata` alone.
-Anything that path does not expect (an ERROR line, whitespace between tokens, damage) sends the
-chunk through the careful path, line by line, which reports what is wrong.
+The fast path decodes all whole lines of a chunk in one call: at once as far as metadata's fields
+where they are as kube-apiserver writes its own types (`TypedLines`), else `type` and `metadata`
+alone. Anything that path does not expect (an ERROR line, whitespace between tokens, damage) sends
+the chunk through the careful path, line by line, which reports what is wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from watchrelay.kube.frame import (
     why,
 )
 from watchrelay.kube.part_filter import CountForeign, PartFilter, uncounted
-from watchrelay.model.frames import Bookmark, Failure, Frame
+from watchrelay.kube.typed_lines import TypedLines
+from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.resources import Selection
 
 LINE_MAX = 32 << 20
@@ -70,6 +72,8 @@ class FrameReader:
         self._part = None if keys is None else PartFilter(keys, resource, count_foreign)
         self._objects = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
         self._depth_checked = selection.depth_checked
+        is_typed = not (selection.depth_checked or selection.metadata_only)
+        self._typed = TypedLines(selection.resource) if is_typed else None
         self._line_max = line_max
         self._parts: list[bytes] = []
         """The line that is not whole yet, of `_held` bytes."""
@@ -88,7 +92,7 @@ class FrameReader:
         # On LF alone: a JSON string may hold U+0085 or U+2028 unescaped (docs/watch-facts.md 2.16).
         end = chunk.rfind(b"\n")
         if end >= 0:
-            block = chunk[:end]
+            block = chunk if end + 1 == len(chunk) else chunk[:end]
             if self._parts:
                 block = b"".join((*self._parts, block))
                 self._parts.clear()
@@ -130,10 +134,12 @@ class FrameReader:
         """The frames of a block in which all is as kube-apiserver writes it, None of any other."""
         frames: list[Frame] = []
         end = -1
-        read, checked = self._objects.read_line, self._depth_checked
+        read, checked = self._objects.read, self._depth_checked
         try:
             if not block.isascii():
                 block.decode()  # msgspec leaves the strings in a Raw unchecked
+            if self._typed is not None and (typed := self._typed.read(block)) is not None:
+                return list[Frame](typed)
             for line in _decode_lines(block):
                 verb, fields = line.type, line.object
                 begin = end + 1
@@ -147,12 +153,16 @@ class FrameReader:
                 if verb == "BOOKMARK":
                     frames.append(_bookmark(fields))
                 else:
-                    frames.append(read(verb, fields, block, begin, size))
+                    frames.append(read(verb, fields))
                 if checked and too_deep(block[begin:end], _LINE_DEPTH_MAX):
                     return None
         except (*BROKEN_JSON, Odd):
             return None
-        return frames if end == len(block) else None
+        if end + 1 < len(block):
+            return None
+        if all(type(frame) is ObjectFrame for frame in frames):
+            self._typed = None  # these are not written as it wants them, and others hardly will be
+        return frames
 
     def _carefully(self, block: bytes) -> list[Frame]:
         frames: list[Frame] = []
@@ -192,9 +202,7 @@ class FrameReader:
                 return _bookmark(decoded.object)
             if self._depth_checked:
                 refuse_too_deep(line, _LINE_DEPTH_MAX)
-            if not is_compact:  # its end is not where `read_line` would look for it
-                return self._objects.read(decoded.type, decoded.object)
-            return self._objects.read_line(decoded.type, decoded.object, line, 0, size)
+            return self._objects.read(decoded.type, decoded.object)
         except (*BROKEN_JSON, Odd) as error:
             return self._damaged(line, error, f" of type {verb}")
 

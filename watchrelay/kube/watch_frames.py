@@ -62,16 +62,17 @@ class _Body(asyncio.BufferedProtocol):
         return _RECEIVED[begun:]
 
     def buffer_updated(self, size: int) -> None:
-        data = bytes(_RECEIVED[: len(self._begun) + size])
+        received = _RECEIVED[: len(self._begun) + size]
         contents, self._begun = b"", b""
         if self._takes_chunks:
-            parts, at = whole_chunks(data)
-            rest = data[at:]
+            parts, at = whole_chunks(received)
+            rest = bytes(received[at:])
             self._takes_chunks = is_begun(rest)
             if self._takes_chunks:
-                self._begun, rest, data = rest, b"", data[:at]
+                self._begun, received = rest, received[:at]
             if self._waited_for():
-                contents, data = b"".join(parts), rest
+                contents, received = b"".join(parts), received[at:]
+        data = bytes(received)
         if data:
             self._parser.data_received(data)
             self._takes_chunks = self._takes_chunks or _is_between_chunks(self._content, data)

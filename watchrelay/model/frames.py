@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+from msgspec import Raw
 
 from watchrelay.core.errors import KubeError
 
@@ -15,24 +16,76 @@ WATCH_GRACE_S = 15.0
 docs/watch-facts.md 2.14."""
 
 
+ABSENT: Final = Raw(b"")
+
+
+class TypedMetadata(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
+    """`metadata` in the order in which kube-apiserver writes it."""
+
+    name: str = ""
+    generate_name: Raw = ABSENT
+    namespace: str = ""
+    self_link: Raw = ABSENT
+    uid: str = ""
+    resource_version: str = ""
+    generation: Raw = ABSENT
+    creation_timestamp: Raw = ABSENT
+    deletion_timestamp: Raw = ABSENT
+    deletion_grace_period_seconds: Raw = ABSENT
+    labels: Raw = ABSENT
+    annotations: Raw = ABSENT
+    owner_references: Raw = ABSENT
+    finalizers: Raw = ABSENT
+    managed_fields: Raw = ABSENT
+
+
+class TypedObject(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
+    """An object of a built-in kind in the order in which kube-apiserver writes it: those whose
+    objects change often, each with the fields that it has."""
+
+    kind: Raw
+    api_version: Raw
+    metadata: TypedMetadata
+    spec: Raw = ABSENT
+    status: Raw = ABSENT
+    immutable: Raw = ABSENT
+    data: Raw = ABSENT
+    binary_data: Raw = ABSENT
+    involved_object: Raw = ABSENT
+    reason: Raw = ABSENT
+    message: Raw = ABSENT
+    source: Raw = ABSENT
+    first_timestamp: Raw = ABSENT
+    last_timestamp: Raw = ABSENT
+    count: Raw = ABSENT
+    type: Raw = ABSENT
+    event_time: Raw = ABSENT
+    series: Raw = ABSENT
+    action: Raw = ABSENT
+    related: Raw = ABSENT
+    reporting_component: Raw = ABSENT
+    reporting_instance: Raw = ABSENT
+    address_type: Raw = ABSENT
+    endpoints: Raw = ABSENT
+    ports: Raw = ABSENT
+
+
 class ObjectFrame(msgspec.Struct, gc=False):
     """One object as the server sent it, in a watch line or a list page.
 
     `fields` maps each top-level key to its raw JSON, in order; `metadata` does the same one
-    level down, None: it is not split. `namespace` is "" for a cluster-scoped object; `type` is
-    "ADDED" in a page; `size` is in bytes. `plain` is the object written as `fields` are, but
-    without metadata.managedFields, with these `annotations` ("" for none); None: not at hand."""
+    level down. An object that is `typed` has that in place of both. `namespace` is "" for a
+    cluster-scoped object; `type` is "ADDED" in a page; `size` is in bytes."""
 
     type: FrameType
     namespace: str
     name: str
     uid: str
     resource_version: str
-    fields: dict[str, msgspec.Raw]
-    metadata: dict[str, msgspec.Raw] | None
+    fields: dict[str, Raw]
+    metadata: dict[str, Raw]
     size: int
-    plain: bytes | None = None
-    annotations: msgspec.Raw = msgspec.Raw(b"")
+    typed: TypedObject | None = None
 
 
 class Bookmark(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from watchrelay.core.text import BROKEN_JSON
-from watchrelay.model.frames import ObjectFrame
+from watchrelay.model.frames import ABSENT, ObjectFrame, TypedObject
 from watchrelay.model.paths import PROTECTED, Path, Wild, format_path, parse_path
 from watchrelay.model.resources import Resource
 
@@ -183,10 +183,12 @@ class Transform:
     _drop_managed: bool
     _drop_last_applied: bool
     _metadata_only: bool
-    _takes_plain: bool
+    _takes_typed: bool
     """Nothing else is left out of an object than managedFields and last-applied."""
     _api_version: Raw
     _kind: Raw
+    _begin: bytes
+    """Of what is published."""
 
     @classmethod
     def compile(
@@ -213,7 +215,7 @@ class Transform:
             hidden,
             sealed=("data", "stringData") if guarded and not metadata_only else (),
         )
-        takes_plain = root is None and not keep_managed_fields and not metadata_only
+        api_version, kind = _encode(resource.api_version), _encode(resource.kind)
         return cls(
             redacts=bool(hidden) or (guarded and not metadata_only),
             _described={
@@ -228,9 +230,10 @@ class Transform:
             _drop_managed=not keep_managed_fields,
             _drop_last_applied=drop_last_applied,
             _metadata_only=metadata_only,
-            _takes_plain=takes_plain and drop_last_applied,
-            _api_version=Raw(_encode(resource.api_version)),
-            _kind=Raw(_encode(resource.kind)),
+            _takes_typed=root is None and not metadata_only,
+            _api_version=Raw(api_version),
+            _kind=Raw(kind),
+            _begin=b'{"apiVersion":%b,"kind":%b,' % (api_version, kind),
         )
 
     @property
@@ -245,13 +248,12 @@ class Transform:
     def apply(self, frame: ObjectFrame) -> bytes:
         """The published bytes: apiVersion, kind, then the rest in the order it came. The frame
         stays as it is."""
-        if (
-            self._takes_plain
-            and (plain := frame.plain) is not None
-            and not _may_hold_last_applied(bytes(frame.annotations))
-        ):
-            return plain
-        split = _split_map(frame.fields["metadata"]) if frame.metadata is None else frame.metadata
+        whole, split = frame.fields, frame.metadata
+        if (typed := frame.typed) is not None:
+            if self._takes_typed:
+                return self._written(typed)
+            whole = _split_map(_encode(typed))
+            split = _split_map(whole["metadata"])
         metadata: dict[str, _Value] = split.copy()  # type: ignore[assignment]  # dict is invariant; this copy is ours
         if self._drop_managed:
             metadata.pop("managedFields", None)
@@ -264,7 +266,7 @@ class Transform:
                 "metadata": metadata,
             }
         else:
-            fields = frame.fields.copy()  # type: ignore[assignment]  # as above
+            fields = whole.copy()  # type: ignore[assignment]  # as above
             fields["metadata"] = metadata
             order = iter(fields)
             if next(order) != "apiVersion" or next(order, "") != "kind":
@@ -273,4 +275,17 @@ class Transform:
         if self._root is not None:
             _prune_map(fields, self._root)
         _encode_into(fields, _WRITING)
+        return bytes(_WRITING)
+
+    def _written(self, typed: TypedObject) -> bytes:
+        """The published bytes of an object that no path enters."""
+        metadata = typed.metadata
+        annotations, managed = metadata.annotations, metadata.managed_fields
+        if self._drop_last_applied and _may_hold_last_applied(bytes(annotations)):
+            metadata.annotations = Raw(_encode(_without_last_applied(annotations)))
+        if self._drop_managed:
+            metadata.managed_fields = ABSENT
+        _encode_into(typed, _WRITING)
+        metadata.annotations, metadata.managed_fields = annotations, managed
+        _WRITING[: len(self._begin)] = self._begin  # in place of kind and apiVersion
         return bytes(_WRITING)
