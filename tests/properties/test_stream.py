@@ -60,6 +60,16 @@ _typed_lines = st.builds(
 )
 
 
+def _spaced(text: bytes) -> st.SearchStrategy[bytes]:
+    """The line with a blank before one of its tokens, or behind it in place of its line break."""
+    places = [at for at, sign in enumerate(text) if sign in b'{}[],:"\n']
+    blanks = st.sampled_from([b" ", b"\t", b"\r", b"\n"])
+    return st.builds(
+        lambda at, blank, more: text[:at] + blank + text[at + more :],
+        *(st.sampled_from(places), blanks, st.booleans()),
+    )
+
+
 def _cut(data: bytes, places: list[int]) -> list[bytes]:
     bounds = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     return [data[a:b] for a, b in pairwise(bounds)]
@@ -92,7 +102,10 @@ def test_frames_do_not_depend_on_where_the_chunks_were_cut(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(_lines, _typed_lines), max_size=6), st.lists(st.integers(0), max_size=12))
+@given(
+    st.lists(st.one_of(_lines, _typed_lines, _typed_lines.flatmap(_spaced)), max_size=6),
+    st.lists(st.integers(0), max_size=12),
+)
 def test_what_is_published_does_not_depend_on_the_way_that_lines_were_decoded(
     lines: list[bytes], places: list[int]
 ) -> None:

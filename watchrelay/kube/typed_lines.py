@@ -59,11 +59,12 @@ class TypedLines:
             _encode_into(line, _WRITTEN)
             if not block.startswith(starts[verb], at) or not block.startswith(_WRITTEN, at):
                 return None
-            size = len(_WRITTEN)
-            at += size + 1
-            size -= len(verb) + _AROUND
+            size = len(_WRITTEN) - len(verb) - _AROUND
+            end, line_end = at + len(_WRITTEN), block.find(b"\n", at)
+            if end != (len(block) if line_end < 0 else line_end):
+                return None  # another object on the same line, or a line break within this one
+            at = end + 1
             frames.append(
                 ObjectFrame(verb, within, name, metadata.uid, version, {}, {}, size, typed)
             )
-        # Blanks around a line are found here, or where the next line begins elsewhere.
         return frames if at >= len(block) else None

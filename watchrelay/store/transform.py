@@ -285,7 +285,9 @@ class Transform:
             metadata.annotations = Raw(_encode(_without_last_applied(annotations)))
         if self._drop_managed:
             metadata.managed_fields = ABSENT
-        _encode_into(typed, _WRITING)
-        metadata.annotations, metadata.managed_fields = annotations, managed
+        try:
+            _encode_into(typed, _WRITING)
+        finally:
+            metadata.annotations, metadata.managed_fields = annotations, managed
         _WRITING[: len(self._begin)] = self._begin  # in place of kind and apiVersion
         return bytes(_WRITING)

@@ -46,6 +46,9 @@ def test_lines_of_a_built_in_type_are_read_whatever_ends_the_block() -> None:
         LINE.replace(b'"Pod"', b'"Node"'),
         LINE.replace(b'"type":"MODIFIED"', b'"type":"ERROR"'),
         LINE.replace(b"\n", b" \n"),
+        LINE.replace(b"\n", b" ") + LINE,
+        LINE.replace(b"\n", b"\r") + LINE,
+        LINE.replace(b'"nodeName":', b'"nodeName":\n'),
         b"\n" + LINE,
         bookmark("7"),
         LINE[:-3],
@@ -53,6 +56,11 @@ def test_lines_of_a_built_in_type_are_read_whatever_ends_the_block() -> None:
 )
 def test_any_other_line_is_left_to_the_longer_ways(odd: bytes) -> None:
     assert read(LINE + odd + LINE) is None
+
+
+def test_one_object_follows_another_on_the_last_line_in_no_way_that_counts() -> None:
+    assert read(LINE + LINE.replace(b"\n", b" ") + LINE.rstrip()) is None
+    assert read(LINE.rstrip() + b"\r") is None
 
 
 def test_custom_and_other_resources_are_none_of_its_business() -> None:
