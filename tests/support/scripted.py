@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.support.process import free_port
+
 _HEAD_LIMIT = 1 << 20
 
 
@@ -160,7 +162,7 @@ class ScriptedServer:
         self._writers: set[asyncio.StreamWriter] = set()
         self._errors: list[Exception] = []
         self._server: asyncio.Server | None = None
-        self.port = 0
+        self.port = free_port()  # it is still free when the server returns
 
     @property
     def url(self) -> str:
@@ -170,7 +172,6 @@ class ScriptedServer:
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, ssl=self._ssl, limit=_HEAD_LIMIT
         )
-        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import virtualtime
+from tests.support.process import free_port
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.core import clock
 from watchrelay.daemon.context import DaemonContext
@@ -60,6 +61,9 @@ async def supervised(
 ) -> AsyncIterator[Rig]:
     async with SyntheticCluster() as cluster:
         cluster.server.behaviour.version = version
+        if away:  # on a port that is still free when another server takes its place
+            await cluster.stop()
+            await cluster.start(port=free_port())
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(cluster.kubeconfig())
         if away:
