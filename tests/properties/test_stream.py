@@ -61,7 +61,8 @@ _typed_lines = st.builds(
 
 
 def _spaced(text: bytes) -> st.SearchStrategy[bytes]:
-    """The line with a blank before one of its tokens, or behind it in place of its line break."""
+    """The line with a blank inserted before, or in place of, one of its structural characters,
+    quotes or its line break."""
     places = [at for at, sign in enumerate(text) if sign in b'{}[],:"\n']
     blanks = st.sampled_from([b" ", b"\t", b"\r", b"\n"])
     return st.builds(
@@ -172,7 +173,7 @@ _metadata = st.lists(
 
 @settings(max_examples=500, deadline=None)
 @given(_metadata, st.booleans(), st.sampled_from([b"ADDED", b"MODIFIED", b"DELETED"]))
-def test_what_is_cut_out_of_a_line_is_what_is_left_out_of_its_split_object(
+def test_typed_and_split_metadata_are_published_as_the_same_bytes(
     more: list[tuple[bytes, bytes]], in_order: bool, verb: bytes
 ) -> None:
     members = [(b"name", b'"n"'), (b"uid", b'"u"'), (b"resourceVersion", b'"7"'), *more]

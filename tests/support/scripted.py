@@ -162,7 +162,7 @@ class ScriptedServer:
         self._writers: set[asyncio.StreamWriter] = set()
         self._errors: list[Exception] = []
         self._server: asyncio.Server | None = None
-        self.port = free_port()  # it is still free when the server returns
+        self.port = free_port()  # stays free while the server is down
 
     @property
     def url(self) -> str:

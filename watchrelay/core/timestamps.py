@@ -9,12 +9,12 @@ from functools import lru_cache
 def rfc3339(at_ms: int) -> str:
     """The timestamp of `at_ms`, milliseconds since the epoch."""
     second, millis = divmod(at_ms, 1000)
-    return f"{_second(second)}.{millis:03d}Z"
+    return f"{_to_second(second)}.{millis:03d}Z"
 
 
 @lru_cache(maxsize=16)
-def _second(second: int) -> str:
-    """Cached: what is published names the same few."""
+def _to_second(second: int) -> str:
+    """Cached: records that are published together share it."""
     return f"{datetime.fromtimestamp(second, tz=UTC):%Y-%m-%dT%H:%M:%S}"
 
 

@@ -8,23 +8,23 @@ from __future__ import annotations
 from typing import Final
 
 _SIZE_BYTES_MAX: Final = 8
-_HEAD_BYTES_MAX: Final = _SIZE_BYTES_MAX + 2
+_HEAD_BYTES_MAX: Final = _SIZE_BYTES_MAX + len(b"\r\n")
 _BEGUN_BYTES_MAX: Final = 64 << 10
 
 
 def whole_chunks(data: memoryview) -> tuple[list[memoryview], int]:
     """The contents of the chunks with which `data` begins, as views of it, and where the first one
-    begins that is not whole or not plain."""
+    begins that is not whole or not plain. Use the views before the buffer is filled again."""
     parts: list[memoryview] = []
     at = 0
     head = bytes(data[:_HEAD_BYTES_MAX])
     while (span := _span(head)) is not None:
         begin, stop = at + span[0], at + span[1]
-        behind = bytes(data[stop : stop + 2 + _HEAD_BYTES_MAX])
-        if not behind.startswith(b"\r\n"):
+        after = bytes(data[stop : stop + 2 + _HEAD_BYTES_MAX])
+        if not after.startswith(b"\r\n"):
             break
         parts.append(data[begin:stop])
-        at, head = stop + 2, behind[2:]
+        at, head = stop + 2, after[2:]
     return parts, at
 
 
@@ -41,7 +41,8 @@ def is_begun(data: bytes) -> bool:
 
 
 def _span(head: bytes) -> tuple[int, int] | None:
-    """Where the content of the chunk that begins with `head` begins, and where it would end."""
+    """Where the content of the chunk that begins with `head` begins, and where it would end: from
+    the begin of the chunk."""
     end = head.find(b"\r\n")
     digits = head[:end]
     if end < 0 or not digits.isalnum() or digits.startswith(b"0"):

@@ -1,4 +1,5 @@
-"""Turns one object's raw JSON into an `ObjectFrame`, in the same form for lists and watches.
+"""Turns one object's raw JSON into an `ObjectFrame`, split into fields: every object of a list, and
+those of a watch that `TypedLines` does not take.
 
 The values of a frame are views into the buffer that was received: copy what is kept, or the whole
 buffer stays in memory.

@@ -1,9 +1,10 @@
 """Turns the body of a watch, cut anywhere into chunks, into frames.
 
-The fast path decodes all whole lines of a chunk in one call: at once as far as metadata's fields
-where they are as kube-apiserver writes its own types (`TypedLines`), else `type` and `metadata`
-alone. Anything that path does not expect (an ERROR line, whitespace between tokens, damage) sends
-the chunk through the careful path, line by line, which reports what is wrong.
+The fast path decodes all whole lines of a chunk in one call: object and metadata in one pass where
+they are as kube-apiserver writes built-in resources (`TypedLines`), else the object's top-level
+fields, and then those of its metadata. Anything that path does not expect (an ERROR line,
+whitespace between tokens, damage) sends the chunk through the careful path, line by line, which
+reports what is wrong.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class FrameReader:
         self._part = None if keys is None else PartFilter(keys, resource, count_foreign)
         self._objects = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
         self._depth_checked = selection.depth_checked
-        is_typed = not (selection.depth_checked or selection.metadata_only)
-        self._typed = TypedLines(selection.resource) if is_typed else None
+        # it checks no depth, and objects whose fields are left out or hidden are split anyway
+        tries_typed = not (selection.depth_checked or selection.metadata_only)
+        self._typed = TypedLines(selection.resource) if tries_typed else None
         self._line_max = line_max
         self._parts: list[bytes] = []
         """The line that is not whole yet, of `_held` bytes."""
@@ -161,7 +163,7 @@ class FrameReader:
         if end + 1 < len(block):
             return None
         if all(type(frame) is ObjectFrame for frame in frames):
-            self._typed = None  # these are not written as it wants them, and others hardly will be
+            self._typed = None  # this server writes them differently: not tried again
         return frames
 
     def _carefully(self, block: bytes) -> list[Frame]:

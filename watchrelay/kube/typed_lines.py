@@ -1,4 +1,4 @@
-"""Watch lines of built-in kinds, decoded in one pass."""
+"""Watch lines of built-in resources, decoded in one pass."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _AROUND: Final = len('{"type":"","object":}')
 class TypedLines:
     """Makes frames of the lines of one built-in resource.
 
-    A line counts only if what was decoded gives the same bytes when it is encoded: then no key is
-    unknown, there twice, or in another place, and there are no blanks between tokens.
+    A line is accepted only if encoding it again gives the same bytes: then no key is unknown,
+    duplicate or in another place, and there are no blanks between tokens.
     """
 
     def __init__(self, resource: Resource) -> None:
@@ -53,8 +53,8 @@ class TypedLines:
         for line in lines:
             verb, typed = line.type, line.object
             metadata = typed.metadata
-            name, version, within = metadata.name, metadata.resource_version, metadata.namespace
-            if not name or not version or "/" in name or "/" in within:
+            name, version, namespace = metadata.name, metadata.resource_version, metadata.namespace
+            if not name or not version or "/" in name or "/" in namespace:
                 return None
             _encode_into(line, _WRITTEN)
             if not block.startswith(starts[verb], at) or not block.startswith(_WRITTEN, at):
@@ -65,6 +65,6 @@ class TypedLines:
                 return None  # another object on the same line, or a line break within this one
             at = end + 1
             frames.append(
-                ObjectFrame(verb, within, name, metadata.uid, version, {}, {}, size, typed)
+                ObjectFrame(verb, namespace, name, metadata.uid, version, {}, {}, size, typed)
             )
         return frames if at >= len(block) else None

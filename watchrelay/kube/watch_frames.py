@@ -62,17 +62,17 @@ class _Body(asyncio.BufferedProtocol):
         return _RECEIVED[begun:]
 
     def buffer_updated(self, size: int) -> None:
-        received = _RECEIVED[: len(self._begun) + size]
+        for_parser = _RECEIVED[: len(self._begun) + size]
         contents, self._begun = b"", b""
         if self._takes_chunks:
-            parts, at = whole_chunks(received)
-            rest = bytes(received[at:])
+            parts, at = whole_chunks(for_parser)
+            rest = bytes(for_parser[at:])
             self._takes_chunks = is_begun(rest)
             if self._takes_chunks:
-                self._begun, received = rest, received[:at]
+                self._begun, for_parser = rest, for_parser[:at]
             if self._waited_for():
-                contents, received = b"".join(parts), received[at:]
-        data = bytes(received)
+                contents, for_parser = b"".join(parts), for_parser[at:]
+        data = bytes(for_parser)
         if data:
             self._parser.data_received(data)
             self._takes_chunks = self._takes_chunks or _is_between_chunks(self._content, data)

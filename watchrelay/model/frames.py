@@ -40,8 +40,9 @@ class TypedMetadata(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"
 
 
 class TypedObject(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
-    """An object of a built-in kind in the order in which kube-apiserver writes it: those whose
-    objects change often, each with the fields that it has."""
+    """The fields of built-in resources that change often (pods, nodes, workloads, config maps,
+    secrets, events), in the order in which kube-apiserver writes them; an object has those of its
+    kind."""
 
     kind: Raw
     api_version: Raw
@@ -65,17 +66,14 @@ class TypedObject(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
     related: Raw = ABSENT
     reporting_component: Raw = ABSENT
     reporting_instance: Raw = ABSENT
-    address_type: Raw = ABSENT
-    endpoints: Raw = ABSENT
-    ports: Raw = ABSENT
 
 
 class ObjectFrame(msgspec.Struct, gc=False):
     """One object as the server sent it, in a watch line or a list page.
 
     `fields` maps each top-level key to its raw JSON, in order; `metadata` does the same one
-    level down. An object that is `typed` has that in place of both. `namespace` is "" for a
-    cluster-scoped object; `type` is "ADDED" in a page; `size` is in bytes."""
+    level down; both are empty where `typed` is given. `namespace` is "" for a cluster-scoped
+    object; `type` is "ADDED" in a page; `size` is in bytes."""
 
     type: FrameType
     namespace: str

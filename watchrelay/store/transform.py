@@ -184,11 +184,11 @@ class Transform:
     _drop_last_applied: bool
     _metadata_only: bool
     _takes_typed: bool
-    """Nothing else is left out of an object than managedFields and last-applied."""
+    """Typed objects are encoded as they are: only managedFields and last-applied are left out."""
     _api_version: Raw
     _kind: Raw
     _begin: bytes
-    """Of what is published."""
+    """`{"apiVersion":...,"kind":...,`, the first bytes of what is published."""
 
     @classmethod
     def compile(
@@ -251,7 +251,7 @@ class Transform:
         whole, split = frame.fields, frame.metadata
         if (typed := frame.typed) is not None:
             if self._takes_typed:
-                return self._written(typed)
+                return self._encoded(typed)
             whole = _split_map(_encode(typed))
             split = _split_map(whole["metadata"])
         metadata: dict[str, _Value] = split.copy()  # type: ignore[assignment]  # dict is invariant; this copy is ours
@@ -277,7 +277,7 @@ class Transform:
         _encode_into(fields, _WRITING)
         return bytes(_WRITING)
 
-    def _written(self, typed: TypedObject) -> bytes:
+    def _encoded(self, typed: TypedObject) -> bytes:
         """The published bytes of an object that no path enters."""
         metadata = typed.metadata
         annotations, managed = metadata.annotations, metadata.managed_fields
@@ -289,5 +289,6 @@ class Transform:
             _encode_into(typed, _WRITING)
         finally:
             metadata.annotations, metadata.managed_fields = annotations, managed
-        _WRITING[: len(self._begin)] = self._begin  # in place of kind and apiVersion
+        # in place of kind and apiVersion, which are those of the resource (`TypedLines`): as long
+        _WRITING[: len(self._begin)] = self._begin
         return bytes(_WRITING)

@@ -61,7 +61,7 @@ async def supervised(
 ) -> AsyncIterator[Rig]:
     async with SyntheticCluster() as cluster:
         cluster.server.behaviour.version = version
-        if away:  # on a port that is still free when another server takes its place
+        if away:  # on a port that stays free until another server listens there
             await cluster.stop()
             await cluster.start(port=free_port())
         kubeconfig = directory / "kubeconfig"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from tests.unit.kube.served import PODS, bookmark, line, pod
 from watchrelay.kube.stream import FrameReader
 from watchrelay.kube.typed_lines import TypedLines
-from watchrelay.model.frames import ObjectFrame
-from watchrelay.model.resources import Resource
+from watchrelay.model.frames import Failure, ObjectFrame
+from watchrelay.model.resources import PartKeys, Resource
 from watchrelay.store.transform import Transform
 
 TYPED_PODS = replace(PODS, depth_checked=False)
@@ -58,12 +59,56 @@ def test_any_other_line_is_left_to_the_longer_ways(odd: bytes) -> None:
     assert read(LINE + odd + LINE) is None
 
 
-def test_one_object_follows_another_on_the_last_line_in_no_way_that_counts() -> None:
+def test_two_objects_on_the_last_line_are_refused() -> None:
     assert read(LINE + LINE.replace(b"\n", b" ") + LINE.rstrip()) is None
     assert read(LINE.rstrip() + b"\r") is None
 
 
-def test_custom_and_other_resources_are_none_of_its_business() -> None:
+@pytest.mark.parametrize(
+    ("plural", "kind", "fields"),
+    [
+        ("nodes", "Node", ["spec", "status"]),
+        ("configmaps", "ConfigMap", ["immutable", "data", "binaryData"]),
+        ("secrets", "Secret", ["immutable", "data", "type"]),
+        ("events", "Event", ["involvedObject", "reason", "message", "source", "firstTimestamp", "lastTimestamp", "count", "type", "eventTime", "series", "action", "related", "reportingComponent", "reportingInstance"]),
+    ],
+)  # fmt: skip
+def test_objects_of_each_of_its_kinds_are_read(plural: str, kind: str, fields: list[str]) -> None:
+    """In the order of the fields in the types of k8s.io/api/core/v1."""
+    head: dict[str, object] = {"kind": kind, "apiVersion": "v1"}
+    obj = head | {"metadata": pod("a")["metadata"]} | dict.fromkeys(fields, 1)
+    reader = TypedLines(Resource("", "v1", plural, kind, namespaced=True))
+    frames = reader.read(line("ADDED", obj))
+    assert frames is not None
+    published = Transform.compile(Resource("", "v1", plural, kind, namespaced=True)).apply(
+        frames[0]
+    )
+    assert list(json.loads(published)) == ["apiVersion", "kind", "metadata", *fields]
+
+
+def test_what_is_no_utf_8_is_reported_and_published_by_none() -> None:
+    for text in (b'"\xff"', b'"\xed\xa0\x80"'):
+        odd = LINE.replace(b'"n1"', text)
+        frames = FrameReader(TYPED_PODS).feed(LINE + odd + LINE)
+        assert [type(frame) for frame in frames] == [ObjectFrame, Failure, ObjectFrame]
+
+
+def test_a_part_of_a_stream_gets_the_typed_lines_of_its_own_objects() -> None:
+    blocks = [line("ADDED", pod(f"pod-{number}")) for number in range(20)]
+    names: list[str] = []
+    for own in range(3):
+        keys = PartKeys(b"", 3, frozenset({own}))
+        reader = FrameReader(replace(TYPED_PODS, part=keys))
+        frames = reader.feed(b"".join(blocks))
+        assert frames
+        for frame in frames:
+            assert isinstance(frame, ObjectFrame)
+            assert frame.typed is not None
+            names.append(frame.name)
+    assert sorted(names) == sorted(f"pod-{number}" for number in range(20))
+
+
+def test_lines_of_another_kind_are_refused() -> None:
     nodes = Resource("", "v1", "nodes", "Node", namespaced=False)
     assert TypedLines(nodes).read(LINE) is None
 
@@ -88,7 +133,7 @@ def test_the_frame_of_a_typed_line_is_left_as_it_came() -> None:
     assert first.apply(frame) == published
 
 
-def test_a_stream_whose_objects_are_written_otherwise_is_not_tried_twice_for_each() -> None:
+def test_lines_that_are_written_differently_are_not_tried_again() -> None:
     reader = FrameReader(TYPED_PODS)
 
     def is_typed(block: bytes) -> bool:
