@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -60,10 +61,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}\nTry `{self.prog} --help`.\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """As argparse does it, but a help text that cannot be written is a failure."""
+        """Print a help text, or an error: only a help text that cannot be written is a failure.
+        Python 3.11.2 raises for both, later ones for neither."""
         if file is sys.stdout:
             sys.stdout.write(message)
-        else:
+            return
+        with contextlib.suppress(OSError):
             super()._print_message(message, file)
 
 
