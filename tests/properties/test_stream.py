@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
+from tests.unit.kube.served import (
+    PODS,
+    TYPED_PODS,
+    bookmark,
+    dumps,
+    failure_status,
+    line,
+    listed,
+    pod,
+)
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure, Frame, ObjectFrame, Page
 from watchrelay.store.transform import LAST_APPLIED, Transform
-
-TYPED_PODS = replace(PODS, depth_checked=False)
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _values = st.recursive(

@@ -145,7 +145,7 @@ class Supervisor:
         try:
             self._reconcile()
         except Exception as error:
-            # logged: the control topic is read on, and `run` tries again at once
+            # logged: it must not end the control topic's reading, and `run` tries again at once
             message, new = self._unexpected.explain(error)
             log.error(
                 "streams could not be planned, retrying", extra={"error": message}, exc_info=new

@@ -33,7 +33,7 @@ from watchrelay.kube.frame import (
     why,
 )
 from watchrelay.kube.part_filter import CountForeign, PartFilter, uncounted
-from watchrelay.kube.typed_lines import TypedLines
+from watchrelay.kube.typed_lines import AROUND, TypedLines
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.resources import Selection
 
@@ -52,7 +52,6 @@ _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 _LINE_DEPTH_MAX = DEPTH_MAX + 1
-_AROUND = len('{"type":"","object":}')
 
 
 class FrameReader:
@@ -149,7 +148,7 @@ class FrameReader:
                 if end < 0:
                     end = len(block)
                 size = compact_size(fields)
-                blanks = end - begin - size - len(verb) - _AROUND
+                blanks = end - begin - size - len(verb) - AROUND
                 if blanks and not _has_usual_blanks(block, begin, blanks, fields):
                     return None  # a duplicate key, or a line break within an object
                 if verb == "BOOKMARK":
@@ -196,7 +195,7 @@ class FrameReader:
         try:
             decoded = _decode_line(line)
             size = compact_size(decoded.object)
-            is_compact = size + _AROUND + len(verb) == len(line)
+            is_compact = size + AROUND + len(verb) == len(line)
             if not is_compact:
                 refuse_duplicates(line, outer)
                 refuse_duplicates(bytes(outer["object"]), decoded.object)

@@ -22,7 +22,8 @@ _encode_into = msgspec.json.Encoder().encode_into
 _WRITTEN = bytearray()
 """Shared output buffer, grown to the largest line already; a new one would grow for each."""
 
-_AROUND: Final = len('{"type":"","object":}')
+AROUND: Final = len('{"type":"","object":}')
+"""Bytes of a line that are neither its type nor its object."""
 
 
 class TypedLines:
@@ -59,7 +60,7 @@ class TypedLines:
             _encode_into(line, _WRITTEN)
             if not block.startswith(starts[verb], at) or not block.startswith(_WRITTEN, at):
                 return None
-            size = len(_WRITTEN) - len(verb) - _AROUND
+            size = len(_WRITTEN) - len(verb) - AROUND
             end, line_end = at + len(_WRITTEN), block.find(b"\n", at)
             if end != (len(block) if line_end < 0 else line_end):
                 return None  # another object on the same line, or a line break within this one

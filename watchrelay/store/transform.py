@@ -254,7 +254,7 @@ class Transform:
                 return self._encoded(typed)
             whole = _split_map(_encode(typed))
             split = _split_map(whole["metadata"])
-        metadata: dict[str, _Value] = split.copy()  # type: ignore[assignment]  # dict is invariant; this copy is ours
+        metadata: dict[str, _Value] = {**split}
         if self._drop_managed:
             metadata.pop("managedFields", None)
         if self._drop_last_applied and (annotations := split.get("annotations")) is not None:
@@ -266,7 +266,7 @@ class Transform:
                 "metadata": metadata,
             }
         else:
-            fields = whole.copy()  # type: ignore[assignment]  # as above
+            fields = {**whole}
             fields["metadata"] = metadata
             order = iter(fields)
             if next(order) != "apiVersion" or next(order, "") != "kind":
@@ -289,6 +289,6 @@ class Transform:
             _encode_into(typed, _WRITING)
         finally:
             metadata.annotations, metadata.managed_fields = annotations, managed
-        # in place of kind and apiVersion, which are those of the resource (`TypedLines`): as long
+        # kind and apiVersion change places; both are the resource's (`TypedLines`): as long as before
         _WRITING[: len(self._begin)] = self._begin
         return bytes(_WRITING)

@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from tests.support.scripted import ScriptedServer
 from watchrelay.kube.auth.transport import Endpoint
@@ -15,6 +16,8 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.observe.metrics import Metrics
 
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
+TYPED_PODS = replace(PODS, depth_checked=False)
+"""As the daemon selects pods whose fields are neither left out nor hidden."""
 WIDGETS = Selection(Resource("example.com", "v1", "widgets", "Widget", namespaced=True))
 STREAM = "pods@shop"
 
