@@ -289,6 +289,6 @@ class Transform:
             _encode_into(typed, _WRITING)
         finally:
             metadata.annotations, metadata.managed_fields = annotations, managed
-        # kind and apiVersion change places; both are the resource's (`TypedLines`): as long as before
+        # kind and apiVersion change places: those of the resource (`TypedLines`), so as long
         _WRITING[: len(self._begin)] = self._begin
         return bytes(_WRITING)
