@@ -99,16 +99,17 @@ class DictStore:
         self.version += 1
         held = self.entries.get(key)
         partition = zlib.crc32(key) % self._partitions
-        entry = Entry(
+        entry = Entry.of(
             uid, str(self.version), content_hash(key, value), partition, zlib.compress(value)
         )
-        self.entries[key] = entry
+        self.entries[key], shown = entry, value if raw else None
         if held is not None and held.uid != uid:
             return [
                 Removed(key, held, entry.resource_version),
-                Upserted(key, entry, None, value if raw else None),
+                Upserted(key, entry, uid, entry.hash, None, shown),
             ]
-        return [Upserted(key, entry, None if held is None else held.hash, value if raw else None)]
+        replaced_hash = None if held is None else held.hash
+        return [Upserted(key, entry, uid, entry.hash, replaced_hash, shown)]
 
     def remove(self, key: bytes) -> list[ObjectChange]:
         """`key` is gone."""

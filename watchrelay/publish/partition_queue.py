@@ -42,6 +42,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
 
     key: bytes
     entry: Entry
+    uid: str
     value: bytes | None
     verb: Verb
     reason: Reason
@@ -294,7 +295,7 @@ class PartitionQueue:
                     value,
                     item.verb,
                     item.reason,
-                    item.entry.uid,
+                    item.uid,
                     item.version,
                     item.value_hash,
                     item.time_ms,

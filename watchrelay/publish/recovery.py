@@ -213,7 +213,8 @@ class LogRecovery:
         self.deleted.pop(key, None)
         at = record.epoch << _SEQUENCE_BITS | record.sequence
         before = self.state.hold(
-            key, Entry(record.uid, record.version, record.value_hash, self.partition, b"", at)
+            key,
+            Entry.of(record.uid, record.version, record.value_hash, self.partition, position=at),
         )
         if record.reason == "healed" and (before is None or before.hash != record.value_hash):
             self.repair_differs = True

@@ -178,12 +178,12 @@ class StreamQueues:
         for change in changes:
             key, entry = change.key, change.entry
             if type(change) is Upserted:
-                replaced_hash, value, value_hash = change.replaced_hash, change.value, entry.hash
+                replaced_hash, value, value_hash = change.replaced_hash, change.value, change.hash
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaced_hash is not None else "added"
                 if uncounted_keys or self.trimmed_hashes or self.trimmed_before:
                     replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
-                packed_bytes = len(entry.packed)
+                packed_bytes = len(entry.content)
                 if packed_bytes > packed_max:
                     value, trimmed, value_hash = self._form_and_hash(key, value, entry, None)
                 elif added_bytes > raw_room:
@@ -192,6 +192,7 @@ class StreamQueues:
                 item = QueuedRecord(
                     key,
                     entry,
+                    change.uid,
                     value,
                     verb,
                     reason,
@@ -246,7 +247,17 @@ class StreamQueues:
         replaced_hash = self._take_published_hash(key, entry.hash)
         self._forget(key)
         deletion = QueuedRecord(
-            key, entry, None, "deleted", reason, 0, replaced_hash, version, time_ms, received_at_s
+            key,
+            entry,
+            entry.uid,
+            None,
+            "deleted",
+            reason,
+            0,
+            replaced_hash,
+            version,
+            time_ms,
+            received_at_s,
         )
         self._append(self.by_partition[entry.partition], *self._with_trailing_tombstone(deletion))
 
@@ -317,13 +328,14 @@ class StreamQueues:
             else None
         )
         value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
-        if published_hash is not None or len(entry.packed) > self.packed_max:
+        if published_hash is not None or len(entry.content) > self.packed_max:
             value, trimmed_now, value_hash = self._form_and_hash(key, None, entry, published_hash)
             trimmed = trimmed_now or trimmed
-        record_bytes = RECORD_COST_BYTES + len(entry.packed if value is None else value)
+        record_bytes = RECORD_COST_BYTES + len(entry.content if value is None else value)
         item = QueuedRecord(
             key,
             entry,
+            entry.uid,
             value,
             verb,
             reason,
@@ -366,9 +378,9 @@ class StreamQueues:
             self._queue_object(key, entry, "read", "healed", published_hash, time_ms)
         else:
             # nobody knows the version of the delete: docs/record-contract.md, section 3
-            absent, version = Entry("", "", 0, queue.partition, b""), queue.frontier
+            absent, version = Entry.of("", "", 0, queue.partition), queue.frontier
             null = QueuedRecord(
-                key, absent, None, "deleted", "healed", 0, None, version, time_ms, 0.0
+                key, absent, "", None, "deleted", "healed", 0, None, version, time_ms, 0.0
             )
             self._append(queue, null)
 
@@ -567,7 +579,7 @@ class StreamQueues:
             if type(item) is not QueuedRecord:
                 self.queued_records -= 1
                 continue
-            key, uid, published_hash = item.key, item.entry.uid, item.replaced_hash
+            key, uid, published_hash = item.key, item.uid, item.replaced_hash
             if item.reason == "healed" and key in self.withheld:
                 queue.waiting.append(item)
                 continue
@@ -641,11 +653,12 @@ class StreamQueues:
             replaced_hash is not None or (dirty_key.must_publish and dirty_key.deleted_version)
         ):
             present_version = queue.frontier if entry is None else entry.resource_version
-            absent = Entry(dirty_key.uid, "", 0, queue.partition, b"")
+            absent = Entry.of(dirty_key.uid, "", 0, queue.partition)
             version = dirty_key.deleted_version or present_version
             deletion = QueuedRecord(
                 key,
                 absent,
+                dirty_key.uid,
                 None,
                 "deleted",
                 "conflated",

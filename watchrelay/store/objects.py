@@ -12,7 +12,14 @@ from typing import Final
 
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import content_hash
-from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
+from watchrelay.model.changes import (
+    HASH_BYTES,
+    Entry,
+    ObjectChange,
+    Removed,
+    Upserted,
+    with_length,
+)
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.store.pack import TRAIN_AT_OBJECTS, ObjectCompressor
@@ -136,19 +143,21 @@ class Store:
         return at.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(body)
 
     def _upsert(
-        self, key: bytes, frame: ObjectFrame, held: Entry | None
-    ) -> tuple[Entry, bytes | None]:
-        """The entry of `frame`, with its published bytes; `held` itself where the content is equal
-        (the uid is part of it)."""
+        self, key: bytes, frame: ObjectFrame, held: Entry | None, identity: bytes
+    ) -> tuple[Entry, bytes, int]:
+        """The entry of `frame`, whose uid is `identity`, with its published bytes and their hash;
+        `held` itself where the content is equal."""
         value, version = self._transform(frame), frame.resource_version
-        packed = self.pack(value, version)
+        rest = identity + self.pack(value, version)
         if held is None:
             partition = partition_of(key, self._partitions)
-        elif packed == held.packed and (self._suppress or version == held.resource_version):
-            return held, None
+        elif (self._suppress or version == held.resource_version) and not held.differs(rest):
+            return held, value, 0
         else:
             partition = held.partition
-        return Entry(frame.uid, version, content_hash(key, value), partition, packed), value
+        value_hash = content_hash(key, value)
+        content = value_hash.to_bytes(HASH_BYTES, "little") + rest
+        return Entry(version, partition, content), value, value_hash
 
     # ---- the log ----
 
@@ -226,18 +235,20 @@ class Store:
             if held is not None and _repeats(frame, held):
                 applied.repeated += 1
                 continue
-            entry, value = self._upsert(key, frame, held)
+            uid = frame.uid
+            identity = with_length(uid)
+            entry, value, value_hash = self._upsert(key, frame, held, identity)
             if entry is held:
                 applied.suppressed += 1
                 continue
             replaced_hash = None
             if held is not None:
-                if held.uid == entry.uid:
+                if held.is_of(identity):
                     replaced_hash = held.hash
                 else:
                     changes.append(Removed(key, held, entry.resource_version))
             entries[key] = entry
-            changes.append(Upserted(key, entry, replaced_hash, value))
+            changes.append(Upserted(key, entry, uid, value_hash, replaced_hash, value))
         for change in changes if self._unconfirmed else ():
             self._unconfirmed.pop(change.key, None)
         if len(entries) >= self._train_at and not self._packer.trained:
@@ -326,7 +337,7 @@ class Store:
                 # The API server was restored. Never `held` itself, even where only the version
                 # differs: with its version, all changes up to there would be taken for replays.
                 held = None
-            staged[key], _ = self._upsert(key, frame, held)
+            staged[key], _, _ = self._upsert(key, frame, held, with_length(frame.uid))
         return elsewhere
 
     def suspicious(self) -> bool:
@@ -376,7 +387,7 @@ class Store:
             old = held.get(key)
             if new is not old:
                 replaced_hash = old.hash if old is not None and old.uid == new.uid else None
-                changes.append(Upserted(key, new, replaced_hash, None))
+                changes.append(Upserted(key, new, new.uid, new.hash, replaced_hash, None))
                 replaced.missed += 1
         return replaced
 

@@ -17,7 +17,7 @@ from watchrelay.publish.snapshots import (
 
 
 def entry(partition: int = 0) -> Entry:
-    return Entry("u", "1", 1, partition, b"")
+    return Entry.of("u", "1", 1, partition)
 
 
 def snapshot(keys: list[bytes], *, partitions: int = 1) -> Snapshot:

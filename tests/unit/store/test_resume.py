@@ -30,7 +30,7 @@ def published(
     shown = frame(name, version, uid=uid, body=body)
     value = Transform.compile(WIDGETS).apply(shown)
     key = f"n/{name}".encode()
-    return key, Entry(
+    return key, Entry.of(
         shown.uid,
         str(version),
         content_hash(key, value),
