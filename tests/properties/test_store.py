@@ -171,6 +171,7 @@ class StoreMachine(RuleBasedStateMachine):
             else:
                 value = self.store.unpack(change.entry) if change.value is None else change.value
                 assert change.entry.hash == content_hash(change.key, value)
+                assert (change.uid, change.hash) == (change.entry.uid, change.entry.hash)
                 assert change.replaced_hash == (
                     self.reader[change.key][0] if change.key in self.reader else None
                 )

@@ -100,7 +100,11 @@ class DictStore:
         held = self.entries.get(key)
         partition = zlib.crc32(key) % self._partitions
         entry = Entry.of(
-            uid, str(self.version), content_hash(key, value), partition, zlib.compress(value)
+            uid,
+            str(self.version),
+            partition,
+            value_hash=content_hash(key, value),
+            packed=zlib.compress(value),
         )
         self.entries[key], shown = entry, value if raw else None
         if held is not None and held.uid != uid:

@@ -41,7 +41,7 @@ class Oversize:
         reread_limit: Callable[[], Awaitable[int | None]],
     ) -> None:
         self.packed_max = packed_max(max_message_bytes)
-        """An entry whose packed value is not larger is published whole, unless a trimmed form of
+        """An entry whose block is not larger is published whole, unless a trimmed form of
         the same state is on the log."""
         self._spec, self._store, self._metrics, self._status = spec, store, metrics, status
         self._reread_limit = reread_limit

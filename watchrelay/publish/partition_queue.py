@@ -21,8 +21,8 @@ from watchrelay.model.changes import Entry
 from watchrelay.publish.snapshots import WAITING_MAX_BYTES
 
 RECORD_COST_BYTES = 600
-"""Memory of a queued record besides its value: item, deque slot, key, and the entry with its uid,
-version and hash once the store has a newer one. Measured on pods: 590 bytes of resident set."""
+"""Memory of a queued record besides its value: item, uid, deque slot, key, hash, and the entry
+with its version once the store has a newer one. Measured on pods: 590 bytes of resident set."""
 NOT_ALL = -1
 """`QueuedMarker.after_record` of a marker that does not follow all that is to be published."""
 STATES_MAX = 2
@@ -32,7 +32,8 @@ STATES_MAX = 2
 class QueuedRecord(msgspec.Struct, gc=False):
     """One record of an object, without a sequence yet.
 
-    `value` None: unpack `entry.packed` (a long queue keeps no raw values), or a delete.
+    `uid` is that of the object. `value` None: unpack `entry.packed` (a long queue keeps no raw
+    values), or a delete.
     `value_hash` is that of the value as published. `replaced_hash` is that of what the log holds
     for the key before this record, None for nothing, or nothing verified. `received_at_s` is
     monotonic, 0 for what no watch event caused. `queued_bytes` counts towards the bound.

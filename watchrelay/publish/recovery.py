@@ -214,7 +214,13 @@ class LogRecovery:
         at = record.epoch << _SEQUENCE_BITS | record.sequence
         before = self.state.hold(
             key,
-            Entry.of(record.uid, record.version, record.value_hash, self.partition, position=at),
+            Entry.of(
+                record.uid,
+                record.version,
+                self.partition,
+                value_hash=record.value_hash,
+                position=at,
+            ),
         )
         if record.reason == "healed" and (before is None or before.hash != record.value_hash):
             self.repair_differs = True

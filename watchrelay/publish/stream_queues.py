@@ -51,7 +51,7 @@ class StreamQueues:
         partitions: Those that are written.
         soft_bytes: Up to this size of the queues, values are kept uncompressed; beyond it they are
             unpacked from the entry when they are sent.
-        packed_max: An entry whose packed value is not larger is published whole, unless a
+        packed_max: An entry whose block is not larger is published whole, unless a
             trimmed form of it was published before. Bytes.
         fit: Called for the others.
         trailing_tombstones: A delete has a value in this format; a tombstone follows as its own
@@ -183,12 +183,12 @@ class StreamQueues:
                 verb: Verb = "modified" if replaced_hash is not None else "added"
                 if uncounted_keys or self.trimmed_hashes or self.trimmed_before:
                     replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
-                packed_bytes = len(entry.content)
-                if packed_bytes > packed_max:
+                block_bytes = len(entry.block)
+                if block_bytes > packed_max:
                     value, trimmed, value_hash = self._form_and_hash(key, value, entry, None)
                 elif added_bytes > raw_room:
                     value = None
-                record_bytes = RECORD_COST_BYTES + (packed_bytes if value is None else len(value))
+                record_bytes = RECORD_COST_BYTES + (block_bytes if value is None else len(value))
                 item = QueuedRecord(
                     key,
                     entry,
@@ -328,10 +328,10 @@ class StreamQueues:
             else None
         )
         value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
-        if published_hash is not None or len(entry.content) > self.packed_max:
+        if published_hash is not None or len(entry.block) > self.packed_max:
             value, trimmed_now, value_hash = self._form_and_hash(key, None, entry, published_hash)
             trimmed = trimmed_now or trimmed
-        record_bytes = RECORD_COST_BYTES + len(entry.content if value is None else value)
+        record_bytes = RECORD_COST_BYTES + len(entry.block if value is None else value)
         item = QueuedRecord(
             key,
             entry,
@@ -378,7 +378,7 @@ class StreamQueues:
             self._queue_object(key, entry, "read", "healed", published_hash, time_ms)
         else:
             # nobody knows the version of the delete: docs/record-contract.md, section 3
-            absent, version = Entry.of("", "", 0, queue.partition), queue.frontier
+            absent, version = Entry.of("", "", queue.partition), queue.frontier
             null = QueuedRecord(
                 key, absent, "", None, "deleted", "healed", 0, None, version, time_ms, 0.0
             )
@@ -538,7 +538,7 @@ class StreamQueues:
                 self.trimmed_hashes.pop(key, None)
             dirty.changed(
                 key,
-                entry.uid,
+                change.uid if isinstance(change, Upserted) else entry.uid,
                 published_hash,
                 received_at_s,
                 must_publish=must_publish,
@@ -653,7 +653,7 @@ class StreamQueues:
             replaced_hash is not None or (dirty_key.must_publish and dirty_key.deleted_version)
         ):
             present_version = queue.frontier if entry is None else entry.resource_version
-            absent = Entry.of(dirty_key.uid, "", 0, queue.partition)
+            absent = Entry.of("", "", queue.partition)
             version = dirty_key.deleted_version or present_version
             deletion = QueuedRecord(
                 key,

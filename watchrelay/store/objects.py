@@ -12,14 +12,7 @@ from typing import Final
 
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import content_hash
-from watchrelay.model.changes import (
-    HASH_BYTES,
-    Entry,
-    ObjectChange,
-    Removed,
-    Upserted,
-    with_length,
-)
+from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted, length_prefixed
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.store.pack import TRAIN_AT_OBJECTS, ObjectCompressor
@@ -143,21 +136,20 @@ class Store:
         return at.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(body)
 
     def _upsert(
-        self, key: bytes, frame: ObjectFrame, held: Entry | None, identity: bytes
+        self, key: bytes, frame: ObjectFrame, held: Entry | None, uid: bytes
     ) -> tuple[Entry, bytes, int]:
-        """The entry of `frame`, whose uid is `identity`, with its published bytes and their hash;
-        `held` itself where the content is equal."""
+        """The entry of `frame`, whose uid is `uid`, `length_prefixed`; with its published bytes and
+        their hash. `held` itself, and 0 for the hash, where the content is equal."""
         value, version = self._transform(frame), frame.resource_version
-        rest = identity + self.pack(value, version)
+        tail = uid + self.pack(value, version)
         if held is None:
             partition = partition_of(key, self._partitions)
-        elif (self._suppress or version == held.resource_version) and not held.differs(rest):
+        elif held.has_tail(tail) and (self._suppress or version == held.resource_version):
             return held, value, 0
         else:
             partition = held.partition
         value_hash = content_hash(key, value)
-        content = value_hash.to_bytes(HASH_BYTES, "little") + rest
-        return Entry(version, partition, content), value, value_hash
+        return Entry.of_tail(version, partition, value_hash, tail), value, value_hash
 
     # ---- the log ----
 
@@ -235,20 +227,19 @@ class Store:
             if held is not None and _repeats(frame, held):
                 applied.repeated += 1
                 continue
-            uid = frame.uid
-            identity = with_length(uid)
-            entry, value, value_hash = self._upsert(key, frame, held, identity)
+            uid = length_prefixed(frame.uid)
+            entry, value, value_hash = self._upsert(key, frame, held, uid)
             if entry is held:
                 applied.suppressed += 1
                 continue
             replaced_hash = None
             if held is not None:
-                if held.is_of(identity):
+                if held.has_uid(uid):
                     replaced_hash = held.hash
                 else:
                     changes.append(Removed(key, held, entry.resource_version))
             entries[key] = entry
-            changes.append(Upserted(key, entry, uid, value_hash, replaced_hash, value))
+            changes.append(Upserted(key, entry, frame.uid, value_hash, replaced_hash, value))
         for change in changes if self._unconfirmed else ():
             self._unconfirmed.pop(change.key, None)
         if len(entries) >= self._train_at and not self._packer.trained:
@@ -337,7 +328,7 @@ class Store:
                 # The API server was restored. Never `held` itself, even where only the version
                 # differs: with its version, all changes up to there would be taken for replays.
                 held = None
-            staged[key], _, _ = self._upsert(key, frame, held, with_length(frame.uid))
+            staged[key], _, _ = self._upsert(key, frame, held, length_prefixed(frame.uid))
         return elsewhere
 
     def suspicious(self) -> bool:
@@ -377,7 +368,7 @@ class Store:
         changes = replaced.changes
         for key, entry in held.items():
             new = listed.get(key)
-            if new is None or new.uid != entry.uid:
+            if new is None or (new is not entry and new.uid != entry.uid):
                 # The version of the list that misses it, or of the object that replaced it: that
                 # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version

@@ -17,7 +17,7 @@ from watchrelay.publish.snapshots import (
 
 
 def entry(partition: int = 0) -> Entry:
-    return Entry.of("u", "1", 1, partition)
+    return Entry.of("u", "1", partition, value_hash=1)
 
 
 def snapshot(keys: list[bytes], *, partitions: int = 1) -> Snapshot:

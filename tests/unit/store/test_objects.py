@@ -68,6 +68,7 @@ def test_an_upsert_carries_the_published_bytes_their_hash_and_the_hash_before() 
     for change in (first, second):
         assert change.value is not None
         assert change.entry.hash == content_hash(change.key, change.value)
+        assert (change.uid, change.hash) == (change.entry.uid, change.entry.hash)
         assert store.unpack(change.entry) == change.value
 
 

@@ -33,9 +33,9 @@ def published(
     return key, Entry.of(
         shown.uid,
         str(version),
-        content_hash(key, value),
         partition_of(key, 3),
-        store.pack(value, str(version)),
+        value_hash=content_hash(key, value),
+        packed=store.pack(value, str(version)),
     )
 
 
