@@ -178,7 +178,8 @@ class LogRecovery:
                 self._ignored(record)
         for key, value in self._values.items():
             entry = self.entries[key]
-            entry.packed = self._pack(value, entry.resource_version)
+            # a new entry, without packed bytes yet
+            entry.block += self._pack(value, entry.resource_version)
         self._values.clear()
 
     def forget_deleted(self, up_to: str) -> None:
