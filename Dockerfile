@@ -1,4 +1,4 @@
-# The image of watchrelay: the program in a virtual environment on a slim Python, as uid 65532, without pip and without a compiler.
+# The image of watchrelay: the program in a virtual environment on a slim Python, as uid 65532, without pip and without a compiler, started by tini.
 # `make image` builds it without Docker, bit for bit the same each time.
 ARG PYTHON_IMAGE=python:3.13-slim
 
@@ -11,6 +11,7 @@ RUN --mount=type=cache,target=/var/cache/pip python3 -m venv /opt/build \
  && /opt/build/bin/pip install -q --no-deps --require-hashes -r /src/requirements/build.txt \
  && python3 -m venv --without-pip /opt/app \
  && /opt/build/bin/pip --python /opt/app/bin/python install -q --no-compile --only-binary :all: --no-deps --require-hashes -r /src/requirements/image.txt
+RUN apt-get -qq update && apt-get -qq install -y --no-install-recommends tini=0.19.0-* && cp /usr/bin/tini /opt/app/bin/tini
 COPY pyproject.toml README.md LICENSE /src/
 COPY watchrelay /src/watchrelay
 RUN /opt/build/bin/pip wheel -q --no-build-isolation --no-deps -w /w /src \
@@ -31,6 +32,7 @@ COPY --from=build /opt/app /opt/app
 ENV PATH=/opt/app/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 EXPOSE 8080
-# PID 1 takes SIGTERM itself; Kubernetes probes /livez and /readyz, so there is no HEALTHCHECK.
-ENTRYPOINT ["/opt/app/bin/watchrelay"]
+# tini waits for what exec plugins and token commands leave running, as the parent of orphans also where it is not PID 1 (-s: shareProcessNamespace).
+# Kubernetes probes /livez and /readyz, so there is no HEALTHCHECK.
+ENTRYPOINT ["/opt/app/bin/tini", "-s", "--", "/opt/app/bin/watchrelay"]
 CMD ["run"]

@@ -7,6 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
+FULL ?= 0
 REAL ?= 0
 CHART ?= 0
 PAGE ?= 0
@@ -16,7 +17,7 @@ SEEDS ?= 1000
 MINUTES ?= 30
 ROUNDS ?= 3
 # Most tests wait for brokers and clocks: files run side by side, four on two processors (with real parts each of them keeps about a third of
-# one busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the end;
+# one busy), the simulation first and the others in the order of their names, so that the short ones among the unit tests fill the end;
 # T=tests/some_file.py runs alone.
 JOBS ?= $(if $(T),0,4)
 
@@ -24,15 +25,20 @@ JOBS ?= $(if $(T),0,4)
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
 
+# What pip prints, as a line for each 20 packages.
+PIP_PROGRESS := /^Collecting/ { if (++n % 20 == 0) print "  " n " packages found" } /^Installing/ { print "  all " n " found, unpacking them" } { fflush() }
+
 .PHONY: install
 install: .venv/.installed ## make the virtual environment .venv with everything pinned by hash
 
 .venv/.installed: requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "watchrelay needs Python 3.11 or newer; set PYTHON=python3.x")'
-	@$(BIN)/pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@echo "installing into .venv (pinned by hash)"
-	@$(PIP) install --no-deps --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip --version >/dev/null 2>&1 || { echo "install 1/4: making the virtual environment .venv"; $(PYTHON) -m venv --clear .venv; }
+	@echo "install 2/4: packages into .venv, pinned by hash (half a minute, by the network)"
+	@$(BIN)/pip --disable-pip-version-check install --progress-bar off --no-deps --require-hashes -r requirements/dev.txt | awk '$(PIP_PROGRESS)'
+	@echo "install 3/4: watchrelay, from this directory"
 	@$(PIP) install --no-build-isolation --no-deps -e .
+	@echo "install 4/4: compiling it"
 	@$(BIN)/python -m compileall -q watchrelay
 	@touch $@
 
@@ -42,9 +48,9 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 	@if [[ -t 0 && $$(ps -o stat= -p $$$$ 2>/dev/null) == *+* ]]; then set -m; fi; $(BIN)/watchrelay demo $(ARGS) || exit $$?
 
 .PHONY: test
-test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server
+test: install ## the tests of a few minutes; FULL=1 plays all seeds, planted faults, docs and fuzz, REAL=1 adds real Kafka and API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
-	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(COVERAGE) --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
+	@FULL=$(FULL) REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(COVERAGE) --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
 
 # Compiles the tests as pytest rewrites them; in a clean clone each of the workers would do that for itself.
 .PHONY: collected
@@ -61,8 +67,8 @@ sim: install ## the whole daemon in virtual time: SEED=n plays one run and tells
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: fuzz
-fuzz: install ## the daemon between an odd API server and an odd writer: SEEDS=n plays that many seeds (20), SEED=n one again
-	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED) --trace,--seeds $(if $(filter file,$(origin SEEDS)),20,$(SEEDS))) $(ARGS)
+fuzz: install ## seeds of each kind of unexpected input, clock, flood and end: SEEDS=n of each (20), MINUTES=n in all; T=world SEED=n plays one again
+	@$(BIN)/python -m tests.fuzz $(T) $(if $(SEED),--seed $(SEED),$(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES),--seeds $(if $(filter file,$(origin SEEDS)),20,$(SEEDS)))) $(ARGS)
 
 .PHONY: check
 check: install ## format, lint, types, import contracts
@@ -84,6 +90,11 @@ bench: install ## measure the whole relay in turns with go-raw, a floor and the 
 soak: install ## MINUTES=30 of everything at once on real parts, faults by SEED, then verify --cluster
 	@tools/build.sh
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(or $(SEED),1) $(ARGS)
+
+.PHONY: alerts-hour
+alerts-hour: install chart-tools ## the shipped alerts over MINUTES=60 of a quiet and a busy relay on real parts: none may be pending
+	@tools/build.sh
+	@$(BIN)/python -m tests.alerts.hour --minutes $(if $(filter command line,$(origin MINUTES)),$(MINUTES),60)
 
 .PHONY: long
 long: install ## the tests on real parts that take long on the clock, which CI leaves out; T=tests/some_file.py narrows
@@ -149,7 +160,7 @@ docs: install .venv/docs/.installed ## build the site of docs/ into build/docs/s
 
 .PHONY: docs-check
 docs-check: docs ## the site, and its tests: every command runs, every config is valid, what is generated is fresh
-	@$(BIN)/python -m pytest -q tests/docs $(ARGS)
+	@FULL=1 $(BIN)/python -m pytest -q tests/docs $(ARGS)
 
 .PHONY: generate-docs
 generate-docs: install ## write the reference pages from their sources, and the figures of docs/capacity.md
@@ -168,7 +179,7 @@ lock: install ## resolve the pins again (hashes, no addresses)
 .PHONY: ci
 ci: install ## what CI runs: check, the site, the tests with real parts and of the chart; in a browser, and of the image, where they can be had
 	@$(MAKE) --no-print-directory -j 3 --output-sync=target check docs collected
-	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
+	@$(MAKE) --no-print-directory test FULL=1 REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
 
 .PHONY: clean
 clean: ## remove what was built here (not the cache of real parts)

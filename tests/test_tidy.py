@@ -27,6 +27,7 @@ life."""
 COUNTED_BY = {
     "relay_lag_seconds": "relay_lag.observe_batch",
     "produce_errors": "produce_failed",
+    "state_age_seconds": "show_age",
     "stream_state": "set_states",
 }
 """Metrics that are updated through a method of another name."""
@@ -146,6 +147,23 @@ def test_every_module_opens_with_what_it_is() -> None:
     assert [
         named(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))
     ] == []
+
+
+def test_a_status_is_reported_to_and_decides_nothing() -> None:
+    reports = {"acked", "failed", "follow", "queues", "received", "recovered", "renew"}
+    reads = [
+        f"{named(path)}:{node.lineno}: {ast.unparse(node)}"
+        for path in MODULES
+        if "observe.status import" in path.read_text() and not {"observe", "demo"} & {*path.parts}
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and node.attr not in reports
+        and re.search(
+            r"(\b_?status|statuses\.open\(.*\)|\.streams\[.*\])$", ast.unparse(node.value)
+        )
+    ]
+    assert reads == [], "what parts decide by is in StreamProgress"
 
 
 def test_every_metric_is_updated_somewhere_or_listed_with_a_reason() -> None:

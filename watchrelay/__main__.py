@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -9,7 +10,8 @@ def main() -> int:
     """Run the command line of the process; Ctrl-C and SIGTERM end it silently, at any time.
 
     Returns:
-        the exit code.
+        the exit code, before the command line is known. It ends the process itself otherwise:
+        the interpreter would wait for threads in a lookup or a file.
     """
     try:
         # before all other imports, so that a signal during one of them is handled
@@ -22,7 +24,7 @@ def main() -> int:
 
     code = cli.main()
     signals.ignore_late_signals(code)
-    return code
+    os._exit(code)
 
 
 if __name__ == "__main__":

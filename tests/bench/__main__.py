@@ -19,6 +19,7 @@ from tests.bench import (
     flood,
     footprint,
     hotpath,
+    intervals,
     outage,
     restart,
     returning,
@@ -37,6 +38,7 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
     "flood": ("Flood", flood.flood),
     "paced": ("At 1,000 events a second", flood.paced),
     "paced1": ("At 1,000 events a second, 1 partition", flood.paced_on_one),
+    "intervals": ("At 1,000 events a second, by flush interval", intervals.intervals),
     "transactional": ("Transactions", transactional.transactional),
     "memory": ("Memory", footprint.memory),
     "start": ("Start", footprint.start),
@@ -53,7 +55,18 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
 }
 
 
-IN_TURNS = {"flood", "paced", "paced1", "start", "idle", "restart", "failover", "standby", "split"}
+IN_TURNS = {
+    "flood",
+    "paced",
+    "paced1",
+    "intervals",
+    "start",
+    "idle",
+    "restart",
+    "failover",
+    "standby",
+    "split",
+}
 ROUNDS = 10
 """A median of fewer says little on a machine that is shared."""
 

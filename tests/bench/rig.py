@@ -265,6 +265,7 @@ class Relay(Program):
         resources: list[Any] | None = None,
         more: dict[str, Any] | None = None,
         delivery: str = "idempotent",
+        flush_interval: str = "",
     ) -> None:
         self.cluster = cluster = rig.next_cluster()
         if isinstance(source, Path):
@@ -277,7 +278,11 @@ class Relay(Program):
             bootstrap=rig.bootstrap,
             kubeconfig=kubeconfig,
             resources=resources or ["pods"],
-            kafka={"partitions": partitions, "delivery": delivery},
+            kafka={
+                "partitions": partitions,
+                "delivery": delivery,
+                **({"flushInterval": flush_interval} if flush_interval else {}),
+            },
         )
         del config["heartbeatInterval"]
         # Neither tree writes byte code: what it finds of it is decided here.

@@ -90,7 +90,6 @@ def test_the_alert_has_a_case_that_fires_and_one_that_does_not(alert: dict[str, 
     assert (fires > 0, silent > 0) == (True, True)
 
 
-@pytest.mark.timeout(330)
 @pytest.mark.usefixtures("tools")
 def test_promtool_takes_the_rules_and_every_case_holds() -> None:
     checked = run(program("promtool"), "check", "rules", "--lint=all", "--lint-fatal", RULES)

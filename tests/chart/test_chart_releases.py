@@ -324,6 +324,7 @@ NUMBERS = (
     "snapshotIntervals",
     "claims",
     "rebalances",
+    "stateAgeSeconds",
 )
 
 
@@ -403,7 +404,7 @@ def test_every_runbook_link_is_an_address(base: str, address: str, tmp_path: Pat
         for group in made["spec"]["groups"]
         for rule in group["rules"]
     ]
-    assert len(links) == 21
+    assert len(links) == len({*links}) == 24
     assert [link for link in links if not re.fullmatch(address, link)] == []
 
 
@@ -472,7 +473,8 @@ def test_namespaces_switches_and_accounts_render(helm: str, tmp_path: Path) -> N
     }
     for more in (
         {"serviceMonitor": {"enabled": True}},
-        {"serviceAccount": {"create": False}},
+        {"serviceAccount": {"create": False}, "rbac": {"create": False}},
+        {"serviceAccount": {"create": False, "name": "shared"}},
         {"serviceAccount": {"create": False, "name": "shared"}, "rbac": {"create": False}},
         {"prometheusRule": {"enabled": True, "disabled": ["WatchRelayDown"]}},
     ):

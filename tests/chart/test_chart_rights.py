@@ -185,3 +185,13 @@ def test_no_right_but_list_and_watch_is_anywhere_in_the_chart() -> None:
         for role in rendered(values):
             for rule in role.get("rules", ()):
                 assert rule["verbs"] == ["list", "watch"], role
+
+
+def test_no_rights_go_to_the_account_of_all_pods_that_name_none(tmp_path: Path) -> None:
+    config = _config([{"resource": "pods"}])
+    refused = template(values_file(tmp_path, config, serviceAccount={"create": False}))
+    assert "serviceAccount.create is false without serviceAccount.name" in refused.stderr
+    named = {"create": False, "name": "default"}
+    objects = rendered(values_file(tmp_path, config, serviceAccount=named))
+    bound = [each["subjects"] for each in objects if each["kind"] == "ClusterRoleBinding"]
+    assert bound == [[{"kind": "ServiceAccount", "name": "default", "namespace": "ns"}]]

@@ -119,7 +119,6 @@ def _found() -> dict[str, list[Entry]]:
     return found
 
 
-@pytest.mark.timeout(400)  # the chart is rendered for each config
 def test_for_every_config_of_this_tree_the_chart_grants_what_rbac_prints(tmp_path: Path) -> None:
     found = _found()
     assert len(found) > 40, found.keys()

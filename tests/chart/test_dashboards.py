@@ -16,6 +16,11 @@ from watchrelay.observe.metrics import CATALOGUE
 
 NOT_SHOWN = {
     "kube_request_duration_seconds": "watches answer at once; slow lists are seen in list_duration_seconds",
+    "topics_at_risk": "an alert and the status page name the setting and its cure",
+    "clock_offset_seconds": "an alert and the status page name it, with the cure",
+    "last_event_timestamp_seconds": "its age, which no clock touches, is shown",
+    "last_heard_timestamp_seconds": "its age, which no clock touches, is shown",
+    "log_lines_dropped": "the log itself tells how many, once it is read",
     "config_last_reload_success_timestamp_seconds": "the hash and the verdict on the newest config are shown",
 }
 """Metrics on no dashboard, with the reason."""

@@ -44,7 +44,7 @@ def main() -> int:
     if wanted.again and not (_KEPT / "played.json").is_file():
         parser.exit(1, "there is no last run: leave --again out\n")
     times = played(_KEPT) if wanted.again else play(_KEPT)
-    with Prometheus(_KEPT, target="127.0.0.1:1", namespace=NAMESPACE) as prometheus:
+    with Prometheus(_KEPT, {NAMESPACE: "127.0.0.1:1"}) as prometheus:
         shots = {name: asked(name, prometheus, times) for name in CHOSEN}
     for name, shot in shots.items():
         print(

@@ -54,7 +54,7 @@ def play(kept: Path) -> Played:
             queueBytes="1MiB",
         )
         namespaces = testbed.namespaces(8)
-        stack.enter_context(Prometheus(kept, target=f"127.0.0.1:{relay.port}", namespace=NAMESPACE))
+        stack.enter_context(Prometheus(kept, {NAMESPACE: f"127.0.0.1:{relay.port}"}))
         start = time.time()
         stack.enter_context(relay)
         relay.await_ready(deadline_s=90.0)

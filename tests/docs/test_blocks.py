@@ -103,7 +103,7 @@ def test_configs_are_good(block: Block, tmp_path: Path) -> None:
         config = {"resources": config}
     elif "config" in config:
         config = configured_by_the_chart(config)
-    assert config.keys() & {"cluster", "kafka", "resources"}, "nothing judges it"
+    assert config.keys() & {"cluster", "kafka", "resources", "acceptWarnings"}, "nothing judges it"
     file = tmp_path / "watchrelay.yaml"
     kafka = {**MINIMAL["kafka"], **config.get("kafka", {})}
     file.write_text(yaml.safe_dump({**MINIMAL, **config, "kafka": kafka}))

@@ -124,7 +124,6 @@ def pattern(block_text: str) -> re.Pattern[str]:
     return re.compile("".join(lines))
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run_in_their_order(page: str, tmp_path: Path) -> None:
     reader = Reader(tmp_path)

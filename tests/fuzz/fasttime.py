@@ -36,6 +36,11 @@ def elapsed_s() -> float:
     return _monotonic() + _Added.seconds
 
 
+def real_s() -> float:
+    """Real seconds since some moment in the past."""
+    return _monotonic()
+
+
 def _wall_ns() -> int:
     return _time_ns() + int(_Added.seconds * 1e9)
 

@@ -1,317 +1,418 @@
-"""A writer that is no relay, on a relay's control, signal and state topics: odd records, former
-writers' records, requests."""
+"""Records of another writer on the state, control and signal topics from a seed: well-formed or not,
+in batches whose envelope is odd, too; between two lives of a relay and during one, over sockets."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka import TopicPartition
 
-from tests.fuzz.oddjson import NUMBERS, STRINGS, Raw, odd_value, text
-from tests.fuzz.oddserver import Tell, shown
+from tests.fuzz import seeds
+from tests.fuzz.flooded import Broken
+from tests.fuzz.oddwriter import OddRecords, OddStream
+from tests.fuzz.running import leaves, why
+from tests.fuzz.seeds import Played
+from tests.support.daemon import command, relay_config
+from tests.support.embedded import EmbeddedCluster
+from tests.support.forging import ODD_HEADERS, Forged, Forger
+from tests.support.rawbatches import CODECS, Raw, compressed, encoded, framed, send
+from tests.support.turns import TurnLoop
+from watchrelay.config import load_settings
+from watchrelay.consumer import KafkaUnavailable, TopicReader
+from watchrelay.contract.headers import UNREADABLE
 from watchrelay.contract.partitioning import partition_of
-from watchrelay.contract.records import content_hash
-from watchrelay.core import clock
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.daemon.daemon import Daemon
+from watchrelay.daemon.kafka_connection import kafka_connection
+from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
 
-Headers = list[tuple[str, bytes]]
-Record = tuple[bytes | None, bytes | None, Headers]
-
-TIMES_MS = (0, 1, 10**12, 253_402_300_799_000, 253_402_300_800_000, 2**62)
-INSTANTS = (
-    "", "now", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z", "2026-13-01T00:00:00Z", "2999-01-01T00:00:00.000Z",
-    "0001-01-01T00:00:00Z",
-)  # fmt: skip
-
-
-def _bytes(value: str) -> bytes:
-    return value.encode("utf-8", "surrogatepass")
-
-
-@dataclass(frozen=True, slots=True)
-class OddStream:
-    """A stream whose topics a foreign writer may write to. `wire`: its records are plain
-    CloudEvents."""
-
-    id: str
-    topic: str
-    partitions: int
-    keys: Callable[[], list[bytes]]
-    source: str
+STREAM, CALM = "configmaps", "services"
+PATH = "/api/v1/namespaces/a/"
+NAMES = "abcdefghij"
+PARTITIONS = 3
+WITHIN_S = 600.0
+"""All is right again: a snapshot comes every 5 s and a list every 10 s; the machine may be busy."""
+_POLL_S = 0.1
+_LOOK_S = 2.0
+TIMES_MS = (-1, 0, 1, 10**12, 4 * 10**12, 253_402_300_800_000, 2**62)
+PRODUCERS = ((-1, -1, -1), (7, 0, 0), (2**62, 32767, 2**31 - 1), (0, -1, -1))
+LOG_APPEND, TRANSACTIONAL, CONTROL = 8, 16, 32
+Table = dict[tuple[int, bytes], bytes | None]
 
 
-class Foreign:
-    """Writes what a seed says; failures of Kafka are its own business."""
+def sealed(rng: Random, record: Raw) -> bytes:
+    """A batch of the record by one codec, whose times, flags and producer are any."""
+    codec, times_ms = rng.choice([*CODECS]), (rng.choice(TIMES_MS), rng.choice(TIMES_MS))
+    attributes = rng.choice([0, 0, 0, LOG_APPEND, TRANSACTIONAL, CONTROL | TRANSACTIONAL])
+    producer = rng.choice(PRODUCERS)
+    body = compressed(encoded(record, 0), codec)
+    return framed(body, 1, codec=codec, attributes=attributes, times_ms=times_ms, producer=producer)
 
-    def __init__(
-        self,
-        rng: Random,
-        bootstrap: str,
-        *,
-        topic: Callable[[str], str],
-        streams: list[OddStream],
-        others: list[str],
-        tell: Tell,
-    ) -> None:
-        self._rng, self._streams, self._tell = rng, streams, tell
-        self._control, self._signal = topic("control"), topic("signal")
-        self._others = others
-        """Streams that are sane: nothing that could be theirs is written, but their names are used
-        in requests."""
-        self._producer = AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=8 << 20)
 
-    async def __aenter__(self) -> Self:
-        await self._producer.start()
-        return self
+def mangled(rng: Random, record: Raw) -> Raw:
+    """The record, some of them in a form that no client writes. Its ce_wrepoch stays: a higher one
+    takes the stream, as it may."""
+    key, value, headers = record
+    names = [name for name, _ in headers if name != b"ce_wrepoch"] or [b"x"]
+    match rng.randrange(14):
+        case 0:
+            return key, value, [*headers, (rng.choice(names), rng.choice(ODD_HEADERS))]
+        case 1:
+            gone = rng.choice(names)
+            return key, value, [(name, None if name == gone else text) for name, text in headers]
+        case 2:
+            return key, value, [*headers, (b"\xff\xfe", b"v")]
+        case 3:
+            return key, value, [*headers, *((b"h%d" % number, b"v") for number in range(300))]
+        case 4:
+            return key, value, [*headers, (rng.choice(names), b"x" * 300_000)]
+        case 5:
+            return key, value, [*headers, (b"", b"")]
+        case 6:
+            return key, value, list(reversed(headers))
+        case _:
+            return record
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._producer.stop()
 
-    async def write(self) -> None:
-        """One record somewhere."""
-        rng = self._rng
-        kind = rng.choice(["control", "control", "signal", "signal", "state"])
-        if kind == "control":
-            topic, partition, record = self._control, 0, self._of_control()
-        elif kind == "signal":
-            topic, partition, record = self._signal, 0, self._of_signal()
-        else:
-            stream = rng.choice(self._streams)
-            topic = stream.topic
-            partition, record = self._of_state(stream)
-        key, value, headers = record
-        # the client sends no record without both
-        value = b"" if key is None and value is None else value
-        at_ms = rng.choice(TIMES_MS) if rng.random() < 0.1 else clock.wall_ms()
-        self._tell(
-            f"foreign: {topic}/{partition} key {shown(key)} value {shown(value)} headers "
-            f"{shown(headers)} at {at_ms}"
-        )
-        try:
-            await self._producer.send_and_wait(
-                topic, value, key, partition, timestamp_ms=at_ms, headers=headers
-            )
-        except (KafkaError, ValueError) as error:
-            self._tell(f"foreign: not written: {error}")
+def raw(key: bytes | None, value: bytes | None, headers: Any) -> Raw:
+    """A record whose header names are text, as bytes."""
+    return key, value, [(name.encode("utf-8", "surrogatepass"), text) for name, text in headers]
 
-    async def claim(self) -> None:
-        """A claim as another relay makes it, which takes a stream."""
-        value = {
-            "holder": "foreign",
-            "instance": "foreign",
-            "version": "9.9",
-            "time": "2026-01-01T00:00:00.000Z",
-            "from": None,
+
+class _Log(logging.Handler):
+    """Keeps lines, and what may not be among them as broken promises."""
+
+    def __init__(self, played: Played) -> None:
+        super().__init__()
+        self._played = played
+
+    def emit(self, record: logging.LogRecord) -> None:
+        extra = {
+            name: getattr(record, name)
+            for name in ("stream", "topic", "partition", "offset", "error")
+            if hasattr(record, name)
         }
-        await self._producer.send_and_wait(
-            self._control, _bytes(text(value)), _bytes(f"claim/{self._streams[0].id}"), 0
+        self._played.events.append(f"log: {record.levelname} {record.getMessage()} {extra}"[:500])
+        error = record.exc_info[1] if record.exc_info else None
+        ours = record.name.startswith(("watchrelay", "asyncio", "aiokafka"))
+        if ours and error is not None:
+            self._played.broken.append(f"a traceback in the log of {record.name}: {why(error)}")
+        elif ours and "internal error" in record.getMessage() + str(extra):
+            self._played.broken.append(f"{record.name}: {record.getMessage()} {extra}")
+
+
+class Round:
+    """One seed."""
+
+    def __init__(self, seed: int, *, plant: bool) -> None:
+        self.result = Played(seed)
+        self._plant = plant
+        self._rng = Random(f"foreign {seed}")
+        self._name = f"foreign{seed}"
+        self._form = self._rng.choice(["cloudevents", "cloudevents", "structured", "debezium"])
+        self._forged: list[Forged] = []
+        self._cluster: EmbeddedCluster
+        self._bootstrap = self._file = ""
+
+    def play(self) -> Played:
+        """The result; never raises but for what ends the process."""
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            kafka = enter(EmbeddedKafka.start())
+            self._cluster = enter(EmbeddedCluster(seed=self.result.seed))
+            directory = enter(tempfile.TemporaryDirectory(prefix="watchrelay-foreign-"))
+            enter(_logged(_Log(self.result)))
+            self._prepare(kafka, Path(directory, "watchrelay.yaml"))
+            for first in (True, False):
+                with asyncio.Runner(loop_factory=TurnLoop) as runner:
+                    loop = runner.get_loop()
+                    assert isinstance(loop, TurnLoop)
+                    try:
+                        runner.run(self._life(loop, first=first))
+                        if first and self._plant:
+                            self._stray()
+                        elif first:
+                            self._write(live=False)
+                            self._change()
+                    except Exception as error:  # noqa: BLE001  # whatever ends a seed is to be seen
+                        found = [each for each in leaves(error) if isinstance(each, Broken)]
+                        self.result.broken += map(str, found) if found else [why(error)]
+                    if wrong := loop.too_long():
+                        self.result.broken.append(wrong)
+                if self.result.broken:
+                    break
+        return self.result
+
+    def _topic(self, name: str) -> str:
+        return f"k8s.{self._name}.{name}"
+
+    def _prepare(self, kafka: EmbeddedKafka, file: Path) -> None:
+        for name in ("control", "signal"):
+            kafka.create_topic(self._topic(name), 1)
+        for name in (STREAM, CALM):
+            kafka.create_topic(self._topic(f"core.{name}"), PARTITIONS)
+        self._cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": "a"}})
+        for name in NAMES[:6]:
+            self._put(STREAM, name)
+            self._put(CALM, name)
+        config = relay_config(
+            self._name,
+            bootstrap=kafka.bootstrap,
+            kubeconfig=self._cluster.kubeconfig,
+            resources=[STREAM, CALM],
+            kafka={"format": self._form, "createTopics": False},
+            defaults={"snapshotInterval": "5s", "relistInterval": "10s"},
+            observe={"listen": "127.0.0.1:0"},
         )
+        file.write_text(json.dumps(config))
+        self._bootstrap, self._file = kafka.bootstrap, str(file)
 
-    def _odd_headers(self) -> Headers:
-        rng = self._rng
-        if rng.random() < 0.7:
-            return []
-        return [
-            (
-                rng.choice(["ce_type", "ce_wrepoch", "x", ""]),
-                rng.choice([b"", b"\xff", b"1", b"x" * 5000]),
-            )
-            for _ in range(rng.randint(1, 3))
-        ]
+    # ---- the cluster -----------------------------------------------------------------------------
 
-    # ---- control ---------------------------------------------------------------------------------
+    def _put(self, plural: str, name: str) -> None:
+        made = {"metadata": {"name": name}, "data": {"n": str(self._rng.randrange(10**6))}}
+        with suppress(Exception):  # there already: it is replaced
+            self._cluster.request("DELETE", f"{PATH}{plural}/{name}")
+        self._cluster.request("POST", f"{PATH}{plural}", made)
 
-    def _of_control(self) -> Record:
-        rng = self._rng
-        known = rng.choice(self._streams).id
-        name = rng.choice(
-            [known, known, "unknown", "unknown@somewhere", rng.choice(STRINGS), "x" * 3000]
-        )
-        kind = rng.choice(["claim", "stream", "snapshot"])
-        if rng.random() < 0.15:
-            key: bytes | None = rng.choice(
-                [
-                    None,
-                    b"",
-                    b"/",
-                    b"claim/",
-                    b"claim",
-                    b"\xff/\xfe",
-                    b"odd/x",
-                    _bytes(rng.choice(STRINGS)),
-                ]
-            )
-        else:
-            key = _bytes(f"{kind}/{name}")
-        if rng.random() < 0.15:
-            junk = [
-                b"",
-                b"\xff\xfe",
-                b"{",
-                b"[1]",
-                b"null",
-                _bytes(text(odd_value(rng))),
-                b'{"a":' * 5000,
-            ]
-            return key, rng.choice(junk), self._odd_headers()
-        make = {"claim": self._claim, "stream": self._description, "snapshot": self._index}[kind]
-        value = make(ours=name == known)
-        for _ in range(rng.randrange(3)):
-            value[rng.choice([*value, "more"])] = odd_value(rng)
-        if kind == "claim" and name == known:
-            # else it takes the stream, as it may
-            value["instance"] = rng.choice([None, 7, [], {}, Raw("1e400")])
-        if kind == "stream" and name == known:
-            value["epochBase"] = rng.choice(
-                [None, "1", -1, 1.5, 2**53, 2**63, 10**40, True, []]
-            )  # else it describes the stream again, as it may
-        return key, _bytes(text(value)), self._odd_headers()
-
-    def _claim(self, *, ours: bool) -> dict[str, Any]:
-        rng = self._rng
-        origin = {
-            "snapshot": "1-1",
-            "begin": rng.choice([[0], [0, 0, 0], [-1], [2**53], [2**63], "0", None, [0.5]]),
-        }
-        return {
-            "holder": "foreign", "instance": f"foreign-{rng.randrange(10**6)}", "version": "9.9", "time": rng.choice(INSTANTS),
-            "from": rng.choice([None, origin, odd_value(rng)]),
-        }  # fmt: skip
-
-    def _description(self, *, ours: bool) -> dict[str, Any]:
-        rng = self._rng
-        # by a right description it would be another's, too
-        topic = rng.choice([stream.topic for stream in self._streams])
-        return {
-            "topic": rng.choice(["nowhere", [topic], {topic: topic}, None, 7]),
-            "partitions": rng.choice([1, 3, 0, -1, 10**6, 2**53, "3", None]),
-            "keyFormat": rng.choice(["namespace/name", ["namespace/name"], None, {}, "odd"]),
-            "resource": rng.choice(["pods", "v1/pods", [], None, 7]),
-            "namespace": rng.choice([None, "a", 7, []]),
-            "selectors": rng.choice([None, [], {"namespaces": 7}, {"namespaces": [7, [], None]}, {"labelSelector": []}]),
-            "configHash": rng.choice(["c0ffee", None, 7]),
-            "epochBase": rng.choice([0, 1, 2**53 - 1, 2**53 - 2, 2**52, -1, None, "1"]),
-        }  # fmt: skip
-
-    def _index(self, *, ours: bool) -> dict[str, Any]:
-        rng = self._rng
-        numbers = [0, 1, 10**6, 2**53 - 1, 2**53, 2**63, -1, 1.5, None, "0", True]
-        partitions = [
-            {
-                "partition": rng.choice([at, at, at, *numbers]),
-                "digest": rng.choice(["0" * 16, "x", None]),
-            }
-            | {name: rng.choice(numbers) for name in ("begin", "end", "count")}
-            for at in range(rng.randint(0, 4))
-        ]
-        return {
-            "snapshot": rng.choice(["1-1", "", None, 7, "x" * 5000]),
-            "epoch": rng.choice([*numbers, 0, 5]), "rv": rng.choice(["0", "", "abc", 7]),
-            "time": rng.choice(INSTANTS), "count": rng.choice(numbers), "requests": rng.choice([[], ["a"], None, 7, [7], {}]),
-            "partitions": rng.choice([partitions, partitions, odd_value(rng)]),
-        }  # fmt: skip
-
-    # ---- signals ---------------------------------------------------------------------------------
-
-    def _of_signal(self) -> Record:
-        rng = self._rng
-        streams: Any = [rng.choice([stream.id for stream in self._streams] + self._others)]
-        match rng.randrange(6):
-            case 0:
-                streams = [
-                    f"unknown-{rng.randrange(10**6)}"
-                    for _ in range(rng.choice([1, 100, 1000, 1001]))
-                ]
-            case 1:
-                streams = rng.choice([odd_value(rng), [odd_value(rng)], [*streams, *STRINGS]])
-            case _:
-                pass
-        signal: dict[str, Any] = {
-            "id": f"request-{rng.randrange(10)}",
-            "type": "execute-snapshot",
-            "data": {"streams": streams},
-        }
-        if rng.random() < 0.3:
-            signal[rng.choice(["id", "type", "data", "more"])] = rng.choice(
-                [odd_value(rng), "é" * 101, "i" * 200]
-            )
-        if rng.random() < 0.15:
-            return (
-                rng.choice([None, b"\xff"]),
-                rng.choice([None, b"", b"[]", b"\xff", b"[" * 9000, _bytes(text(odd_value(rng)))]),
-                self._odd_headers(),
-            )
-        return b"fuzz", _bytes(text(signal)), self._odd_headers()
-
-    # ---- state -----------------------------------------------------------------------------------
-
-    def _of_state(self, stream: OddStream) -> tuple[int, Record]:
-        rng = self._rng
-        keys = stream.keys()
-        key: bytes | None = (
-            rng.choice(keys)
-            if keys and rng.random() < 0.7
-            else rng.choice([b"odd/unknown", b"", None, b"\xff", b"%wr/claim/x/0", b"k" * 5000])
-        )
-        partition = (
-            partition_of(key or b"", stream.partitions)
-            if rng.random() < 0.8
-            else rng.randrange(stream.partitions)
-        )
-        if rng.random() < 0.4:
-            value = rng.choice([None, b"", b"\xff", b"{}", _bytes(text(odd_value(rng)))])
-            return partition, (key, value, self._odd_headers())
-        value = rng.choice([None, json.dumps({"former": rng.randrange(10)}).encode()])
-        return partition, self._former(stream, partition, key or b"a/b", value)
-
-    def _former(self, stream: OddStream, partition: int, key: bytes, value: bytes | None) -> Record:
-        """A record of a former writer, whose epoch lies below all of ours; perhaps with some odd
-        headers."""
-        rng = self._rng
-        sequence = rng.choice([1, 7, 10**6])
-        verb = "deleted" if value is None else rng.choice(["added", "modified", "read"])
-        headers = {
-            "ce_specversion": b"1.0", "ce_type": f"dev.watchrelay.object.{verb}.v1".encode(), "ce_source": stream.source.encode(),
-            "ce_id": f"{stream.id}.0.{partition}.{sequence}".encode(), "ce_time": b"2026-01-01T00:00:00.000Z", "ce_subject": key,
-            "ce_kind": b"Odd", "ce_apiversion": b"fuzz.example.com/v1", "ce_name": b"x", "ce_wruid": b"former", "ce_wrrv": b"5",
-            "ce_wrstream": stream.id.encode(), "ce_wrepoch": b"0", "ce_sequence": b"%020d" % sequence, "ce_wrreason": b"watch",
-        }  # fmt: skip
-        if value is not None:
-            headers |= {
-                "content-type": b"application/json",
-                "ce_wrhash": b"%016x" % content_hash(key, value),
-            }
-        if rng.random() < 0.2:
-            kind = rng.choice(["claim", "heartbeat", "snapshot.begin", "snapshot.end"])
-            key, value = (
-                f"%wr/{kind.removeprefix('snapshot.')}/{stream.id}/{partition}".encode(),
-                None,
-            )
-            headers |= {
-                "ce_type": f"dev.watchrelay.{kind}.v1".encode(),
-                "ce_wrcount": b"1",
-                "ce_wrdigest": b"0" * 16,
-                "ce_wrpartitions": b"%d" % stream.partitions,
-            }
-        for _ in range(rng.choice([0, 0, 1, 2])):
-            name = rng.choice([*headers, "ce_wrtrimmed", "ce_wrsnap"])
-            if name == "ce_wrepoch":  # a higher one would fence the writer, as it should
-                headers[name] = rng.choice(
-                    [b"", b"-1", b"x", b"+1", b"1" * 30, "²".encode(), b"00", b"9007199254740992"]
-                )
+    def _change(self) -> None:
+        for name in self._rng.sample(NAMES, 4):
+            if self._rng.random() < 0.3:
+                with suppress(Exception):  # it is not there
+                    self._cluster.request("DELETE", f"{PATH}{STREAM}/{name}")
             else:
-                headers[name] = rng.choice(
-                    [
-                        b"",
-                        b"\xff",
-                        b"-1",
-                        b"x",
-                        rng.choice(NUMBERS).encode(),
-                        _bytes(rng.choice(STRINGS)),
-                    ]
-                )
-        return key, value, list(headers.items())
+                self._put(STREAM, name)
+
+    def _wanted(self, plural: str) -> dict[str, Any]:
+        def held() -> dict[str, Any]:
+            objects = self._cluster.registry.storage.collection(plural).objects
+            return {
+                f"{each.namespace}/{each.name}": _shown(each.body()) for each in objects.values()
+            }
+
+        return self._cluster.do(held)
+
+    # ---- the other writer ------------------------------------------------------------------------
+
+    def _records(self) -> list[Forged]:
+        """All of the state topic."""
+        return asyncio.run(self._read())
+
+    async def _read(self) -> list[Forged]:
+        """All records of the state topic that can be read at all."""
+        topic, found = self._topic(f"core.{STREAM}"), list[Forged]()
+
+        def take(place: TopicPartition, records: Sequence[Any]) -> None:
+            for each in records:
+                if UNREADABLE not in dict(each.headers):
+                    headers = tuple(each.headers)
+                    found.append(Forged(place.partition, each.key, each.value, headers))
+
+        settings = load_settings(self._file, environ={})
+        async with open_consumer(kafka_connection(settings, client_id="fuzz")) as consumer:
+            places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+            await read_ranges(consumer, await offset_ranges(consumer, places), take)
+        return found
+
+    def _write(self, *, live: bool) -> None:
+        """Some records to each topic."""
+        rng, topic = self._rng, self._topic(f"core.{STREAM}")
+        for _ in range(rng.randrange(1, 3)):
+            for each in Forger(rng, self._records(), PARTITIONS).forge():
+                record = mangled(rng, raw(each.key, each.value, each.headers))
+                headers = ((name.decode(errors="replace"), text or b"") for name, text in record[2])
+                self._forged.append(replace(each, headers=tuple(headers)))
+                self._send(topic, record, each.partition)
+        source = f"/clusters/{self._name}/api/v1/{STREAM}"
+        stream = OddStream(
+            STREAM, topic, PARTITIONS, lambda: [b"a/%b" % name.encode() for name in NAMES], source
+        )
+        odd = OddRecords(rng, [stream], [CALM])
+        for _ in range(rng.randrange(4)):
+            self._send(self._topic("control"), mangled(rng, raw(*odd.of_control())))
+        for _ in range(rng.randrange(3)):
+            self._send(self._topic("signal"), mangled(rng, raw(*odd.of_signal())))
+        self.result.events.append(f"written {'during a life' if live else 'between the lives'}")
+
+    def _stray(self) -> None:
+        """Planted: an object that is not on the server, in a record that readers ignore or take,
+        and that no relay repairs."""
+        known = [each for each in self._records() if each.value and each.position[0]]
+        newest = max(known, key=lambda each: each.position)
+        there = [each for each in self._records() if each.partition == newest.partition]
+        epoch, sequence = max(each.position for each in there)
+        stray = replace(newest, key=b"a/never").at(epoch, sequence + 1).hashed()
+        if self.result.seed % 2:
+            stray = stray.lacking("ce_wrreason")
+        data = framed(encoded(raw(stray.key, stray.value, stray.headers), 0), 1)
+        send(self._bootstrap, self._topic(f"core.{STREAM}"), data, partition=stray.partition)
+        raise Broken(asyncio.run(self._wrong()))
+
+    def _send(self, topic: str, record: Raw, partition: int = 0) -> None:
+        data = sealed(self._rng, record)
+        (offset,) = send(self._bootstrap, topic, data, partition=partition)
+        self.result.counts[f"on {topic.split('.', 2)[2]}"] += 1
+        key, value, headers = record
+        self.result.events.append(
+            f"foreign: {topic}/{partition}@{offset} key {key!r:.80} value {value!r:.200} headers "
+            f"{headers!r:.900}"
+        )
+
+    # ---- a life ----------------------------------------------------------------------------------
+
+    async def _life(self, loop: TurnLoop, *, first: bool) -> None:
+        daemon = Daemon(load_settings(self._file, environ={}))
+        async with asyncio.TaskGroup() as tasks:
+            relay = tasks.create_task(daemon.run(), name="daemon")
+            try:
+                await _until("it connects", relay, lambda: daemon._supervisor is not None)
+                loop.begin()
+                await _until("it is ready", relay, lambda: _ready(daemon, STREAM, CALM))
+                if first:
+                    await asyncio.to_thread(self._change)
+                    if self._rng.random() < 0.5:
+                        await self._right(daemon, relay)
+                else:
+                    await self._second(daemon, relay)
+            finally:
+                daemon.stop()
+                if first and self._rng.random() < 0.5:
+                    daemon.stop()  # it does not drain
+                await asyncio.wait((relay,), timeout=WITHIN_S)
+
+    async def _second(self, daemon: Daemon, relay: asyncio.Task[int]) -> None:
+        epoch = daemon.statuses.streams[CALM].epoch
+        if self._rng.random() < 0.5:
+            await self._right(daemon, relay)
+        for _ in range(2):
+            await asyncio.to_thread(self._write, live=True)
+            await asyncio.to_thread(self._change)
+            if self._rng.random() < 0.5:
+                await self._right(daemon, relay)
+        await self._right(daemon, relay)
+        if (now := daemon.statuses.streams[CALM].epoch) != epoch:
+            raise Broken(f"{CALM} was claimed again: epoch {epoch} -> {now}")
+        await asyncio.to_thread(self._verify)
+
+    async def _right(self, daemon: Daemon, relay: asyncio.Task[int]) -> None:
+        """Readers are proven and hold what the server holds; so does a table without headers."""
+        until_s, wrong = asyncio.get_running_loop().time() + WITHIN_S, "not looked at"
+        while wrong:
+            if relay.done():
+                raise Broken(f"the daemon ended with {relay.exception() or relay.result()!r}")
+            if asyncio.get_running_loop().time() > until_s:
+                raise Broken(f"not right within {WITHIN_S:g} s: {wrong}; {_rows(daemon)}")
+            await asyncio.sleep(_LOOK_S)
+            wrong = "" if _ready(daemon, STREAM, CALM) else "not ready"
+            try:
+                wrong = wrong or await self._wrong()
+            except (KafkaUnavailable, SinkUnavailable) as error:  # of a busy machine, or always
+                wrong = why(error)
+
+    async def _wrong(self) -> str:
+        before = await asyncio.to_thread(self._wanted, STREAM)
+        reader = TopicReader(
+            self._bootstrap,
+            control_topic=self._topic("control"),
+            streams=[STREAM, CALM],
+            until_end=True,
+        )
+        async with reader:
+            await reader.ready()
+            if unproven := [each for each in reader.partitions() if not each.proven]:
+                return f"not proven: {unproven}, {[*reader.problems][-3:]}"
+            held = reader.objects(STREAM)
+            found = {key: _shown(held.value(key) or b"{}") for key in held}
+        if found != before:
+            return f"a reader holds {found}, the server {before}"
+        return self._table(await self._read(), set(before))
+
+    def _table(self, records: list[Forged], wanted: set[str]) -> str:
+        """How a table that ignores headers differs, but for keys of which nothing tells that they
+        are of this stream."""
+        rows = {(each.partition, each.key or b""): each.value for each in records}
+        there = {place for place, value in rows.items() if value is not None}
+        wished = {(partition_of(key.encode(), PARTITIONS), key.encode()) for key in wanted}
+        unknown = {
+            (each.partition, each.key or b"")
+            for each in self._forged
+            if not _is_named(each) or each.key is None or each.key.startswith(b"%wr/")
+        }
+        wrong = sorted((there ^ wished) - unknown)
+        return f"the table differs in {wrong}" if wrong else ""
+
+    def _verify(self) -> None:
+        """`verify --cluster` finds the state of each partition proven and that of the cluster."""
+        found = command(
+            "verify", "-c", self._file, "--cluster", "--output", "json", timeout_s=WITHIN_S
+        )
+        self.result.events += found.stdout.splitlines() + found.stderr.splitlines()
+        if found.code not in (0, 1) or "Traceback" in found.stderr:
+            raise Broken(f"verify ends with {found.code}: {found.stderr}")
+        wrong = {"missing", "extra", "differs", "unreadable", "unproven"}
+        for row in found.objects():
+            for problem in row.get("problems", ()):
+                if problem.get("kind") in wrong:
+                    raise Broken(f"verify finds {problem} in {row.get('stream')}")
+
+
+def _is_named(each: Forged) -> bool:
+    """Whether the record's headers name the stream, and its key is text."""
+    stream = each.held.get("ce_wrstream") == STREAM.encode()
+    return stream and "\ufffd" not in (each.key or b"").decode(errors="replace")
+
+
+def _shown(body: bytes) -> Any:
+    tree = json.loads(body)
+    metadata = tree.get("metadata", {})
+    return metadata.get("uid"), metadata.get("resourceVersion"), tree.get("data")
+
+
+def _ready(daemon: Daemon, *streams: str) -> bool:
+    rows = [daemon.statuses.streams.get(stream) for stream in streams]
+    return all(row is not None and row.state == "watching" and row.complete for row in rows)
+
+
+def _rows(daemon: Daemon) -> dict[str, Any]:
+    rows = daemon.statuses.streams.items()
+    return {name: (row.state, row.last_error, row.waits_for) for name, row in rows}
+
+
+async def _until(what: str, relay: asyncio.Task[int], true: Callable[[], bool]) -> None:
+    until_s = asyncio.get_running_loop().time() + WITHIN_S
+    while not true():
+        if relay.done():
+            raise Broken(f"the daemon ended with {relay.exception() or relay.result()!r}")
+        if asyncio.get_running_loop().time() > until_s:
+            raise Broken(f"not within {WITHIN_S:g} s: {what}")
+        await asyncio.sleep(_POLL_S)
+
+
+@contextmanager
+def _logged(log: logging.Handler) -> Iterator[None]:
+    logging.root.handlers[:] = [log]
+    logging.root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.root.handlers[:] = [logging.NullHandler()]
+
+
+def play(seed: int, plant: bool = False) -> Played:
+    """One seed; with `plant` a record stays that no relay repairs."""
+    return Round(seed, plant=plant).play()
+
+
+if __name__ == "__main__":
+    sys.exit(seeds.main("foreign", play, fresh=True))

@@ -17,10 +17,10 @@ from random import Random
 from typing import Any, Literal
 
 from tests.fuzz.fasttime import elapsed_s
-from tests.fuzz.foreign import Foreign, OddStream
 from tests.fuzz.oddlines import Source
 from tests.fuzz.oddobjects import alike, published, tree
 from tests.fuzz.oddserver import OddServer, OddSource
+from tests.fuzz.oddwriter import Foreign, OddStream
 from tests.fuzz.plan import DISCOVERY, FOREIGN, TROUBLE, Followed, Part, Plan
 from tests.fuzz.running import STOP_S, Broken, RunningDaemon, end, leaves, why
 from tests.fuzz.truth import Truth

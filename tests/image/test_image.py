@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -23,10 +24,9 @@ from tests.support.charttools import ROOT
 from tests.support.demos import end_well
 from tests.support.embedded import EmbeddedCluster
 from tests.support.loopthread import LoopThread
+from tests.support.process import wait_until
 from tests.support.socks import SocksProxy
 from watchrelay import __version__
-
-pytestmark = pytest.mark.timeout(600)
 
 USER = 65532
 _NEEDED = ("buildah", "umoci", "runc", *(() if os.environ.get("PYTHON_IMAGE") else ("mmdebstrap",)))
@@ -229,6 +229,79 @@ def test_it_reads_the_config_where_the_chart_mounts_it(image: Image, tmp_path: P
     done = _run(image, "validate", files=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pods -> k8s.c.core.pods" in done.stdout
+
+
+_PLUGIN = """#!/bin/sh
+(sleep 0.1 &)
+echo x >> /tmp/calls
+echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'\\
+'"status":{"token":"t","expirationTimestamp":"2001-01-01T00:00:00Z"}}'
+"""
+_KUBECONFIG = """
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]
+users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1,
+  command: /etc/watchrelay/plugin, interactiveMode: Never}}}]
+"""
+
+
+def _runc_exec(container: str, *argv: str) -> str:
+    done = subprocess.run(
+        ["runc", "exec", container, *argv], capture_output=True, text=True, check=False, timeout=30
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["as PID 1", "shareProcessNamespace"])
+def test_what_a_plugin_leaves_running_becomes_no_zombie(
+    image: Image, tmp_path: Path, shared: bool
+) -> None:
+    """In a shared namespace another process is PID 1, here a shell that waits for no orphan."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "config.yaml").write_text(
+        "cluster: c\nkafka: {bootstrapServers: ['127.0.0.1:1']}\nresources: [{resource: pods}]\n"
+        "kubernetes: {kubeconfig: /etc/watchrelay/kubeconfig}\n"
+    )
+    (tmp_path / "kubeconfig").write_text(_KUBECONFIG)
+    (tmp_path / "plugin").write_text(_PLUGIN)
+    (tmp_path / "plugin").chmod(0o755)
+    entrypoint = image.config()["config"]["Entrypoint"]
+    pause = ("/opt/app/bin/python", "-c", _PAUSE)
+    argv = (*(pause if shared else ()), *entrypoint, "run")
+    with (
+        _container(image, *argv, entrypoint=False, files=tmp_path) as command,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running,
+    ):
+        container = command[-1]
+        try:
+            wait_until(
+                "the plugin has run three times",
+                lambda: _runc_exec(container, "cat", "/tmp/calls").count("x") >= 3,
+                deadline_s=120.0,
+            )
+            wait_until(
+                "what the plugins left has ended, and is no zombie",
+                lambda: _states(container) and not set(_states(container)) & {"Z", "sleep"},
+            )
+        finally:
+            running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+
+
+_PAUSE = """
+import signal, subprocess, sys
+child = subprocess.Popen(sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+sys.exit(child.wait())
+"""
+
+
+def _states(container: str) -> list[str]:
+    """The state of each process in the container; "sleep" for one of that name."""
+    script = "cat /proc/[0-9]*/stat"
+    lines = _runc_exec(container, "sh", "-c", script).splitlines()
+    return ["sleep" if "(sleep)" in line else line.rpartition(")")[2].split()[0] for line in lines]
 
 
 def test_every_package_of_the_pins_can_be_imported(image: Image) -> None:

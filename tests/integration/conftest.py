@@ -1,5 +1,5 @@
-"""REAL=1, PAGE=1: one real control plane, one broker of each version and one browser per test run;
-embedded parts per test.
+"""REAL=1, PAGE=1: one real control plane, one broker and one browser per test run; embedded parts
+per test.
 
 Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it,
 parts that are missing fail the tests.
@@ -7,10 +7,9 @@ parts that are missing fail the tests.
 
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -23,62 +22,90 @@ from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 from watchrelay.demo.kafka import EmbeddedKafka
 
-if TYPE_CHECKING:
-    from tests.support.kafkabroker import Version
+HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without LONG=1, tests that take long on the clock are skipped."""
+    """Without LONG=1, tests that take long on the clock are skipped. Files that ask for real parts
+    come last in this folder: parts at rest take a twentieth of a processor in each worker."""
     if os.environ.get("LONG", "") != "1":
         skip = pytest.mark.skip(reason="LONG=1 is not set: takes long; `make long` sets it")
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(skip)
+    places = [at for at, item in enumerate(items) if item.path.is_relative_to(HERE)]
+    ours = [items[at] for at in places]
+    real = {item.path for item in ours if item.get_closest_marker("real")}
+    for at, item in zip(places, sorted(ours, key=lambda each: each.path in real), strict=True):
+        items[at] = item
 
 
-@pytest.fixture(scope="session")
-def real_parts() -> None:
+SHARED = versions("4.1")[0]
+"""The version of the broker that all files share."""
+_RUNNING = ExitStack()
+"""The parts that all files share."""
+
+
+@functools.cache
+def _control_plane() -> ControlPlane:
+    return _RUNNING.enter_context(ControlPlane(controller_manager=True))
+
+
+@functools.cache
+def _broker() -> KafkaBroker:
+    return _RUNNING.enter_context(KafkaBroker(SHARED))
+
+
+def _end_parts() -> None:
+    _RUNNING.close()
+    _control_plane.cache_clear()
+    _broker.cache_clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """The shared parts end with the last test of this folder. A folder without an `__init__.py` is
+    no package of pytest's: its fixtures would live to the end of the run."""
+    try:
+        yield
+    finally:
+        if nextitem is None or not nextitem.path.is_relative_to(HERE):
+            _end_parts()
+
+
+@pytest.fixture(scope="package")
+def real_parts() -> Iterator[None]:
     """Skips or fails a test that asks for real parts that cannot be had; tests that start their own ask
     for this."""
     if not realparts.wanted():
         pytest.skip("REAL=1 is not set: needs the real parts that `make real` builds")
     if obstacle := realparts.unavailable():
         pytest.fail(obstacle, pytrace=False)
+    yield
+    _end_parts()
 
 
-@pytest.fixture(scope="session")
-def real_cluster(real_parts: None) -> Iterator[ControlPlane]:
+@pytest.fixture(scope="module")
+def real_cluster(real_parts: None) -> ControlPlane:
     """A running control plane with controllers, shared by all: keep to a namespace of your own,
     leave it serving."""
-    with ControlPlane(controller_manager=True) as cluster:
-        yield cluster
+    return _control_plane()
 
 
-@pytest.fixture(scope="session")
-def kafka_brokers(real_parts: None) -> Iterator[Callable[[str], KafkaBroker]]:
-    """The plain broker of a version, started when it is first asked for and kept to the end: pytest
-    would end a fixture at each change of its parameter, twice in each file, and a start costs some
-    3 s of processor.
+@pytest.fixture(scope="module", params=versions("4.1"))
+def kafka_broker(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """A running plain broker, shared by all: keep to topics of your own, leave it serving. Tests
+    that are worth their time on both versions in each run are marked with `on_both`; the other
+    version runs for their file alone, as a broker at rest takes in 100 s what a start does.
     """
-    with ExitStack() as running:
-
-        @functools.cache
-        def broker(version: str) -> KafkaBroker:
-            return running.enter_context(KafkaBroker(cast("Version", version)))
-
+    if request.param == SHARED:
+        yield _broker()
+        return
+    with KafkaBroker(request.param) as broker:
         yield broker
 
 
-@pytest.fixture(scope="session", params=versions("4.1"))
-def kafka_broker(
-    kafka_brokers: Callable[[str], KafkaBroker], request: pytest.FixtureRequest
-) -> KafkaBroker:
-    """A running plain broker, shared by all: keep to topics of your own, leave it serving. Tests
-    that are worth their time on both versions in each run are marked with `on_both`."""
-    return kafka_brokers(request.param)
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """A headless Chromium, shared by all."""
     if not page_wanted():

@@ -21,7 +21,7 @@ from tests.support.realparts import ControlPlane
 from tests.support.testbed import Testbed
 from tests.support.tlsproxy import TlsProxy, WatchEnd, most_at_once
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 
 _SOON_S = 60.0
 _MANY = 20
@@ -301,7 +301,7 @@ def test_history_that_is_gone_for_twenty_streams_is_listed_three_at_a_time(
         proxy.open()
         await_equal(real_cluster, reader, streams, deadline_s=_SOON_S)
         relay.wait("all watch again", lambda: watching(relay, _MANY))
-        lists = proxy.of("list", since_s=back_s)
+        lists = [each for each in proxy.of("list", since_s=back_s) if not each.look]
         assert sorted(each.path for each in lists) == sorted(streams.values()), (
             "each stream lists once"
         )

@@ -13,7 +13,7 @@ from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 
 _PATHS = {
     "configmaps": "/api/v1/configmaps",

@@ -192,6 +192,25 @@ def test_what_retention_deleted_is_published_again_and_deletes_of_the_meantime_t
         assert relay.stop() == 0
 
 
+def test_what_is_removed_under_a_running_relay_is_published_again_without_a_restart(
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
+) -> None:
+    relay = testbed.relay(*_PATHS)
+    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
+        published(testbed, cluster, reader, relay)
+        since = again(relay)
+        reader.read()
+        last = {record.raw.partition: record.raw.offset for record in reader.records}
+        lose(testbed, kafka_broker, {partition: offset + 1 for partition, offset in last.items()})
+        wait_until(
+            "what is lost is noticed",
+            lambda: "records removed: publishing a snapshot" in warnings(relay, since),
+        )
+        assert_held(testbed, cluster)
+        assert warnings(relay, since) == ["records removed: publishing a snapshot"]
+        assert relay.stop() == 0
+
+
 def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
     testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
 ) -> None:
@@ -205,8 +224,10 @@ def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
         assert relay.stop() == 0
         since = again(relay)
         assert [
-            line["warning"] for line in relay.lines(since=since) if line["level"] == "warning"
-        ] == [f"topic {topic} has 5 partitions, the pinned 3 are used"]
+            (line["topic"], line["warning"])
+            for line in relay.lines(since=since)
+            if line["level"] == "warning"
+        ] == [(topic, "it has 5 partitions, the pinned 3 are used")]
         cluster.request("DELETE", f"{path}/c2")
         await_equal(cluster, reader, _PATHS)
         assert_held(testbed, cluster)
@@ -275,7 +296,9 @@ def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(
             assert other.stream("configmaps")["waitsFor"] == (
                 f"topic {topic} holds records of cluster {testbed.name}, this is cluster "
                 f"{testbed.name}-other: the topics of two clusters must "
-                "differ: name another one, or have {cluster} in kafka.topicTemplate"
+                "differ: name another one, or have {cluster} in kafka.topicTemplate; if nothing writes "
+                f"as cluster {testbed.name} now, retire its stream (`watchrelay retire --cluster "
+                f"{testbed.name} configmaps`)"
             )
             assert warnings(other, 0) == ["topic refused"]
             cluster.request("DELETE", f"{path}/c1")
@@ -290,7 +313,7 @@ def waits_for(daemon: Daemon) -> object:
     return daemon.stream("configmaps").get("waitsFor")
 
 
-def test_two_clusters_that_both_think_the_topic_theirs_stop_that_stream_and_say_why(
+def test_of_two_clusters_that_both_think_the_topic_theirs_the_second_waits_and_says_why(
     testbed: Testbed, kafka_broker: KafkaBroker, cluster: EmbeddedCluster, path: str
 ) -> None:
     topic = f"{testbed.name}.shared"
@@ -313,16 +336,15 @@ def test_two_clusters_that_both_think_the_topic_theirs_stop_that_stream_and_say_
             testbed.directory,
             name="other",
         ) as other:
-            for daemon, theirs, ours in (
-                (other, testbed.name, f"{testbed.name}-other"),
-                (relay, f"{testbed.name}-other", testbed.name),
-            ):
-                daemon.wait("it waits for an operator", partial(waits_for, daemon))
-                assert (
-                    f"topic {topic} holds records of cluster {theirs}, this is cluster {ours}"
-                    in daemon.stream("configmaps")["waitsFor"]
-                )
-                assert daemon.stop() == 0
+            other.wait("it waits for an operator", partial(waits_for, other))
+            assert (
+                f"topic {topic} holds records of cluster {testbed.name}, "
+                f"this is cluster {testbed.name}-other"
+            ) in other.stream("configmaps")["waitsFor"]
+            assert other.stop() == 0
+        cluster.request("DELETE", f"{path}/c1")
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
         reader.read()
         assert not [
             one

@@ -351,7 +351,6 @@ class ChartReplicas:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_three_replicas_with_the_charts_account_and_the_listed_rights_are_upgraded_and_rolled_back_under_churn(
     cluster: ControlPlane, guarded: KafkaBroker, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from watchrelay.consumer import TopicReader as ConsumerReader
 if TYPE_CHECKING:
     from tests.support.kafkabroker import Version
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 
 PATHS = {
     "configmaps": "/api/v1/configmaps",

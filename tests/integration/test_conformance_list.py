@@ -132,6 +132,43 @@ def test_a_repeated_continue_token_ends_the_list_in_failure_and_changes_nothing(
     virtualtime.run(scene())
 
 
+@pytest.mark.parametrize(("page_takes_s", "within_s"), [(0.0, 10.0), (70.0, 150.0)])
+def test_lists_that_never_end_leave_their_slots_to_other_streams(
+    page_takes_s: float, within_s: float
+) -> None:
+    """Three streams, as many as there are slots, whose pages have ever new tokens: the same object
+    each time, or none."""
+
+    async def scene() -> None:
+        api = Api(pod("a", 1))
+        tokens = map(str, itertools.count())
+
+        async def serve(request: Request, reply: Reply) -> None:
+            if request.query.get("watch"):
+                await api.watch(request, reply)
+            elif request.headers["user-agent"].endswith(("pods-0", "pods-1", "pods-2")):
+                await asyncio.sleep(page_takes_s)
+                objects = [] if page_takes_s else [pod("a", 1)]
+                await reply.json(200, page(100, objects, next(tokens)))
+            else:
+                await api.list(request, reply)
+
+        api.always = serve
+        async with following(api, watchers=6) as s:
+            endless, well = s.followers[:3], s.followers[3:]
+            await s.until(lambda: all(each.mirror.synced for each in well), within_s)
+            await s.until(lambda: all(each.mirror.troubles for each in endless), 1000)
+            for each in endless:
+                (error, *_) = each.mirror.troubles
+                assert str(error).startswith("the list of /api/v1/pods ")
+                assert each.mirror.held == {}
+            asked_before = len(api.list_requests)
+            await s.run_for(600)
+            assert len(api.list_requests) - asked_before < 600, "a backoff between the lists"
+
+    virtualtime.run(scene())
+
+
 def test_T06_410_on_the_first_page_of_a_relist_asks_once_more_without_a_version() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))

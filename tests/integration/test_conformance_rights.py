@@ -9,8 +9,10 @@ import pytest
 from tests.support import virtualtime
 from tests.support.following import Scene, following
 from tests.support.scripted_apiserver import Answer, Api, drop, failure, line, pod, status, stream
-from watchrelay.core.causes import Cause, CauseKind
-from watchrelay.observe.overview import ADVICE, judge
+from tests.support.troubles import cause_of, message_of, trouble
+from watchrelay.core.trouble import Cause
+from watchrelay.observe.advice import ADVICE
+from watchrelay.observe.overview import judge
 from watchrelay.observe.status import Readiness, StatusRegistry, StreamStatus
 
 FORBIDDEN = status(403, "Forbidden", 'pods is forbidden: User "x" cannot watch resource "pods"')
@@ -81,12 +83,13 @@ def test_a_403_that_lasts_half_a_minute_is_believed_then_and_named_with_its_cure
             assert GRACE_S <= waited_s <= GRACE_S + 5
             assert len(api.asked) - before >= 8, "it is tried quickly before that"
             assert "grant list and watch" in s.status.waits_for
-            assert judge(s.status, 0).kind == "right"
+            assert cause_of(judge(s.status, 0)) == "right"
             count = len(api.asked)
             await s.run_for(29)
             assert len(api.asked) == count, "from then on slowly"
             api.always = None
             await s.until(lambda: s.status.state == "watching", 40)
+            await s.run_for(31)
             api.always = FORBIDDEN
             await s.server.restart()
             await s.until(lambda: answered(s.status, 403), 10)
@@ -109,6 +112,21 @@ def test_a_stream_that_never_had_the_right_asks_for_a_person_at_once(*, listed: 
             count = len(api.asked)
             await s.run_for(29)
             assert len(api.asked) == count
+
+    virtualtime.run(scene())
+
+
+def test_a_403_after_the_200_of_each_watch_is_believed_too() -> None:
+    async def scene() -> None:
+        api = Api(pod("a", 1))
+        refused = failure(403, "Forbidden", "pods is forbidden")
+        api.watches.extend([stream(line("ERROR", refused))] * 100)
+        async with following(api) as s:
+            await s.until(lambda: s.status.waits_for, 60)
+            assert len(api.watch_requests) <= 40
+            count = len(api.watch_requests)
+            await s.run_for(29)
+            assert len(api.watch_requests) == count
 
     virtualtime.run(scene())
 
@@ -188,13 +206,13 @@ def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(
             api.always = UNAUTHORIZED
             await s.until(lambda: ": 401" in (s.status.last_error or ""), 60)  # no part of a port
             verdict = judge(s.status, 0)
-            assert (verdict.level, verdict.kind) == ("person", "credentials")
-            assert "credentials" in ADVICE[CauseKind.CREDENTIALS].title
+            assert (verdict.level, cause_of(verdict)) == ("person", "credentials")
+            assert "credentials" in ADVICE[Cause.CREDENTIALS].title
             assert s.status.state == "backoff"
             for words in (
                 s.status.waits_for,
                 reason(s.status),
-                verdict.message,
+                message_of(verdict),
                 str(s.status.as_json()),
             ):
                 assert "grant" not in words
@@ -203,11 +221,13 @@ def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(
             api.always = FORBIDDEN
             await s.until(lambda: s.status.state == "waiting", 70)
             assert s.status.wait is not None
-            assert s.status.wait.cause == Cause(CauseKind.MISSING_RIGHT, "pods", "list")
-            assert judge(s.status, 0).kind == "right"
+            waits = s.status.wait
+            assert (waits.cause, waits.subject) == (Cause.MISSING_RIGHT, "pods")
+            assert waits.cure.startswith("grant list and watch")
+            assert cause_of(judge(s.status, 0)) == "right"
             api.always = None
             await s.until(lambda: s.mirror.synced, 70)
-            assert (reason(s.status), s.status.waits_for, judge(s.status, 0).kind) == (
+            assert (reason(s.status), s.status.waits_for, cause_of(judge(s.status, 0))) == (
                 "the first snapshot is not acknowledged yet",
                 "",
                 None,
@@ -230,10 +250,10 @@ def test_a_401_of_a_watch_that_was_open_is_a_matter_of_credentials_not_of_a_rest
             api.always = UNAUTHORIZED
             await s.server.restart()
             await s.until(lambda: answered(s.status, 401), 10)
-            assert judge(s.status, 0).kind == "credentials"
+            assert cause_of(judge(s.status, 0)) == "credentials"
             await s.server.stop()
             await s.until(lambda: not answered(s.status, 401), 70)
-            assert judge(s.status, 0).kind == "kubernetes", "now the server is away"
+            assert cause_of(judge(s.status, 0)) == "kubernetes", "now the server is away"
 
     virtualtime.run(scene())
 
@@ -246,7 +266,7 @@ def test_a_server_that_is_away_clears_the_403_before_it() -> None:
             await s.until(lambda: s.status.waits_for, 5)
             await s.server.stop()
             await s.until(lambda: not answered(s.status, 403), 60)
-            assert (s.status.waits_for, judge(s.status, 0).kind) == ("", "kubernetes")
+            assert (s.status.waits_for, cause_of(judge(s.status, 0))) == ("", "kubernetes")
 
     virtualtime.run(scene())
 
@@ -255,7 +275,7 @@ def test_what_kafka_refuses_stays_beside_what_the_api_server_grants_again() -> N
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, settled=True) as s:
-            s.status.failed("records", "grant WRITE on the topic", operator=True)
+            s.status.failed("records", trouble("grant WRITE on the topic", operator=True))
             api.watches.append(drop)
             await s.server.restart()
             await s.until(lambda: s.status.last_error, 10)

@@ -29,7 +29,9 @@ def _asked(cluster: EmbeddedCluster) -> Counter[str]:
         seen = [
             each
             for each in cluster.server.log
-            if each.resource in _PATHS and "relay" in each.user_agent
+            if each.resource in _PATHS
+            and "relay" in each.user_agent
+            and each.query.get("limit") != "1"
         ]
         return Counter(
             "list" if each.verb == "list" or "sendInitialEvents" in each.query else each.verb

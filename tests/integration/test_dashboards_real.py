@@ -81,7 +81,7 @@ def test_every_expression_has_data_and_the_alerts_follow_what_happens(
     assert len(asked) > 60
     with (
         relay,
-        Prometheus(tmp_path, target=f"127.0.0.1:{relay.port}", namespace="ns") as prometheus,
+        Prometheus(tmp_path, {"ns": f"127.0.0.1:{relay.port}"}) as prometheus,
     ):
         relay.await_ready()
         prometheus.wait("the relay is scraped", "watchrelay_events_received_total")

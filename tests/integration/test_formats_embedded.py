@@ -71,7 +71,8 @@ def test_a_format_end_to_end(testbed: Testbed, cluster: EmbeddedCluster, format_
     assert shown.code == 0, shown
     _assert_shown(shown, records)
     people = command("tail", "configmaps", "-c", relay.file, "--from-beginning", "--until-end")
-    assert (people.code, people.stderr) == (0, "")
+    attached = f"reading {testbed.topic('configmaps')}: stream configmaps, from 0@0 1@0 2@0\n"
+    assert (people.code, people.stderr) == (0, attached)
     left = Daemon(
         testbed.config("namespaces", kafka={"format": format_}), testbed.directory, name="left"
     )

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import InconsistentGroupProtocolError
 
 from tests.support.groupmember import STREAMS, GroupProcess
-from tests.support.kafkabroker import KafkaBroker, Version, on_both, versions
+from tests.support.kafkabroker import KafkaBroker, on_both
 from tests.support.process import wait_until
 from watchrelay.core.errors import SinkMisconfigured
 from watchrelay.kafka.client.admin import make_admin
@@ -24,7 +24,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import DescribedGroup
 from watchrelay.kafka.group import PROTOCOL_TYPE, check_group
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 
 SESSION_S = 6.0
 
@@ -187,7 +187,7 @@ def test_the_group_is_seen_by_others_and_closed_to_ordinary_consumers(replicas: 
     described, listed = asyncio.run(seen())
     assert described == DescribedGroup(0, PROTOCOL_TYPE, 3)
     assert (replicas.group, PROTOCOL_TYPE) in listed
-    assert asyncio.run(check_group(connection, replicas.group)) == 3
+    assert asyncio.run(check_group(connection, replicas.group, session_s=6.0)) == 3
 
     replicas.broker.create_topic(replicas.group)
 
@@ -211,12 +211,12 @@ async def test_a_name_that_consumers_have_taken_is_reported_with_the_cure(
 ) -> None:
     replicas.broker.create_topic(replicas.group)
     connection = KafkaConnection(bootstrap_servers=(replicas.broker.bootstrap,))
-    assert await check_group(connection, replicas.group) == 0
+    assert await check_group(connection, replicas.group, session_s=6.0) == 0
     async with AIOKafkaConsumer(
         replicas.group, bootstrap_servers=replicas.broker.bootstrap, group_id=replicas.group
     ):
         with pytest.raises(SinkMisconfigured, match="another kind of program"):
-            await check_group(connection, replicas.group)
+            await check_group(connection, replicas.group, session_s=6.0)
         late = replicas.start("late")
         problem = await asyncio.to_thread(late.await_event, "problem")
         assert "another kind of program" in problem["message"]
@@ -226,21 +226,19 @@ async def test_a_name_that_consumers_have_taken_is_reported_with_the_cure(
     assert cleared["message"] == ""
 
 
-@pytest.mark.parametrize("version", versions("3.9", "4.1"))
+@on_both
 def test_members_are_the_same_after_a_restart_of_the_coordinator(
-    real_parts: None, version: Version, tmp_path: Path
+    kafka_broker: KafkaBroker, replicas: Replicas
 ) -> None:
     """Also when it was away for longer than a session: it begins a new one for each member."""
-    with KafkaBroker(version) as broker, ExitStack() as stack:
-        replicas = Replicas(broker, tmp_path, stack)
-        a, b, c = started = replicas.three()
-        replicas.await_rest(a, b, c)
-        before = [(each.own, len(each.of("assigned"))) for each in started]
-        broker.kill()
-        for each in started:
-            each.await_event("doubtful")
-        broker.restart()
-        for each in started:
-            each.await_event("certain", 2, deadline_s=60.0)
-        assert [(each.own, len(each.of("assigned"))) for each in started] == before
-        assert not any(each.of("lost") for each in started)
+    a, b, c = started = replicas.three()
+    replicas.await_rest(a, b, c)
+    before = [(each.own, len(each.of("assigned"))) for each in started]
+    kafka_broker.kill()
+    for each in started:
+        each.await_event("doubtful")
+    kafka_broker.restart()
+    for each in started:
+        each.await_event("certain", 2, deadline_s=60.0)
+    assert [(each.own, len(each.of("assigned"))) for each in started] == before
+    assert not any(each.of("lost") for each in started)

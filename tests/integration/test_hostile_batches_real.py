@@ -19,7 +19,8 @@ from tests.support.process import wait_until
 from tests.support.rawbatches import batch, bomb, encoded, framed, send
 from tests.support.testbed import Testbed
 from tests.support.topic_contents import index_of
-from watchrelay.kafka.client.decompress import UNPACKED_BYTES_MAX
+from watchrelay.kafka.client.decompress import WHOLE_BYTES_MAX
+from watchrelay.kafka.signal_records import SIGNAL_BYTES_MAX
 
 pytestmark = pytest.mark.real
 
@@ -85,7 +86,7 @@ def test_batches_that_no_client_writes_are_reported_and_skipped_on_every_topic(
         assert f"a batch (offset {place}) of " in relay.logged("control record ignored")[0]["error"]
         ignored = [line["error"] for line in relay.logged("signal ignored")]
         assert len(zstd) < 100_000
-        assert f"unpacks to more than {UNPACKED_BYTES_MAX:,} bytes" in ignored[0]
+        assert f"unpacks to more than {SIGNAL_BYTES_MAX:,} bytes" in ignored[0]
         assert ignored[1] == _NOT_UTF_8
         assert ignored[2].startswith("a record that says that its offset is ")
 
@@ -118,7 +119,7 @@ def test_batches_that_no_client_writes_are_reported_and_skipped_on_every_topic(
         ] == ["WatchFrom"]
         cluster.request("DELETE", f"{path}/c2")
         assert _NOT_UTF_8 in held(testbed, cluster)
-        assert highest_mib(relay) < before_mib + 3 * (UNPACKED_BYTES_MAX >> 20)
+        assert highest_mib(relay) < before_mib + 2 * (WHOLE_BYTES_MAX >> 20)
 
         verified = command("verify", "-c", relay.file)
         assert (verified.code, verified.stderr) == (1, "")

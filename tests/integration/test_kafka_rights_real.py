@@ -37,7 +37,7 @@ from tests.unit.daemon.conftest import settings_of
 from watchrelay.admin.preflight import check_everything
 from watchrelay.demo.cluster import SyntheticCluster
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module", params=["4.1"])

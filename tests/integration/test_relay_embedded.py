@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal, redacted_data
 from tests.support.process import wait_until
 from tests.support.testbed import Testbed, UnderChurn
-from tests.support.topicreader import read_control
+from tests.support.topicreader import TopicReader, read_control
+from watchrelay.cli.records import HEADING
 
 _PATHS = {
     "configmaps": "/api/v1/configmaps",
@@ -94,6 +96,26 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
     assert {key for _, key, _ in control} == {
         f"{kind}/{stream}" for kind in ("claim", "stream", "snapshot") for stream in _PATHS
     }
+
+
+def _modified(reader: TopicReader, changes: int) -> bool:
+    return len(reader.of("configmaps", "modified")) == changes
+
+
+def test_writes_are_a_flush_interval_apart(testbed: Testbed, cluster: EmbeddedCluster) -> None:
+    path = testbed.config_maps(1)
+    relay = testbed.relay("configmaps", kafka={"flushInterval": "100ms"})
+    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
+        relay.await_ready()
+        began_s = time.monotonic()
+        for number in range(10):
+            changed = {"metadata": {"name": "c0"}, "data": {"n": f"changed {number}"}}
+            cluster.request("PUT", f"{path}/c0", changed)
+            reader.read_until(
+                "the change is read",
+                partial(_modified, reader, number + 1),
+            )
+        assert time.monotonic() - began_s >= 0.9
 
 
 def test_a_restart_makes_a_new_epoch_and_a_right_topic(
@@ -373,7 +395,43 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_fo
         demo.wait(10.0)
     assert "Traceback" not in err.read_text()
     not_heeded = ", ".join(sorted(exported.keys() - {"WATCHRELAY_OBSERVE__LOG_LEVEL"}))
-    assert f"demo: ignored, the demo has its own values: {not_heeded}\n" in err.read_text()
+    shown = err.read_text()
+    assert f"demo: ignored, the demo has its own values: {not_heeded}\n" in shown
+    _, _, after_the_state = shown.partition("demo: ready: ")
+    assert re.search(r"^demo: status page http://", after_the_state, re.MULTILINE)
+    assert HEADING in after_the_state
+    first = out.read_text().splitlines()[0]
+    for column in ("stream", "type", "object"):
+        assert first[HEADING.index(column) - 1 :][:1] == " ", "the heading is not over its columns"
+
+
+@pytest.mark.full
+def test_the_demo_shows_a_missing_right_and_an_outage_of_kafka_and_how_both_heal(
+    tmp_path: Path,
+) -> None:
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        environment = clean_environment({"COLUMNS": "200"})
+        demo = subprocess.Popen(
+            [PROGRAM, "demo", "--trouble"], stdout=stdout, stderr=stderr, env=environment
+        )
+    try:
+        wait_until(
+            "both troubles are over",
+            lambda: "demo: no trouble any longer" in err.read_text() or demo.poll() is not None,
+            deadline_s=200.0,
+        )
+        end_well(demo, out.read_text, err.read_text)
+    finally:
+        demo.kill()
+        demo.wait(10.0)
+    messages = [line for line in err.read_text().splitlines() if line.startswith("demo: ")]
+    heads = ["trouble 1 of 2", "the right is granted", "healed", "trouble 2 of 2", "Kafka is back"]
+    places = [next(at for at, line in enumerate(messages) if head in line) for head in heads]
+    assert places == sorted(places)
+    assert sum("healed after" in line for line in messages) == 2
+    assert re.search(r" secrets +(added|read) ", out.read_text()), "its state came with the right"
+    assert "Traceback" not in err.read_text()
 
 
 def _terminals() -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.churn import GROUP, Churn, widget_definition
-from tests.support.kafkabroker import on_both
 from tests.support.listed import (
     await_equal,
     edited,
@@ -86,7 +85,6 @@ def _assert_control_topic_fits(testbed: Testbed, reader: TopicReader, streams: s
         )
 
 
-@on_both
 def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:

@@ -148,7 +148,6 @@ def _assert_emptied(relay: Daemon, reader: TopicReader, stream: str) -> None:
     assert relay.readyz()[0] == http.client.OK
 
 
-@pytest.mark.timeout(240)
 def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for_a_person(
     testbed: Testbed, real_cluster: ControlPlane
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.process import wait_until
 from tests.support.replicas import SESSION_S, SETTLE_S, Replicas
 from tests.support.testbed import Testbed
 
-pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.long]
 STREAMS = 6
 UNFIT_S = 30.0
 MOVED_S = SESSION_S + 2 * SETTLE_S

@@ -15,7 +15,7 @@ from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 SESSION_S = 6.0
 
 
@@ -98,7 +98,7 @@ def test_every_replica_shows_the_group_and_all_streams_and_counts_takeovers(
     wait_until("the replicas agree on their group", agreed, deadline_s=20.0)
     group = replicas.groups()[0]
     hashes = {each["configHash"] for each in group["members"]}
-    assert len(hashes) == 3, "each listens on a port of its own"
+    assert len(hashes) == 1, "they differ in the port that each listens on alone"
     assert {len(each["streams"]) for each in group["members"]} == {1}
     assert {name for each in group["members"] for name in each["streams"]} == replicas.streams
     shown = {each["streams"][0]: each["holder"] for each in group["members"]}
@@ -146,13 +146,17 @@ def test_commands_are_answered_by_the_owners_alone(replicas: Replicas) -> None:
     logs = {each: each.log_bytes for each in replicas.running.values()}
     done = command("snapshot", "-c", relay.file, timeout_s=60.0)
     assert done.code == 0, done
-    completed = [
-        line["stream"]
-        for each, since in logs.items()
-        for line in each.lines(since=since)
-        if line["message"] == "snapshot complete"
-    ]
-    assert sorted(completed) == sorted(replicas.streams)
+
+    def completed() -> list[str]:
+        return sorted(
+            line["stream"]
+            for each, since in logs.items()
+            for line in each.lines(since=since)
+            if line["message"] == "snapshot complete"
+        )
+
+    # the command reads the end marker from the topic, which may be before the owner logs it
+    wait_until("each owner says so", lambda: completed() == sorted(replicas.streams))
     verified = command("verify", "-c", relay.file, "--cluster", timeout_s=60.0)
     assert verified.code == 0, verified
     tailed = command(

@@ -1,8 +1,10 @@
 """`watchrelay snapshot` against a daemon on the embedded parts, and requests on the signal topic."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,13 @@ import pytest
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.process import free_port, wait_until
+from tests.support.rawbatches import Raw, batch, send
 from tests.support.testbed import Testbed
 from tests.support.topic_contents import RESOURCES, fill, index_of, replicas, seen
 from tests.support.topicreader import read_control
+from watchrelay.admin.snapshot_request import end_when_silent
+from watchrelay.core.errors import NotRelayed
+from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.signal_records import SnapshotRequest, signal_value
 
 
@@ -47,6 +53,39 @@ def test_snapshot_asks_a_running_relay_and_says_what_it_holds(testbed: Testbed) 
         assert relay.metric("watchrelay_signals_total", result="taken") == 2
         assert relay.stop() == 0
     assert all(replica.proven for replica in replicas(seen(testbed)).values())
+
+
+def test_requests_in_each_partition_of_the_signal_topic_are_answered_those_of_before_too(
+    cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    testbed = Testbed(cluster, broker, tmp_path)
+    testbed.make_topics(*RESOURCES, signal=False)
+    broker.create_topic(testbed.signal_topic, partitions=3)
+    fill(testbed, 5)
+
+    def ask(name: str, partition: int) -> None:
+        value = signal_value(SnapshotRequest(name, ("configmaps",)))
+        testbed.write(testbed.signal_topic, testbed.name, value, partition=partition)
+
+    def answered(*names: str) -> bool:
+        return set(names) <= set(index_of(testbed, "configmaps").get("requests", ()))
+
+    with testbed.relay(*RESOURCES) as relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+        for partition in range(3):
+            ask(f"before-{partition}", partition)
+        relay.start().await_ready()
+        wait_until(
+            "what was asked before is answered",
+            lambda: answered("before-0", "before-1", "before-2"),
+        )
+        for partition in range(3):
+            ask(f"live-{partition}", partition)
+            wait_until("it is answered", partial(answered, f"live-{partition}"))
+        assert relay.metric("watchrelay_signals_total", result="taken") == 6
+        assert not relay.logged("partitions, the pinned")
+        assert relay.stop() == 0
 
 
 def test_a_snapshot_of_what_nobody_published_is_1_with_one_line(testbed: Testbed) -> None:
@@ -117,9 +156,9 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
     with relay:
         relay.await_ready()
         assert relay.stop() == 0
-        late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "1s")
-        assert late.code == 1
-        assert "no snapshot of configmaps within 1 s: is a relay running" in late.stderr
+        late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "3s")
+        assert late.code == 1, late
+        assert "no snapshot of configmaps within 3 s: is a relay running" in late.stderr
         relay.start().await_ready()
         wait_until(
             "the request is answered",
@@ -141,6 +180,55 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
         for request in value["requests"]
     ]
     assert ids == answer["requests"], "a request was answered twice"
+
+
+def test_snapshot_without_a_relay_ends_after_three_missed_heartbeats_with_69(
+    testbed: Testbed,
+) -> None:
+    fill(testbed, 3)
+    relay = testbed.relay(*RESOURCES)
+    with relay:
+        relay.await_ready()
+        relay.kill()
+        alone = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "50s")
+        assert (alone.code, alone.stdout) == (69, "")
+        topic = testbed.topic("configmaps")
+        assert alone.stderr.startswith(
+            "watchrelay: no relay writes configmaps: no heartbeat came in 4 s (topic "
+            f"{topic}): start the relay. Request "
+        )
+        assert alone.stderr.endswith(" stays valid: a relay that starts within the hour answers\n")
+        relay.start().await_ready()
+        wait_until(
+            "the request is answered",
+            lambda: index_of(testbed, "configmaps").get("requests"),
+            deadline_s=30.0,
+        )
+        assert index_of(testbed, "configmaps")["requests"][0] in alone.stderr
+        assert relay.stop() == 0
+
+
+async def test_a_heartbeat_on_any_partition_shows_that_a_relay_writes_the_stream(
+    testbed: Testbed,
+) -> None:
+    topic, silent_s, now_s = testbed.topic("configmaps"), 5.0, asyncio.get_running_loop().time
+    headers = [(b"ce_wrstream", b"configmaps"), (b"ce_wrepoch", b"1")]
+    marker: Raw = (b"\0watchrelay", None, headers)
+    connection = KafkaConnection(bootstrap_servers=(testbed.broker.bootstrap,))
+
+    async def end() -> None:
+        topics = {"configmaps": topic}
+        with pytest.raises(NotRelayed, match="no relay writes configmaps"):
+            await end_when_silent(connection, topics, ["configmaps"], within_s=silent_s)
+
+    async with asyncio.TaskGroup() as tasks:
+        silence, until_s = tasks.create_task(end(), name="silence"), now_s() + 2 * silent_s
+        while now_s() < until_s:
+            await asyncio.to_thread(
+                send, testbed.broker.bootstrap, topic, batch([marker]), partition=1
+            )
+            await asyncio.wait((silence,), timeout=0.5)
+            assert not silence.done(), "partition 0 alone is silent"
 
 
 def test_a_signal_that_does_not_parse_is_logged_and_counted_and_nothing_is_lost(

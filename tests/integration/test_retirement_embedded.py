@@ -61,6 +61,22 @@ def test_retire_leaves_every_reader_with_nothing(testbed: Testbed) -> None:
     assert "stream configmaps is not published" in again.stderr
 
 
+def test_the_streams_of_a_former_cluster_name_are_retired_with_the_new_config(
+    testbed: Testbed,
+) -> None:
+    keys = fill(testbed, 3)
+    with testbed.relay(*RESOURCES) as relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+    config = {**testbed.config(*RESOURCES), "cluster": "renamed"}
+    (testbed.directory / "renamed.yaml").write_text(json.dumps(config))
+    retire = ("retire", "configmaps", "--yes", "-c", testbed.directory / "renamed.yaml")
+    assert "is still in the config" in command(*retire).stderr
+    done = command(*retire, "--cluster", testbed.name)
+    assert (done.code, "3 objects deleted" in done.stdout) == (0, True), done
+    assert_retired(testbed, keys)
+
+
 def test_a_stream_that_comes_back_after_all_is_whole_again(testbed: Testbed) -> None:
     file, _ = published(testbed)
     assert command("retire", "configmaps", "--yes", "-c", file).code == 0

@@ -23,7 +23,7 @@ from tests.support.process import wait_until
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 
 _WANTED = {"configmaps": "/api/v1/configmaps"}
 _RIGHTS = (

@@ -21,7 +21,7 @@ from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader
 from watchrelay.core.timestamps import parse_timestamp
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 STREAMS = 12
 
 

@@ -325,7 +325,8 @@ async def test_stopping_is_quick_while_brokers_are_down_and_data_is_outstanding(
 async def test_errors_that_pass_by_themselves_are_not_shown(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running_sink(kafka.bootstrap) as running:
+    patient = ProducerSettings(request_timeout_s=1.0, stalled_after_s=30.0)
+    async with running_sink(kafka.bootstrap, patient) as running:
         kafka.push_request_errors(PRODUCE, [NOT_ENOUGH_REPLICAS, NOT_LEADER])
         assert await running.sink.deliver(batch("t", 0, "a")) == Receipt([0])
         assert "kafka does not accept records" not in caplog.messages

@@ -40,10 +40,10 @@ async def test_a_topic_is_created_as_the_contract_says_and_then_found_good(
         facts.max_message_bytes,
         facts.created,
         facts.checked,
-        facts.warnings,
+        facts.findings,
     ) == (2, 4 << 20, True, True, ())
     again = await Topics(plain(kafka_broker), create=False).ensure_topic(one(name))
-    assert (again.created, again.checked, again.warnings) == (False, True, ())
+    assert (again.created, again.checked, again.findings) == (False, True, ())
 
 
 async def test_control_and_signal_topics_are_created(kafka_broker: KafkaBroker) -> None:
@@ -51,7 +51,7 @@ async def test_control_and_signal_topics_are_created(kafka_broker: KafkaBroker) 
     for kind in ("control", "signal"):
         spec = TopicSpec(name=fresh_topic(), kind=kind, replication_factor=1, min_insync_replicas=1)
         facts = await topics.ensure_topic(spec)
-        assert (facts.partitions, facts.warnings) == (1, ())
+        assert (facts.partitions, facts.findings) == (1, ())
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,10 @@ async def test_fewer_partitions_and_too_many_replicas_are_refused_and_more_parti
     with pytest.raises(TopicRefused, match="it has 2 partitions, the stream is pinned to 3"):
         await topics.ensure_topic(one(name, partitions=3))
     facts = await topics.ensure_topic(one(name, partitions=1))
-    assert len(facts.warnings) == 2
-    assert "has 2 partitions, the pinned 1 is used" in facts.warnings[0]
-    assert "max.message.bytes is 1000" in facts.warnings[1]
+    assert [each.text for each in facts.findings] == [
+        "it has 2 partitions, the pinned 1 is used",
+        "max.message.bytes is 1000: large objects will be published in part",
+    ]
     with pytest.raises(TopicRefused, match="replicationFactor is 3, the cluster has 1 broker"):
         await topics.ensure_topic(one(fresh_topic(), replication_factor=3))
     with pytest.raises(TopicRefused, match="createTopics is false"):
@@ -105,9 +106,9 @@ async def test_fewer_partitions_and_too_many_replicas_are_refused_and_more_parti
 
 async def test_a_topic_of_two_streams_is_made_for_the_slower_one(kafka_broker: KafkaBroker) -> None:
     name, topics = fresh_topic(), Topics(plain(kafka_broker))
-    topics.expect([one(name, interval_s=60), one(name, interval_s=86400)])
+    topics.expect(name, lambda: [one(name, interval_s=60), one(name, interval_s=86400)])
     await topics.ensure_topic(one(name, interval_s=60))
-    assert (await topics.ensure_topic(one(name, interval_s=86400))).warnings == ()
+    assert (await topics.ensure_topic(one(name, interval_s=86400))).findings == ()
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
@@ -136,6 +137,25 @@ async def test_kafka_s_own_limit_finds_the_record_when_ours_was_out_of_date(
     assert (await keys_on(kafka_broker.bootstrap, name, 1))[0] == [
         f"n{index}".encode() for index in range(9)
     ]
+
+
+async def test_a_record_that_no_segment_can_hold_is_refused_in_the_name_of_that_setting(
+    kafka_broker: KafkaBroker,
+) -> None:
+    name, topics = fresh_topic(), Topics(plain(kafka_broker))
+    configs = {"max.message.bytes": str(4 << 20), "segment.bytes": str(1 << 20)}
+    await asyncio.to_thread(kafka_broker.create_topic, name, config=configs)
+    facts = await topics.ensure_topic(one(name, partitions=1))
+    assert (facts.max_message_bytes, facts.bounded_by) == (1 << 20, "segment.bytes")
+    batch = Batch(name, 0, [WireRecord(b"big", os.urandom(1_100_000), [])])
+    async with running_sink(plain(kafka_broker)) as running:
+        running.sink.limit(name, 4 << 20)  # as where the configs may not be read
+        for by_whom in ("kafka refused it", "compressed it is over segment.bytes, 1048576"):
+            with pytest.raises(RecordTooLarge, match=by_whom) as caught:
+                await running.sink.deliver(batch)
+            assert caught.value.setting == "segment.bytes"
+            assert "max.message.bytes" not in str(caught.value)
+            running.sink.limit(name, facts.max_message_bytes, facts.bounded_by)
 
 
 async def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not(

@@ -15,7 +15,7 @@ from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
 from tests.support.testbed import Testbed
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 PARTITIONS = 4
 NAMESPACES = 3
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.admin_server import RunningAdminServer, live, shared
 from tests.support.browser import Browser, Page
+from tests.support.troubles import trouble
 from watchrelay.core import clock
-from watchrelay.core.causes import KUBERNETES, MISSING_RIGHT
+from watchrelay.core.trouble import Cause
 from watchrelay.observe.status import StatusRegistry
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools" / "pagetools.sh"
@@ -61,33 +62,40 @@ def everything_is_wrong(statuses: StatusRegistry) -> None:
     """Each state, each level, each kind of card."""
     all_is_well(statuses)
     forbidden = live(statuses, "secrets")
-    forbidden.state = "waiting"
+    forbidden.progress.state = "waiting"
     forbidden.failed(
         "watch",
-        "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden",
-        cause=MISSING_RIGHT,
-        operator=True,
+        trouble(
+            "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden",
+            Cause.MISSING_RIGHT,
+            operator=True,
+        ),
         next_attempt_ms=clock.wall_ms() + 40_000,
     )
     away = live(statuses, "nodes")
-    away.state = "backoff"
+    away.progress.state = "backoff"
     away.failed(
         "watch",
-        "watch nodes at 10.0.0.1:6443: connection refused",
+        trouble("watch nodes at 10.0.0.1:6443: connection refused", Cause.KUBERNETES),
         next_attempt_ms=clock.wall_ms() + 12_000,
-        cause=KUBERNETES,
     )
     live(statuses, "events").failed(
-        "records", "no acknowledgement from kafka at kafka-0:9092 for 12 s"
+        "records", trouble("no acknowledgement from kafka at kafka-0:9092 for 12 s")
     )
     live(statuses, "jobs.batch").queues(records=40_000, size_bytes=9_000_000, dirty_keys=812)
-    statuses.open("services").state = "listing"
-    live(statuses, "ingresses").state = "standby"
-    live(statuses, "leases").state = "stopped"
-    statuses.problems["reload"] = (
-        "edited config refused, keeping the previous one: watchrelay.yaml:4: resorces"
+    statuses.open("services").progress.state = "listing"
+    live(statuses, "ingresses").progress.state = "standby"
+    live(statuses, "leases").progress.state = "stopped"
+    statuses.problems.put(
+        "reload",
+        trouble(
+            "edited config refused, keeping the previous one: watchrelay.yaml:4: resorces",
+            Cause.CONFIG_REFUSED,
+        ),
     )
-    statuses.problems["restart"] = "a restart is needed for what was edited in kafka"
+    statuses.problems.put(
+        "restart", trouble("a restart is needed for what was edited in kafka", Cause.RESTART_NEEDED)
+    )
 
 
 def streams_are_shared(statuses: StatusRegistry) -> None:
@@ -101,12 +109,14 @@ def two_hundred(statuses: StatusRegistry) -> None:
         status = live(statuses, f"pods@team-{number:03}")
         status.event_rate.count(clock.wall_ms() - 12_000, number)
         if number % 3 == 0:
-            status.state = "backoff"
+            status.progress.state = "backoff"
             status.failed(
                 "watch",
-                f"watch pods@team-{number:03} at 10.0.0.1:6443: connection refused",
+                trouble(
+                    f"watch pods@team-{number:03} at 10.0.0.1:6443: connection refused",
+                    Cause.KUBERNETES,
+                ),
                 next_attempt_ms=clock.wall_ms() + 9_000,
-                cause=KUBERNETES,
             )
 
 
@@ -181,9 +191,9 @@ def test_names_and_messages_are_text_whatever_they_hold(
         for text in HOSTILE:
             status = live(window.statuses, text, topic=text)
             status.owner = status.frontier = status.last_snapshot = text
-            status.failed("watch", f"{text} 403 forbidden")
-        window.statuses.problems["reload"] = HOSTILE[0]
-        window.statuses.problems["some<b>thing"] = HOSTILE[1]
+            status.failed("watch", trouble(f"{text} 403 forbidden"))
+        window.statuses.problems.put("reload", trouble(HOSTILE[0], Cause.CONFIG_REFUSED))
+        window.statuses.problems.put("some<b>thing", trouble(HOSTILE[1]))
 
     window.do(fill)
     page = opened(browser, window)
@@ -238,7 +248,7 @@ def test_without_scripts_the_page_says_the_same_once(
     browser: Browser, window: RunningAdminServer
 ) -> None:
     window.do(lambda: [live(window.statuses, text) for text in (*HOSTILE, "pods")])
-    window.do(lambda: window.statuses.streams["pods"].failed("watch", HOSTILE[0]))
+    window.do(lambda: window.statuses.streams["pods"].failed("watch", trouble(HOSTILE[0])))
     page = browser.page(window.url, scripts=False)
     document = page.send("DOM.getDocument", depth=-1)
     text = json.dumps(document)
@@ -251,6 +261,89 @@ def test_without_scripts_the_page_says_the_same_once(
     )
     assert found["nodeIds"] == []
     assert page.problems == []
+
+
+def test_where_no_event_comes_through_the_page_asks(
+    browser: Browser, window: RunningAdminServer
+) -> None:
+    """A proxy that buffers: the line of events is open, and silent."""
+    window.do(lambda: live(window.statuses, "pods"))
+    page = browser.page()
+    silent = "EventSource = class { readyState = 1; addEventListener() {} close() {} };"
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=silent)
+    page.go(window.url)
+    page.wait(
+        "what the relay wrote into the page is shown",
+        'document.querySelector("tr[data-stream=pods]") !== null',
+    )
+    window.do(lambda: live(window.statuses, "nodes"))
+    page.wait("a later stream is shown", 'document.querySelector("tr[data-stream=nodes]") !== null')
+    assert "fresh every 5 s" in page.evaluate("document.getElementById('line').textContent")
+    assert page.evaluate("document.getElementById('text').hidden")
+    assert page.problems == []
+
+
+def test_pictures_are_ordered_by_their_numbers_not_by_the_relays_clock(
+    browser: Browser, window: RunningAdminServer
+) -> None:
+    page = browser.page()
+    by_hand = (
+        "EventSource = class { readyState = 1; constructor() { window.events = {}; } "
+        "addEventListener(name, take) { window.events[name] = take; } close() {} };"
+    )
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=by_hand)
+    page.go(window.url)
+    page.wait("the page listens", "window.events?.news !== undefined")
+    verdict = "document.getElementById('verdict').textContent"
+
+    def send(event: str, change: str) -> None:
+        page.evaluate(
+            "fetch('api/overview').then((answer) => answer.json()).then((picture) => { "
+            f"{change}; events.{event}({{ data: JSON.stringify(picture) }}); }})"
+        )
+
+    day = "picture.at -= 86400000; picture.number += 1000; "
+    send("all", f"{day} picture.relay.headline = 'the clock was set back'")
+    page.wait("an earlier time is taken", f"{verdict} === 'the clock was set back'")
+    send("news", f"{day} picture.number += 1; picture.relay.headline = 'and goes on'")
+    page.wait("so is what follows it", f"{verdict} === 'and goes on'")
+    send("all", "picture.relay.headline = 'held back'")
+    send("news", "picture.relay.headline = 'held back'")
+    assert page.evaluate(verdict) == "and goes on"
+    send(
+        "all", "picture.number = 1; picture.relay.started += 1; picture.relay.headline = 'another'"
+    )
+    page.wait("the numbers of another process begin again", f"{verdict} === 'another'")
+    assert page.problems == []
+
+
+@pytest.mark.parametrize("before", ["topic refused; mend it with", "or let brokers give the time"])
+def test_a_command_is_whole_and_has_a_button_that_copies_it(
+    browser: Browser, window: RunningAdminServer, before: str
+) -> None:
+    command = (
+        "kafka-configs.sh --alter --entity-name k8s.prod.core.pods --add-config " + "a=1," * 60
+    )
+    window.do(
+        lambda: live(window.statuses, "pods").failed("watch", trouble(f"{before}: {command}"))
+    )
+    page = browser.page(window.url)
+    page.wait("the card is shown", 'document.querySelector("#cards .command .copy") !== null')
+    shown = "document.querySelector('#cards .command code')"
+    assert page.evaluate(f"{shown}.textContent") == command
+    assert page.evaluate(
+        f"{shown}.scrollHeight <= {shown}.clientHeight + 1 || "
+        f"getComputedStyle({shown}).overflowY === 'visible'"
+    )
+    page.evaluate("document.querySelector('#cards .command .copy').click()")
+    page.wait(
+        "it was copied, or selected",
+        "['Copied', 'Selected'].includes(document.querySelector('#cards .copy').textContent)",
+    )
+    assert page.evaluate("getSelection().toString()") == command
+    runbook = "document.querySelector('#cards .runbook a')"
+    assert page.evaluate(f"{runbook}.textContent") == "WatchRelayWatchErrors"
+    assert page.evaluate(f"{runbook}.href").endswith("/docs/runbooks/WatchRelayWatchErrors.md")
 
 
 def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: RunningAdminServer) -> None:
@@ -300,7 +393,7 @@ def test_rows_hold_still_while_somebody_is_among_them(
     )
     window.do(
         lambda: window.statuses.streams["deployments.apps"].failed(
-            "watch", "watch deployments at 10.0.0.1:6443: refused"
+            "watch", trouble("watch deployments at 10.0.0.1:6443: refused")
         )
     )
     page.wait(

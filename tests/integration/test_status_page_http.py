@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.admin_server import RunningAdminServer, live, shared
 from tests.support.process import wait_until
-from watchrelay.core.causes import MISSING_RIGHT
+from tests.support.troubles import trouble
+from watchrelay.core.trouble import Cause
 from watchrelay.observe import page
 from watchrelay.observe.live import VIEWERS_MAX
 
@@ -51,7 +52,7 @@ def test_a_terminal_is_given_a_table_worst_first(window: RunningAdminServer) -> 
     def fill() -> None:
         status = live(window.statuses, "secrets")
         message = "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden"
-        status.failed("watch", message, cause=MISSING_RIGHT, operator=True)
+        status.failed("watch", trouble(message, Cause.MISSING_RIGHT, operator=True))
 
     window.do(fill)
     status, headers, text = get(window, "/")
@@ -167,7 +168,7 @@ def test_every_file_of_the_page_is_served_and_nothing_else(window: RunningAdminS
 
 
 def test_what_others_wrote_is_text_in_every_form(window: RunningAdminServer) -> None:
-    window.do(lambda: live(window.statuses, "nodes").failed("watch", HOSTILE))
+    window.do(lambda: live(window.statuses, "nodes").failed("watch", trouble(HOSTILE)))
     table = get(window, "/")[2]
     assert "\x1b" not in table
     assert "\u202e" not in table
@@ -176,10 +177,30 @@ def test_what_others_wrote_is_text_in_every_form(window: RunningAdminServer) -> 
     assert html.escape("</pre></noscript><script>alert(1)</script>") in shown
 
 
+def test_the_page_holds_what_is_true_when_it_is_sent_as_text_and_as_data(
+    window: RunningAdminServer,
+) -> None:
+    window.do(lambda: live(window.statuses, "nodes").failed("watch", trouble(HOSTILE)))
+    window.do(lambda: window.statuses.endpoints.update(kafka="k:9092", kubernetes="api:6443"))
+    shown = get(window, "/", BROWSER)[2]
+    first = re.search(r'<script type="application/json" id="first">(.*?)</script>', shown)
+    assert first is not None
+    assert "<" not in first[1]
+    whole = json.loads(first[1])
+    assert {row["stream"] for row in whole["rows"]} == {"pods", "nodes"}
+    assert [each["text"] for card in whole["cards"] for each in card["messages"]] == [HOSTILE]
+    assert whole["relay"]["endpoints"] == {"kafka": "k:9092", "kubernetes": "api:6443"}
+    text = re.search(r'<pre id="text">(.*?)</pre>', shown, re.DOTALL)
+    assert text is not None
+    assert "STREAM" in text[1]
+
+
 def test_one_stream_is_served_by_its_name_whatever_characters_it_has(
     window: RunningAdminServer,
 ) -> None:
-    window.do(lambda: live(window.statuses, "widgets.example.com/v1").failed("watch", "refused"))
+    window.do(
+        lambda: live(window.statuses, "widgets.example.com/v1").failed("watch", trouble("refused"))
+    )
     status, _, text = get(window, "/api/streams/widgets.example.com%2Fv1")
     assert (status, json.loads(text)["transitions"][0]["message"]) == (200, "refused")
     assert get(window, "/api/streams/none")[0] == 404

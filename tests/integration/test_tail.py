@@ -24,6 +24,7 @@ from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.sink import KafkaSink
+from watchrelay.model.progress import StreamProgress
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
@@ -47,6 +48,7 @@ def connection(kafka: EmbeddedKafka) -> KafkaConnection:
 @asynccontextmanager
 async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[StreamWriter]:
     spec, metrics, statuses = spec_of(), Metrics(), StatusRegistry()
+    progress = StreamProgress()
     sink = KafkaSink(connection(kafka), metrics=metrics, statuses=statuses)
     control = ControlTopic(connection(kafka), CONTROL, sink)
     relay = StreamWriter(
@@ -57,6 +59,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
         metrics=metrics.stream(spec.id, PODS),
         topic_metrics=metrics.topic(spec.topic),
         status=statuses.open(spec.id, spec.topic),
+        progress=progress,
         heartbeat_interval=HeartbeatInterval(1.0),
         queue_bytes=1 << 20,
     )
@@ -69,7 +72,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
         await relay.claim(nothing_there)
         parts.append(tasks.create_task(relay.run()))
         relay.list_completed(str(store.version))
-        await until(lambda: statuses.streams[spec.id].complete)
+        await until(lambda: progress.whole)
         yield relay
         assert await relay.drain(10.0)
         for part in reversed(parts):
@@ -286,6 +289,32 @@ async def test_the_past_of_all_partitions_comes_in_order_of_time() -> None:
             until_end=True,
         )
         assert moments(await everything(tail)) == sorted(moment for log in logs for moment in log)
+
+
+async def test_a_tail_says_to_what_it_is_attached_and_from_which_offsets() -> None:
+    attached = list[str]()
+    with EmbeddedKafka.start() as kafka:
+        for topic in (CONTROL, "k8s.test.core.pods"):
+            kafka.create_topic(topic, 1 if topic == CONTROL else 2)
+        store = DictStore(2)
+        store.put(b"shop/a", b"{}")
+        async with writing(kafka, store):
+            pass
+        ends = [0, 0]
+        for from_beginning in (True, False):
+            tail = TailReader(
+                connection(kafka),
+                control_topic=CONTROL,
+                from_beginning=from_beginning,
+                until_end=True,
+                attached=lambda topics: attached.extend(map(str, topics)),
+            )
+            for seen in await everything(tail):
+                ends[seen.partition] = seen.offset + 1
+    assert attached == [
+        "k8s.test.core.pods: stream pods, from 0@0 1@0",
+        f"k8s.test.core.pods: stream pods, from 0@{ends[0]} 1@{ends[1]}",
+    ]
 
 
 async def test_live_records_follow_the_past_at_once() -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from tests.support.kafkabroker import KafkaBroker, on_both
+from tests.support.kafkabroker import KafkaBroker
 from tests.support.pod_topics import LogAppender, state
 from tests.support.relays import until
 from tests.support.stream_log import NODES, Log, Writer, stream
@@ -41,7 +41,6 @@ def delete(broker: KafkaBroker, *topics: str) -> None:
         deleted.result(10)
 
 
-@on_both
 async def test_topics_recreated_while_they_are_read_are_read_again(
     kafka_broker: KafkaBroker,
 ) -> None:

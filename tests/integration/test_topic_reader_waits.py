@@ -7,6 +7,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aiokafka.errors import NoError, UnknownTopicOrPartitionError
@@ -18,7 +19,8 @@ from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
 from watchrelay.consumer.audit_run import open_auditor
-from watchrelay.consumer.reader import TailReader
+from watchrelay.consumer.connecting import PROOF_AWAITED, WaitingWarnings
+from watchrelay.consumer.reader import LOOK_AGAIN_S, TailReader
 from watchrelay.consumer.topic import LOOK_ANYWAY_S, SILENT_AFTER_S
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -238,6 +240,41 @@ async def test_a_state_that_no_marker_proves_is_reported_while_ready_waits(
         await ready
 
 
+async def test_a_described_stream_without_any_record_is_named_with_its_cure_and_is_not_complete(
+    pod_topics: PodTopics,
+) -> None:
+    """The log is the same where the records were removed and a relay publishes them again."""
+    await pod_topics.begin()
+    topic, problems = await describe_nodes(pod_topics), list[str]()
+    pod_topics.kafka.create_topic(topic, 1)
+    cure = "no record of nodes is there: start the relay, or, if none is to write it, "
+    cure += "watchrelay retire nodes"
+    async with pod_topics.reader(streams=["pods"]) as reader, asyncio.timeout(20.0):
+        await reader.ready()
+    async with pod_topics.ended() as reader:
+        with pytest.raises(NothingPublished, match=f"not proven: nodes/0; {cure}$"):
+            await reader.ready()
+    async with (
+        pod_topics.reader(waiting=problems.append) as reader,
+        asyncio.timeout(20.0),
+        asyncio.TaskGroup() as tasks,
+    ):
+        ready = tasks.create_task(reader.ready())
+        await until(lambda: any(cure in each for each in problems))
+        assert not ready.done()
+        for key in ("stream/nodes", "claim/nodes"):
+            await pod_topics.appender.send(pod_topics.control, key, None)
+        await ready
+    connection = KafkaConnection(bootstrap_servers=(pod_topics.kafka.bootstrap,))
+    await describe_nodes(pod_topics)
+    async with open_auditor(connection, control_topic=pod_topics.control) as auditor:
+        await auditor.read_to_end()
+        rows = await auditor.rows()
+    assert [row[0].problems[0].detail for row in rows if row[0].problems] == [
+        f"what the log holds is not proven: {cure}"
+    ]
+
+
 async def test_a_stream_that_nobody_says_anything_of_is_named(pod_topics: PodTopics) -> None:
     await pod_topics.begin()
     async with pod_topics.ended(
@@ -344,3 +381,55 @@ async def test_a_ready_that_is_cancelled_again_and_again_harms_nothing(
         assert state(reader) == pod_topics.held()
         assert len(await take(reader, len(pod_topics.held()))) == len(pod_topics.held())
     assert not reader.problems
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"control_topic": "k8s.tset.control"}, "topic k8s.tset.control is not there"),
+        ({"streams": ["pdos"]}, "stream pdos has not been published yet; published: pods"),
+    ],
+)
+async def test_by_default_a_reader_warns_once_of_what_it_waits_for(
+    pod_topics: PodTopics, caplog: pytest.LogCaptureFixture, wrong: dict[str, Any], words: str
+) -> None:
+    await pod_topics.begin()
+    arguments: dict[str, Any] = {"control_topic": pod_topics.control, **wrong}
+    async with TopicReader(pod_topics.kafka.bootstrap, **arguments) as reader:
+        with pytest.raises(TimeoutError):
+            # some looks, one a second
+            async with asyncio.timeout(4 * LOOK_AGAIN_S):
+                await reader.ready()
+    warned = [each.getMessage() for each in caplog.records if each.name == "watchrelay.consumer"]
+    assert len(warned) == 1
+    assert words in warned[0]
+
+
+async def test_a_reader_with_a_callback_for_what_is_missing_does_not_warn(
+    pod_topics: PodTopics, caplog: pytest.LogCaptureFixture
+) -> None:
+    await pod_topics.begin()
+    missing = list[str]()
+    async with pod_topics.reader(streams=["pdos"], waiting=missing.append) as reader:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4 * LOOK_AGAIN_S):
+                await reader.ready()
+    assert len(missing) > 1
+    assert not [each for each in caplog.records if each.name == "watchrelay.consumer"]
+
+
+def test_a_proof_is_awaited_for_three_heartbeats_before_that_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warnings = WaitingWarnings()
+    for _ in range(PROOF_AWAITED - 1):
+        warnings.unproven("not proven yet")
+    assert not caplog.records
+    for _ in range(PROOF_AWAITED):
+        warnings.unproven("not proven yet")
+    assert [each.getMessage() for each in caplog.records] == ["waiting: not proven yet"]
+    warnings.forget()
+    warnings.missing("a")
+    warnings.missing("a")
+    warnings.missing("b")
+    assert [each.getMessage() for each in caplog.records][1:] == ["waiting: a", "waiting: b"]

@@ -15,6 +15,7 @@ from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.kafka.topic_reads import TopicReads
+from watchrelay.model.reach import KeyRange
 
 STREAMS = ["a", "b", "c"]
 RECORDS = 60
@@ -65,7 +66,9 @@ class Stream:
 
     async def read(self, start: int | None = None, stop: int = RECORDS) -> None:
         spans, name = [OffsetRange(0, start, stop)], self._name
-        self.whole = await self._reads.read("t", name, spans, self.take, lambda *_: None)
+        self.whole = await self._reads.read(
+            "t", name, spans, self.take, lambda *_: None, keys=KeyRange()
+        )
 
 
 async def test_streams_that_are_read_back_together_read_their_topic_together(

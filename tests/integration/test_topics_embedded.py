@@ -29,7 +29,7 @@ async def test_brokers_that_do_not_tell_configs_are_warned_of(kafka: EmbeddedKaf
         TopicSpec(name="t", partitions=3)
     )
     assert (facts.partitions, facts.replication_factor, facts.checked) == (3, 1, False)
-    assert "could not be checked" in facts.warnings[0]
+    assert "could not be checked" in facts.findings[0].why
 
 
 async def test_a_topic_that_cannot_be_created_is_refused_with_the_command_that_does_it(

@@ -28,10 +28,11 @@ from watchrelay.core.errors import Fenced
 from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import STATE_TOPICS
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.reader import COMMITTED, offset_ranges, open_consumer, read_ranges
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 PARTITIONS = 3
 HASTY = ProducerSettings(request_timeout_s=1.0, stalled_after_s=0.5, transaction_timeout_s=2.0)
 PRODUCE, ADD, COMMIT = 0, 24, 26
@@ -128,7 +129,7 @@ class Writing:
         def take(place: TopicPartition, records: Sequence[Any]) -> None:
             found[place.partition] += [record.key for record in records]
 
-        async with open_consumer(self.running.connection, **COMMITTED) as consumer:
+        async with open_consumer(self.running.connection, STATE_TOPICS, **COMMITTED) as consumer:
             places = [TopicPartition(self.topic, each) for each in range(PARTITIONS)]
             await read_ranges(consumer, await offset_ranges(consumer, places), take)
         for acked, keys in zip(self.acked, found, strict=True):
@@ -322,7 +323,6 @@ def test_a_consumer_of_committed_records_sees_one_owner_at_a_time(testbed: Testb
         reader.assert_one_owner_at_a_time(topic)
 
 
-@on_both
 def test_replicas_hand_a_stream_over_and_take_it_from_one_that_is_killed(testbed: Testbed) -> None:
     (namespace,) = testbed.namespaces(1)
     topic = testbed.topic("configmaps")
@@ -357,7 +357,6 @@ def test_replicas_hand_a_stream_over_and_take_it_from_one_that_is_killed(testbed
         reader.assert_one_owner_at_a_time(topic)
 
 
-@on_both
 def test_a_stream_that_was_written_within_transactions_is_retired(testbed: Testbed) -> None:
     (namespace,) = testbed.namespaces(1)
     testbed.make(

@@ -3,6 +3,7 @@ churn."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from tests.support.process import free_port
 from tests.support.stream_log import Log, Writer, stream
 from tests.support.testbed import Testbed
 from tests.vectors.document import claim, description
+from watchrelay.cli.audits import check_streams
+from watchrelay.config import load_settings
+from watchrelay.core import clock
 
 _STREAMS = ("configmaps", f"widgets.{GROUP}")
 _KEYS = {
@@ -28,6 +32,8 @@ _KEYS = {
     "objects",
     "epoch",
     "proven",
+    "ageSeconds",
+    "ageClock",
     "problems",
     "stale",
 }
@@ -263,3 +269,30 @@ def test_a_stream_of_the_config_that_was_never_published_does_not_pass_for_verif
     assert found.code == 1
     assert f"error: stream widgets.{GROUP}: in the config, but never published" in found.stderr
     assert verify(more.file, "configmaps", "--cluster").code == 0
+
+
+async def test_a_dead_relay_holds_and_fails_over_max_age_once_the_state_is_older(
+    testbed: Testbed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay = testbed.relay("configmaps")
+    with relay:
+        relay.await_ready()
+        fresh = verify(relay.file, "--max-age", "2m", "--output", "json")
+        assert fresh.code == 0, fresh
+        assert all(0 <= row["ageSeconds"] < 120 for row in fresh.objects())
+        relay.kill()
+    holds = verify(relay.file)
+    assert holds.code == 0, holds
+    assert re.search(r": holds, \d+s old by the clock of the relay\n", holds.stdout)
+    settings = load_settings(str(relay.file), [])
+    asked: dict[str, Any] = {"cluster": False, "each": False, "as_json": False}
+
+    def later_ms() -> int:
+        return clock.wall_ms() + 600_000
+
+    assert await check_streams(settings, [], **asked, wall_ms=later_ms) == 0
+    assert re.search(r": holds, 10m\d*s? old by the clock of the relay\n", capsys.readouterr().out)
+    assert await check_streams(settings, [], **asked, max_age_s=120.0, wall_ms=later_ms) == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"  age: the state is 10m\d*s? old, the limit is 2m: start the relay", printed)
+    assert "3 of 3 partitions do not hold" in printed

@@ -51,8 +51,8 @@ _SPLITTER = _of(
             "                if False:",
         ),
         "a key that occurs twice in one line": (
-            "                refuse_duplicates(line, outer)\n",
-            "",
+            "compact_size(outer) != len(line) and refuse_duplicates(line, outer)",
+            "False",
         ),
         "an end that is no end": (
             "            self.ended = True\n            return Failure(status",

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.extent import examples
 from watchrelay.daemon.assignor import (
     OLD_PLAN_MS,
     MemberAssignment,
@@ -75,7 +76,7 @@ def _owners(assignments: dict[str, MemberAssignment]) -> dict[str, str]:
     return {stream: name for name, each in assignments.items() for stream in each.own}
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(_members(), _weights, st.integers(0, 3), st.booleans(), st.randoms())
 def test_each_stream_has_one_able_owner_and_all_the_standbys_there_can_be(
     members: dict[str, MemberMetadata],
@@ -115,7 +116,7 @@ def test_each_stream_has_one_able_owner_and_all_the_standbys_there_can_be(
     assert even or not balance or on_the_way
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(_members(), _weights)
 def test_a_stream_stays_with_its_writer_then_where_it_was_assigned_unless_the_plan_is_old(
     members: dict[str, MemberMetadata], weights: dict[str, float]
@@ -145,7 +146,7 @@ def test_a_stream_stays_with_its_writer_then_where_it_was_assigned_unless_the_pl
             assert _order(members, owner, stream) == newest
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(_members(), _weights)
 def test_balance_comes_to_rest(
     members: dict[str, MemberMetadata], weights: dict[str, float]
@@ -221,7 +222,7 @@ def _odd_metadata(draw: st.DrawFn) -> bytes:
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(_odd_metadata(), st.booleans())
 def test_whatever_a_member_reports_the_others_can_read_what_they_are_assigned(
     data: bytes,

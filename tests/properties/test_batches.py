@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.properties.test_hostile import FUZZ, spoiled
+from tests.support.extent import examples
 from tests.support.rawbatches import CODECS, Raw, compressed, encoded, framed
 from tests.unit.kafka.client.test_batches import fetched, handed_on
 from watchrelay.contract.headers import UNREADABLE
@@ -50,8 +51,7 @@ def plain(records: list[Raw]) -> bytes:
     return b"".join(encoded(record, index) for index, record in enumerate(records))
 
 
-@pytest.mark.timeout(60)
-@settings(FUZZ, max_examples=200)
+@settings(FUZZ, max_examples=examples(200))
 @given(_records, st.sampled_from(sorted(CODECS)), st.integers(0, 1 << 40))
 def test_whatever_a_client_may_write_is_handed_on_as_it_was_written(
     records: list[Raw], codec: str, base: int
@@ -62,8 +62,7 @@ def test_whatever_a_client_may_write_is_handed_on_as_it_was_written(
     assert [(each.key, each.value) for each in found] == [(key, value) for key, value, _ in records]
 
 
-@pytest.mark.timeout(60)
-@settings(FUZZ, max_examples=300)
+@settings(FUZZ, max_examples=examples(300))
 @given(_records, st.sampled_from(sorted(CODECS)), _edits, _edits, st.integers(-2, 9))
 def test_whatever_a_batch_holds_is_records_or_refused_and_the_next_one_is_read(
     records: list[Raw],

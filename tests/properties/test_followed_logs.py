@@ -8,11 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.properties.test_relay_replica import FAULTS, KEYS, OPS, QUEUES, Snapshot, Wait, play
+from tests.support.extent import examples
 from tests.support.relays import Rig, run_virtually
 from tests.support.stream_log import PODS
 from watchrelay.contract.records import Decoded, MarkerRecord
 from watchrelay.daemon.recovery import LogFold
-from watchrelay.publish.recovery import LogRecovery, RecoveredState, decide, recovered_state
+from watchrelay.publish.recovery import (
+    LogRecovery,
+    RecoveredState,
+    decide,
+    recovered_state,
+    remove_strays,
+)
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 
@@ -27,6 +34,8 @@ def recovered(rig: Rig, recoveries: Sequence[LogRecovery]) -> RecoveredState:
     decision = decide(
         recoveries, config=rig.spec.config_hash, from_start=range(rig.spec.partitions)
     )
+    for _ in remove_strays(recoveries):
+        pass
     return recovered_state(recoveries, decision)
 
 
@@ -58,7 +67,7 @@ def in_pieces(rig: Rig, data: st.DataObject) -> RecoveredState:
     return recovered(rig, list(fold.recoveries.values()))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OPS, HELD, FAULTS, st.integers(0, 1000), QUEUES, st.data())
 def test_folds_fed_in_pieces_are_the_fold_at_once(
     ops: list[object],
@@ -73,7 +82,7 @@ def test_folds_fed_in_pieces_are_the_fold_at_once(
     assert in_pieces(rig, data) == at_once(rig, logs)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OPS, HELD, FAULTS, st.integers(0, 1000), st.data())
 def test_a_log_followed_over_snapshots_is_the_log_from_the_newest_one(
     ops: list[object], held: list[bytes], faults: object, seed: int, data: st.DataObject

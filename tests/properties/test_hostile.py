@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.extent import examples
 from tests.support.reference_decoder import wrong_frames, wrong_record
 from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
 from watchrelay.config import load_settings
@@ -50,7 +51,7 @@ from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure
 
 FUZZ = settings(
-    max_examples=400,
+    max_examples=examples(400),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -115,7 +116,6 @@ LINES = [
 LIST = dumps(listed(*(pod(f"p{n}") for n in range(3)), token="t"))
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(st.lists(st.sampled_from(LINES), max_size=5), _edits, st.integers(1, 400))
 @example([LINES[3], LINES[0]], [(LINES[3].index(b"object"), 0, b"\\ud800")], 400)
@@ -134,7 +134,6 @@ def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(
     assert wrong_frames(data, frames) == []
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(_edits, st.integers(1, 400))
 def test_whatever_a_list_brings_is_a_page_or_no_list(
@@ -151,7 +150,6 @@ def test_whatever_a_list_brings_is_a_page_or_no_list(
     assert not reason or reason.isprintable()
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(_edits, st.integers(100, 599), st.sampled_from(["", "text/plain", "application/json"]))
 def test_whatever_a_server_says_of_itself_is_an_error_of_one_line(
@@ -180,7 +178,6 @@ DISCOVERY = (
 )
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
 def test_whatever_discovery_says_names_nothing_but_names(
@@ -188,7 +185,7 @@ def test_whatever_discovery_says_names_nothing_but_names(
 ) -> None:
     data = spoiled(DISCOVERY, edits)
     try:
-        found = [v for group in parse_aggregated(data) for v in group.versions] + [
+        found = [v for _, group in parse_aggregated(data) for v in group.versions] + [
             parse_resources("", "v1", data)
         ]
         parse_group_versions(data)
@@ -251,7 +248,6 @@ _values = st.sampled_from(VALUES)
 _keys = st.sampled_from([b"\xff", b"shop/\xc3", b"%wr/claim/pods/-1", b"%wr/heartbeat/nodes/0"])
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(
     _types,
@@ -357,7 +353,6 @@ CONTROL = {
 }
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from(sorted(CONTROL)), _edits, _edits), max_size=6))
 def test_whatever_is_on_the_control_topic_is_taken_or_refused(
@@ -376,7 +371,6 @@ def test_whatever_is_on_the_control_topic_is_taken_or_refused(
     state.described()
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
 def test_whatever_is_on_the_signal_topic_is_a_request_or_refused(
@@ -387,7 +381,6 @@ def test_whatever_is_on_the_signal_topic_is_a_request_or_refused(
     assert not reason or reason.isprintable()
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
 def test_whatever_a_plugin_prints_is_a_credential_or_a_mistake_that_repeats_nothing(
@@ -428,7 +421,6 @@ resources:
 """
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
 def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret(
@@ -456,8 +448,7 @@ def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret
         )
 
 
-@pytest.mark.timeout(110)
-@settings(FUZZ, max_examples=150)
+@settings(FUZZ, max_examples=examples(150))
 @given(_edits)
 def test_whatever_a_config_holds_is_settings_or_mistakes(
     edits: list[tuple[int, int, bytes]],
@@ -501,7 +492,6 @@ BOMBS = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_yaml_bomb_is_refused_with_one_line_wherever_yaml_is_read(
     bomb: str, tmp_path: Path

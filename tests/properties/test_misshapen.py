@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.properties.test_hostile import FUZZ
+from tests.support.extent import examples
 from watchrelay.config import load_settings
 from watchrelay.core.errors import ConfigError
 from watchrelay.kube.auth.kubeconfig import (
@@ -163,7 +163,6 @@ def wrong_problems(error: ConfigError, file: str) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(100)
 @FUZZ
 @given(_changes, st.sampled_from(["a", "b", None]))
 def test_a_kubeconfig_of_any_shape_is_a_user_or_mistakes_that_name_file_and_line(
@@ -197,8 +196,7 @@ def test_a_kubeconfig_of_any_shape_is_a_user_or_mistakes_that_name_file_and_line
             )
 
 
-@pytest.mark.timeout(110)
-@settings(FUZZ, max_examples=200)
+@settings(FUZZ, max_examples=examples(200))
 @given(_changes)
 def test_a_config_of_any_shape_is_settings_or_mistakes_that_name_the_file(
     changes: list[tuple[int, object]],

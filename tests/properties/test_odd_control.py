@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.extent import examples
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.admin.retire import spec_of
 from watchrelay.cli.snapshot import answer_text
@@ -132,8 +133,7 @@ def read_all(state: ControlState) -> None:
         assert origin.offset is None or 0 <= origin.offset < 2**53
 
 
-@pytest.mark.timeout(100)
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.sampled_from(FIELDS), _values)

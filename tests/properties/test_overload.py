@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.extent import examples
 from tests.support.relays import DictStore, Put, Remove, spec_of
 from watchrelay.contract.records import (
     DIGEST_MASK,
@@ -290,7 +291,7 @@ class Scenario:
                 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     OPS,
     st.sampled_from([1000, 2500, 6000, 1 << 20]),
@@ -310,7 +311,7 @@ def test_however_a_queue_overflows_each_key_ends_right_and_never_goes_back(
     assert scenario.conflated == 0 or bound_bytes < 1 << 20
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.booleans()), min_size=30, max_size=300))
 def test_while_nothing_leaves_what_is_kept_is_bounded_by_the_objects_there_are(
     changes: list[tuple[bytes, bool]],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.extent import examples
 from tests.support.fakesink import FakeControl, FakeSink, Faults
 from tests.support.relays import DictStore, Put, Remove, Rig, run_virtually, spec_of, until
 from watchrelay.consumer.replica import ReadAgain, Replica
@@ -159,7 +160,7 @@ def check_snapshots_say_all(log: list[Decoded]) -> None:
             ), f"snapshot {record.snapshot}"
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OPS, st.lists(st.sampled_from(KEYS), unique=True), FAULTS, st.integers(0, 1000), QUEUES)
 def test_a_reader_of_everything_holds_what_the_store_holds(
     ops: list[object], held: list[bytes], faults: Faults, seed: int, queue_bytes: int
@@ -174,7 +175,7 @@ def test_a_reader_of_everything_holds_what_the_store_holds(
         check_snapshots_say_all(rig.records(partition))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OPS, st.lists(st.sampled_from(KEYS), unique=True), FAULTS, st.integers(0, 1000), QUEUES)
 def test_no_marker_alarms_a_reader_that_lost_nothing(
     ops: list[object], held: list[bytes], faults: Faults, seed: int, queue_bytes: int
@@ -188,7 +189,7 @@ def test_no_marker_alarms_a_reader_that_lost_nothing(
                 assert replica.proven
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     OPS,
     st.lists(st.sampled_from(KEYS), unique=True, min_size=2),
@@ -248,7 +249,7 @@ def test_a_reader_that_lost_records_is_never_proven_wrong_and_repairs_itself(
             ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OPS, OPS, FAULTS, st.integers(0, 1000), QUEUES)
 def test_the_snapshot_of_a_new_epoch_removes_what_died_between_two_writers(
     first: list[object], second: list[object], faults: Faults, seed: int, queue_bytes: int

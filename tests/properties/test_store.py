@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.support.extent import examples
 from tests.support.pods import frame_of
 from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import ObjectChange, Removed
@@ -210,5 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert state == self.expected()
 
 
-StoreMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(
+    max_examples=examples(200), stateful_step_count=40, deadline=None
+)
 TestStore = StoreMachine.TestCase

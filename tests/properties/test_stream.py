@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.extent import examples
 from tests.unit.kube.served import (
     PODS,
     TYPED_PODS,
@@ -99,7 +100,7 @@ def _page(chunks: list[bytes]) -> Page:
     return reader.finish()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(_lines, max_size=6), st.lists(st.integers(0), max_size=12))
 def test_frames_do_not_depend_on_where_the_chunks_were_cut(
     lines: list[bytes], places: list[int]
@@ -108,7 +109,7 @@ def test_frames_do_not_depend_on_where_the_chunks_were_cut(
     assert _decoded(_cut(data, places)) == _decoded([data])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.one_of(_lines, _typed_lines, _typed_lines.flatmap(_spaced)), max_size=6),
     st.lists(st.integers(0), max_size=12),
@@ -124,13 +125,13 @@ def test_what_is_published_does_not_depend_on_the_way_that_lines_were_decoded(
     assert list(map(_outcome, cut)) == list(map(_outcome, whole))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200), st.lists(st.integers(0), max_size=6))
 def test_no_bytes_crash_a_stream(data: bytes, places: list[int]) -> None:
     assert _decoded(_cut(data, places)) == _decoded([data])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(_pods, max_size=6), st.lists(st.integers(0), max_size=12), st.booleans())
 def test_a_page_holds_the_objects_that_a_watch_would_bring(
     pods: list[dict[str, object]], places: list[int], named: bool
@@ -177,7 +178,7 @@ _metadata = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(_metadata, st.booleans(), st.sampled_from([b"ADDED", b"MODIFIED", b"DELETED"]))
 def test_typed_and_split_metadata_are_published_as_the_same_bytes(
     more: list[tuple[bytes, bytes]], in_order: bool, verb: bytes

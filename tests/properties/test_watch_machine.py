@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.extent import examples
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -33,7 +34,7 @@ from watchrelay.model.frames import (
     Page,
     WatchQuery,
 )
-from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.resources import GONE, SERVED, UNKNOWN, Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_output import (
     CursorMoved,
@@ -42,13 +43,17 @@ from watchrelay.model.watch_output import (
     ListedObjects,
     ResourceRemoved,
     Retrying,
+    ServerSeen,
     WatchedObjects,
     WatchOutput,
 )
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
+    BRIEF_WATCH_S,
     TRANSITIONS,
     CheckDiscovery,
+    CheckLists,
+    CheckVersion,
     Command,
     DeadlineReached,
     Deliver,
@@ -58,6 +63,7 @@ from watchrelay.watch.machine import (
     FinishList,
     FramesReceived,
     ListFinished,
+    ListsChecked,
     OpenWatch,
     PageReceived,
     ReadWatch,
@@ -65,6 +71,7 @@ from watchrelay.watch.machine import (
     Sleep,
     SleepEnded,
     State,
+    VersionChecked,
     WatchEnded,
     Watching,
     WatchOpened,
@@ -74,7 +81,7 @@ from watchrelay.watch.machine import (
 
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
 ERRORS: list[KubeError] = [
-    Unavailable("refused"), Throttled("busy", retry_after_s=2), Interrupted("in-stream 500"), Expired("410"), VersionTooLarge("504"),
+    Unavailable("refused"), Throttled("busy", retry_after_s=2), Interrupted("in-stream 500", status=500), Expired("410"), VersionTooLarge("504"),
     Unauthorized("401"), Forbidden("403"), NotFound("404"), Undecodable("?"), Invalid("422", about="version"), Invalid("422"),
 ]  # fmt: skip
 
@@ -151,7 +158,7 @@ class WatchOfAServer(RuleBasedStateMachine):
                 self._apply(self.delivered, frames)
             case ResourceRemoved():
                 self.delivered = {}
-            case ListDone() | CursorMoved() | Retrying():
+            case ListDone() | CursorMoved() | ServerSeen() | Retrying():
                 pass
 
     def _apply(self, state: dict[str, str], frames: list[ObjectFrame]) -> None:
@@ -170,7 +177,7 @@ class WatchOfAServer(RuleBasedStateMachine):
             assert query.version_match == "NotOlderThan"
 
     def _legal_watch(self, query: WatchQuery) -> None:
-        assert 300 <= query.timeout_s < 600
+        assert 300 <= query.timeout_s < 600 or query.timeout_s in {BRIEF_WATCH_S, *range(6, 13)}
         assert query.send_initial_events or query.resource_version not in {"", "0"}
         assert query.bookmarks
 
@@ -219,9 +226,26 @@ class WatchOfAServer(RuleBasedStateMachine):
             self._step(SleepEnded())
 
     @precondition(lambda self: self._out(CheckDiscovery))
-    @rule(served=st.sampled_from([True, False, None]))
-    def discovery(self, served: bool | None) -> None:
-        self._step(DiscoveryChecked(served))
+    @rule(
+        availability=st.sampled_from(
+            [SERVED, GONE, UNKNOWN, Availability("hidden", "served in v2")]
+        )
+    )
+    def discovery(self, availability: Availability) -> None:
+        self._step(DiscoveryChecked(availability))
+
+    @precondition(lambda self: self._out(CheckVersion))
+    @rule(answered=st.booleans())
+    def look(self, *, answered: bool) -> None:
+        self._step(VersionChecked(str(self.version) if answered else "", self.now_s))
+
+    @precondition(lambda self: self._out(CheckLists))
+    @rule(answered=st.booleans())
+    def lists(self, *, answered: bool) -> None:
+        check = self.commands[-1]
+        assert isinstance(check, CheckLists)
+        version = str(self.version) if answered else ""
+        self._step(ListsChecked(version, version not in {"", check.cursor}, self.now_s))
 
     @precondition(lambda self: self._out(FinishList))
     @rule(accepted=st.booleans())
@@ -328,4 +352,6 @@ class WatchOfAServer(RuleBasedStateMachine):
 
 
 TestWatchOfAServer = WatchOfAServer.TestCase
-TestWatchOfAServer.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestWatchOfAServer.settings = settings(
+    max_examples=examples(150), stateful_step_count=60, deadline=None
+)

@@ -22,6 +22,7 @@ from watchrelay.core.errors import (
     KubeError,
     Throttled,
     Unavailable,
+    Unreachable,
     VersionTooLarge,
 )
 from watchrelay.kube.page import PageReader
@@ -98,31 +99,43 @@ def _bookmark(version: int, *, end: bool = False) -> bytes:
     return _line("BOOKMARK", {"metadata": {"resourceVersion": str(version)} | annotations})
 
 
-_GONE = msgspec.json.encode(
-    {
-        "type": "ERROR",
-        "object": {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "status": "Failure",
-            "reason": "Expired",
-            "code": 410,
-        },
-    }
+def _error(**fields: object) -> bytes:
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+    return msgspec.json.encode({"type": "ERROR", "object": status | fields}) + b"\n"
+
+
+_TOO_OLD = "too old resource version: 1 (2)"
+_GONE = (
+    _error(code=410, reason="Expired"),
+    _error(code=410, reason="Gone"),
+    _error(code=200, message=_TOO_OLD),
+    _error(message=_TOO_OLD),
+    _error(code=500, message="The resourceVersion for the provided watch is too old."),
 )
+"""The forms in which servers tell that the history is gone."""
+_FAILED = (
+    _error(code=500, reason="InternalError"),
+    _error(message="etcd event received with PrevKv=nil"),
+    _error(code=500, message="etcdserver: mvcc: required revision has been compacted"),
+)
+"""And that a change cannot be shown."""
 
 
 @dataclass
 class Server:
     """Objects with a history that ends at `horizon`. While it is `away` it answers nobody,
-    and is written to all the same."""
+    and is written to all the same; while it is `down` no connection can be made. A watch from
+    before `gap` fails: the change there cannot be shown, though lists show what came of it."""
 
     version: int = 100
     horizon: int = 0
+    gap: int = 0
     history: list[Event] = field(default_factory=list)
     objects: dict[str, Obj] = field(default_factory=dict)
     uids: int = 0
     away: bool = False
+    down: bool = False
+    clusters: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, name: str, body: int, *, noise: int = 0, tier: str = "") -> None:
@@ -164,6 +177,19 @@ class Server:
         self.horizon = self.version
         self._wake()
 
+    def fail_before_now(self) -> None:
+        """No watch shows the newest change."""
+        self.gap = self.version
+        self._wake()
+
+    def rebuild(self, version: int) -> None:
+        """Another cluster is in its place, of the same name: without objects, at a version of its
+        own. All watches break."""
+        self.clusters += 1
+        self.version, self.horizon, self.gap = version, 0, 0
+        self.history, self.objects = [], {}
+        self._wake()
+
     def _wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
@@ -196,17 +222,23 @@ class Api:
 
     def __init__(self, server: Server, weather: Weather, rng: random.Random) -> None:
         self.server, self._weather, self._rng = server, weather, rng
+        self._looks_rng = random.Random()
+        self._looks_rng.setstate(rng.getstate())  # a look changes nothing else of a run
         self.lists = 0
         self.received: list[tuple[float, int]] = []
+        self.looks: list[tuple[float, int]] = []
+        """Small lists: when one was requested, and the version that it showed."""
         self._list = (0.0, 0)
         """As of `received`, of the newest list."""
 
-    async def _asked(self, what: str) -> None:
-        await asyncio.sleep(self._rng.random() * self._weather.api_delay_s)
+    async def _asked(self, what: str, rng: random.Random) -> None:
+        await asyncio.sleep(rng.random() * self._weather.api_delay_s)
+        if self.server.down:
+            raise Unreachable(f"{what}: connection refused")
         if self.server.away:
             raise Unavailable(f"{what}: nobody answers")
-        if self._rng.random() < self._weather.api_refused:
-            raise self._rng.choice([Unavailable, Throttled])(f"{what}: refused")
+        if rng.random() < self._weather.api_refused:
+            raise rng.choice([Unavailable, Throttled])(f"{what}: refused")
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
         """As the port says."""
@@ -218,8 +250,9 @@ class Api:
             raise
 
     async def _page(self, selection: Selection, query: ListQuery) -> Page:
-        await self._asked("list")
-        server, rng = self.server, self._rng
+        asked_at_s = asyncio.get_running_loop().time()
+        server, rng = self.server, self._looks_rng if query.limit == 1 else self._rng
+        await self._asked("list", rng)
         if query.continue_token:
             version, _, after = query.continue_token.partition("/")
             at = int(version)
@@ -237,6 +270,8 @@ class Api:
                     else at
                 )
         self.lists += query.limit != 1
+        if query.limit == 1:
+            self.looks.append((asked_at_s, at))
         names = [
             name
             for name, each in server.at(at).items()
@@ -281,7 +316,7 @@ class Api:
 
     async def opened(self) -> None:
         """A request for a watch arrives."""
-        await self._asked("watch")
+        await self._asked("watch", self._rng)
 
 
 class Watch:
@@ -305,6 +340,7 @@ class Watch:
         self._ready: list[bytes] = []
         self._over: Exception | None = None
         self._ended = self._silent = False
+        self._cluster, self._due_s, self._drawn = self._server.clusters, 0.0, False
         self._listing, self._listing_since_s = query.send_initial_events, 0.0
         self._ends_s = self._bookmark_s = 0.0
 
@@ -320,6 +356,8 @@ class Watch:
             self._ready.append(_bookmark(self._cursor, end=True))
         elif self._cursor < self._server.horizon and self._rng.random() < 0.5:
             raise Expired("watch: too old resource version", status=410)
+        elif self._cursor < self._server.gap and self._rng.random() < 0.5:
+            raise Throttled("watch: 500", status=500)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -355,14 +393,17 @@ class Watch:
 
     async def _next(self) -> bytes:
         """The next bytes; what breaks the connection behind them is in `_over` or `_ended`."""
-        await asyncio.sleep(self._rng.random() * self._weather.api_delay_s)
-        self._silent = self._silent or self._rng.random() < self._weather.api_silent
+        if not self._drawn:
+            await self._delay()
+            self._drawn = True
+            self._silent = self._silent or self._rng.random() < self._weather.api_silent
         if self._silent:
             await asyncio.sleep(self._query.idle_timeout_s)
             silent = Interrupted("watch: nothing came")
             silent.reason = "inactive"
             raise silent
         block = await self._lines()
+        self._drawn = False
         if block and self._rng.random() < self._weather.api_cut:
             block = block[: self._rng.randrange(len(block) + 1)]
             if self._rng.random() < 0.5:
@@ -370,6 +411,16 @@ class Watch:
             else:
                 self._ended = True
         return block
+
+    async def _delay(self) -> None:
+        """Some time, of which a wait that was cancelled in it has the rest."""
+        now_s = asyncio.get_running_loop().time()
+        delay_s = self._due_s - now_s
+        if not self._due_s:
+            delay_s = self._rng.random() * self._weather.api_delay_s
+            self._due_s = now_s + delay_s
+        await asyncio.sleep(max(0.0, delay_s))
+        self._due_s = 0.0
 
     async def _lines(self) -> bytes:
         server = self._server
@@ -382,12 +433,17 @@ class Watch:
             return b"".join(lines)
         while True:
             now_s = loop.time()
+            if self._cluster != server.clusters:
+                raise Unavailable("watch: the connection broke")
             if now_s >= self._ends_s:
                 self._ended = True
                 return b""
             if self._cursor < server.horizon:
                 self._ended = True
-                return _GONE + b"\n"
+                return _GONE[server.horizon % len(_GONE)]
+            if self._cursor < server.gap:
+                self._ended = True
+                return _FAILED[server.gap % len(_FAILED)]
             events = server.since(self._cursor, self._rng.randint(1, 4))
             if events:
                 self._cursor = events[-1].version

@@ -7,7 +7,8 @@ Output: every marker that is wrong, as one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 from tests.simulation.apiserver import Obj, Server, selects
 from tests.simulation.partition_log import Stored
@@ -17,6 +18,8 @@ from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
 from watchrelay.core.timestamps import parse_timestamp
 
+SAME_S = 0.003
+"""Two moments of the wall that are this close are one: it shows whole milliseconds."""
 Shown = tuple[str, int, int | None] | None
 """uid, body and noise of a published object; None: there is none."""
 
@@ -59,7 +62,14 @@ class Freshness:
             return
         seen_s = (parse_timestamp(marker.seen.encode()) - EPOCH_MS) / 1000
         # a millisecond has more than one instant
-        received = (each for at_s, each in reversed(life.api.received) if at_s < seen_s)
+        received: Iterator[int] = (
+            each for at_s, each in reversed(life.api.received) if at_s < seen_s
+        )
+        # what is seen by a small list is all that it showed, if it was not by what came just then
+        came = any(abs(at_s - seen_s) < SAME_S for at_s, _ in reversed(life.api.received))
+        looks = [] if came else life.api.looks
+        looked = (each for at_s, each in looks if abs(at_s - seen_s) < SAME_S)
+        received = itertools.chain(looked, received)
         if (version := next(received, None)) is None:
             return
         for key, states in self._states_since(version, life.config).items():

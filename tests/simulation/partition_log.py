@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, decode
+from watchrelay.contract.state import judged
+from watchrelay.core.errors import RecordRefused
 
 Loss = Literal["truth", "proof", "claim", "reading"]
 """`reading`: a writer did not get all that it read back. The others are what compaction may take
@@ -27,7 +29,8 @@ Raw = tuple[bytes, bytes | None, tuple[Header, ...]]
 
 
 class Stored(NamedTuple):
-    """One record at its offset. `decoded` is None on the control topic; `heeded`: readers of
+    """One record at its offset. `decoded` is None on the control topic, and of what readers ignore;
+    `heeded`: readers of
     the contract apply it."""
 
     offset: int
@@ -50,6 +53,14 @@ def _passes_for_current(left: list[Stored]) -> bool:
             return True
         position = (each.decoded.epoch, each.decoded.sequence)
     return False
+
+
+def _readable(key: bytes, value: bytes | None, headers: tuple[Header, ...]) -> Decoded | None:
+    try:
+        found = decode(key, value, headers)
+    except RecordRefused:
+        return None
+    return judged(found) if isinstance(found, ObjectRecord) else found
 
 
 @dataclass
@@ -79,7 +90,7 @@ class Log:
         """The offset of the first, and what readers see now."""
         first = self.end
         for key, value, headers in records:
-            decoded_record = decode(key, value, headers) if self.decoded else None
+            decoded_record = _readable(key, value, headers) if self.decoded else None
             stored = Stored(
                 self.end, at_s, key, value, headers, decoded_record, False, self.partition
             )
@@ -115,9 +126,13 @@ class Log:
             stored = self._hidden.popleft()[1]
             decoded_record = stored.decoded
             heeded = (
-                decoded_record is None
-                or decoded_record.epoch > self._epoch
-                or (decoded_record.epoch == self._epoch and decoded_record.sequence > self._last)
+                (decoded_record is None and not self.decoded)
+                or (decoded_record is not None and decoded_record.epoch > self._epoch)
+                or (
+                    decoded_record is not None
+                    and decoded_record.epoch == self._epoch
+                    and decoded_record.sequence > self._last
+                )
             )
             if decoded_record is not None and heeded:
                 self._epoch, self._last = decoded_record.epoch, decoded_record.sequence

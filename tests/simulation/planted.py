@@ -2,7 +2,7 @@
 simulation finds it.
 
 `PLANTS` has, for each F of the contract's reasons that can be expressed here, what breaks it, and
-the sign by which it must be found.
+the sign by which it must be found; W are rules of the watch.
 
 Where a second rule of today's writer makes a fault harmless, it is broken as well, and
 `Plant.second` is the world in which it alone is:
@@ -48,7 +48,7 @@ from tests.simulation.process import Reader as Back
 from tests.simulation.world import Kinds
 from tests.support.producefake import batch_head
 from watchrelay.contract.control_state import from_value, index_origins
-from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.records import Decoded, Foreign, LogRecord, MarkerRecord, ObjectRecord
 from watchrelay.contract.wire import WireRecord
 from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.range_reader import OffsetRange
@@ -60,6 +60,7 @@ from watchrelay.publish.recovery import LogRecovery
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import ApplyResult, Store
 from watchrelay.store.transform import Transform
+from watchrelay.watch.admission import Admission, PerMinute
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,16 @@ class WaitingReader(Back):
     store: WaitingStore
 
     async def spans(
-        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[LogRecord]], None]
     ) -> set[int]:
         """As the real one."""
         behind: dict[int, dict[bytes, str]] = {}
 
-        def taken(partition: int, records: list[Decoded]) -> None:
+        def taken(partition: int, records: list[LogRecord]) -> None:
             for record in records:
                 if isinstance(record, ObjectRecord):
                     behind.setdefault(partition, {})[record.key] = record.version
-                elif record.kind != "claim":
+                elif isinstance(record, MarkerRecord) and record.kind != "claim":
                     behind[partition] = {}
             take(partition, records)
 
@@ -185,15 +186,23 @@ class DeafWitness(GapReader):
         """As the real one."""
         return self._gap_reader.unacknowledged_ranges(partition, start, stop)
 
+    def log_start(self, partition: int) -> int:
+        """As the real one."""
+        return self._gap_reader.log_start(partition)
+
+    def owns(self, key: bytes) -> bool:
+        """As the real one."""
+        return self._gap_reader.owns(key)
+
     async def read(
         self,
         ranges: Mapping[int, Sequence[tuple[int, int]]],
-        take: Callable[[int, int, Decoded], None],
+        take: Callable[[int, int, LogRecord], None],
     ) -> None:
         """As the real one, but for newer writers."""
 
-        def passed(partition: int, offset: int, decoded: Decoded) -> None:
-            if decoded.epoch <= self._life.epoch:
+        def passed(partition: int, offset: int, decoded: LogRecord) -> None:
+            if isinstance(decoded, Foreign) or decoded.epoch <= self._life.epoch:
                 take(partition, offset, decoded)
 
         await self._gap_reader.read(ranges, passed)
@@ -329,13 +338,19 @@ class AlteringReader(Back):
         raise NotImplementedError
 
     async def spans(
-        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[LogRecord]], None]
     ) -> set[int]:
         """As the real one."""
         altered = {span.partition: self.altering() for span in spans}
         return await super().spans(
             spans,
-            lambda partition, records: take(partition, [*map(altered[partition], records)]),
+            lambda partition, records: take(
+                partition,
+                [
+                    altered[partition](each) if isinstance(each, Decoded) else each
+                    for each in records
+                ],
+            ),
         )
 
 
@@ -382,6 +397,27 @@ class UnalarmedLife(Life):
     def make_reader(self) -> Back:
         """Sees no difference."""
         return UnalarmedReader(self.spec, self.world, self.sink)
+
+
+# ---- W1 ------------------------------------------------------------------------------------------
+
+
+class Never(PerMinute):
+    """Allows no list."""
+
+    def allows(self, now_s: float) -> bool:
+        """No."""
+        return False
+
+
+class StuckLife(Life):
+    """W1: a watch that fails from its cursor each time is opened there again and again."""
+
+    def make_admission(self) -> Admission:
+        """As the real one, but for such lists."""
+        admission = super().make_admission()
+        admission.failing_lists = Never(1)
+        return admission
 
 
 def _overloaded(relay: type[StreamWriter]) -> Kinds:
@@ -474,5 +510,10 @@ PLANTS: dict[str, Plant] = {
         "a marker's wrseen passes a list that has not ended",
         Kinds(life=SeenByPageLife),
         (_STALE,),
+    ),
+    "W1": Plant(
+        "a watch that fails from its cursor is opened there again and again",
+        Kinds(life=StuckLife),
+        ("the run does not come to rest",),
     ),
 }

@@ -11,12 +11,14 @@ last dirty key, and that key is never written again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.simulation.process import Life
 from watchrelay.contract.records import DIGEST_MASK, Marker
 from watchrelay.contract.wire import MarkerKind
 from watchrelay.model.changes import Entry
+from watchrelay.model.frames import ListQuery, Page
 from watchrelay.model.watch_output import ListedObjects, WatchOutput
 from watchrelay.publish.machine import frontier
 from watchrelay.publish.partition_queue import (
@@ -33,6 +35,7 @@ from watchrelay.publish.snapshots import Snapshot
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.reflector import Reflector
+from watchrelay.watch.loop import Watcher
 
 
 class OtherQueues(StreamWriter):
@@ -338,6 +341,21 @@ class SeenByPageLife(Life):
     """F33, as only a list of several pages shows it."""
 
     reflector_class = SeenByPage
+
+
+class SeenByLook(Watcher):
+    """A small list that shows a newer version than the watch is taken for one that shows none."""
+
+    async def _small_list(self, query: ListQuery, until_s: float) -> Page | None:
+        """As the real one, but for what is newer."""
+        page = await super()._small_list(query, until_s)
+        return None if page is None else replace(page, resource_version=self.cursor)
+
+
+class SeenByLookLife(Life):
+    """F36."""
+
+    watcher_class = SeenByLook
 
 
 def life_of(relay: type[StreamWriter]) -> Callable[..., Life]:

@@ -21,15 +21,15 @@ from tests.simulation.connections import Wire
 from tests.simulation.partition_log import Loss, Stored
 from tests.simulation.weather import Weather
 from tests.support.stream_log import PODS
-from watchrelay.contract.records import Decoded, MarkerRecord
-from watchrelay.core.errors import Fenced
+from watchrelay.contract.records import LogRecord, MarkerRecord
+from watchrelay.core.errors import EpochSpoiled, Fenced
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.kafka.sink import KafkaSink
-from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.resources import SERVED, Availability, Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -171,7 +171,7 @@ class Reader(LogReader):
         return self._world.broker.log(TopicPartition(self._topic, partition)).read(start, stop)
 
     async def spans(
-        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[LogRecord]], None]
     ) -> set[int]:
         """As the real one."""
         rng = self._world.rng
@@ -205,7 +205,7 @@ class Reader(LogReader):
     async def read(
         self,
         ranges: Mapping[int, Sequence[tuple[int, int]]],
-        take: Callable[[int, int, Decoded], None],
+        take: Callable[[int, int, LogRecord], None],
     ) -> None:
         """As the real one."""
         await asyncio.sleep(self._world.rng.random() * (0.01 + self._world.weather.delay_s / 4))
@@ -215,7 +215,7 @@ class Reader(LogReader):
                 await log.grown.wait()
             for start, stop in wanted:
                 for stored in self._log(partition, start, stop):
-                    if (each := self.understood(stored)) is not None:
+                    if (each := self.between(stored)) is not None:
                         take(partition, stored.offset, each)
 
 
@@ -255,6 +255,7 @@ class Life:
 
     relay_class: type[StreamWriter] = StreamWriter
     reflector_class: type[Reflector] = Reflector
+    watcher_class: type[Watcher] = Watcher
 
     def __init__(self, world: World, config: Config = PLAIN, *, number: int = 0) -> None:
         self.world, self.config, self.number = world, config, number
@@ -277,6 +278,7 @@ class Life:
         self.decision = self.why_doubted = ""
         self.epoch = 0
         self.claimed = self.doubted = self.fenced = self.over = self.drained = False
+        self.foreign = self.spoiled = False
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -326,6 +328,7 @@ class Life:
             metrics=self.metrics.stream(STREAM, PODS),
             topic_metrics=self.metrics.topic(TOPIC),
             status=self.status,
+            progress=self.status.progress,
             heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
             queue_bytes=self.world.shape.queue_bytes,
             batch_bytes=self.world.shape.relay_bytes,
@@ -335,6 +338,10 @@ class Life:
             now_s=now_s,
             wall_ms=wall_ms,
         )
+
+    def make_admission(self) -> Admission:
+        """What requests to the API server pass."""
+        return Admission(rng=self.rng)
 
     # ---- its life --------------------------------------------------------------------------------
 
@@ -367,7 +374,7 @@ class Life:
         self._stop.set()
 
     async def run(self) -> None:
-        """Live until killed, stopped, or fenced."""
+        """Live until killed, stopped, or fenced, or until the epoch is `spoiled`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 loops = [
@@ -380,9 +387,10 @@ class Life:
         except Fenced:
             self.fenced = True
         except BaseExceptionGroup as group:
-            if group.split(Fenced)[1] is not None:
+            if group.split((Fenced, EpochSpoiled))[1] is not None:
                 raise
-            self.fenced = True
+            self.spoiled = group.subgroup(EpochSpoiled) is not None
+            self.fenced = not self.spoiled
         finally:
             self.over = True
             self.wire.die()
@@ -393,7 +401,7 @@ class Life:
         self.epoch = epoch = await self.relay.claim(self._highest_epoch)
         self.claimed = True
         self.world.note("claimed", self.number, epoch)
-        found = await resume(self.spec, self.relay, self.store, self.reader, epoch)
+        found = await self.resume(epoch)
         self.decision = type(found.decision).__name__
         self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.log_unverified
         self.why_doubted = self.world.unprovable(epoch)
@@ -417,6 +425,12 @@ class Life:
             self.drained = await self.relay.drain(60.0)
             writing.cancel()
 
+    async def resume(self, epoch: int) -> RecoveredState:
+        """Read the log back."""
+        return await resume(
+            self.spec, self.relay, self.store, self.reader, epoch, foreign=self.foreign
+        )
+
     def _watcher(self, found: RecoveredState) -> Watcher:
         metrics, shape, decision = (
             self.metrics.stream(STREAM, PODS),
@@ -424,11 +438,12 @@ class Life:
             found.decision,
         )
         recovered = self.store.has_state
-        return Watcher(
+        return self.watcher_class(
             STREAM,
             self.spec.plan,
             source=self.api,
             outlet=self.reflector_class(
+                STREAM,
                 self.store,
                 self.relay,
                 metrics=metrics,
@@ -437,10 +452,11 @@ class Life:
                 version=found.newest_on_log,
                 wall_ms=wall_ms,
             ),
-            admission=Admission(rng=self.rng),
+            admission=self.make_admission(),
             metrics=metrics,
             status=self.status,
-            served=self._served,
+            progress=self.status.progress,
+            availability=self._availability,
             server_version=lambda: shape.server_version,
             rng=self.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
@@ -449,8 +465,8 @@ class Life:
             on_accepted=self.relay.watch_accepted,
         )
 
-    async def _served(self, _resource: Resource) -> bool | None:
-        return True
+    async def _availability(self, _resource: Resource) -> Availability:
+        return SERVED
 
     async def _highest_epoch(self) -> int:
         return await highest_epoch(self.world.broker, self.spec.partitions)

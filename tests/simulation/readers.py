@@ -78,8 +78,8 @@ class Reader:
         return taken
 
     def passes(self, stored: Stored) -> bool:
-        """Whether the record reaches the reader."""
-        return True
+        """Whether the record reaches the reader, and is of the contract."""
+        return stored.decoded is not None
 
     def take(self, partition: int, stored: Stored) -> ReadAgain | None:
         """Apply one record."""

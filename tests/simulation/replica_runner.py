@@ -17,6 +17,7 @@ from watchrelay.daemon.stream_topic import StreamTopic
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.kafka.topic_reads import TopicReads
+from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.writer import StreamWriter
@@ -30,15 +31,20 @@ class SimulatedTopic(StreamTopic):
     """A topic that is there, and that nobody changes."""
 
     def __init__(
-        self, spec: StreamSpec, context: DaemonContext, status: StreamStatus, broker: Broker
+        self,
+        spec: StreamSpec,
+        context: DaemonContext,
+        status: StreamStatus,
+        progress: StreamProgress,
+        broker: Broker,
     ) -> None:
-        super().__init__(spec, context, status)
+        super().__init__(spec, context, status, progress)
         self._broker = broker
 
     async def ready(self, planned: StreamSpec) -> TopicFacts:
         self.spec = planned
         count = planned.partitions
-        return TopicFacts(TOPIC, count, 1, 1 << 20, checked=True, created=False, warnings=())
+        return TopicFacts(TOPIC, count, 1, 1 << 20, checked=True, created=False)
 
     async def highest_epoch(self) -> int:
         return await highest_epoch(self._broker, self.spec.partitions)
@@ -53,7 +59,9 @@ class Runner(StreamRunner):
     def belong_to(self, replica: Replica) -> None:
         """Run in this process."""
         self.replica = replica
-        self._topic = SimulatedTopic(self.spec, self._context, self._status, replica.world.broker)
+        self._topic = SimulatedTopic(
+            self.spec, self._context, self._status, self._progress, replica.world.broker
+        )
 
     def _lose(self, error: Exception) -> None:
         if self.replica.over:  # killed: it does nothing more
@@ -81,6 +89,7 @@ class Runner(StreamRunner):
             metrics=self._metrics,
             topic_metrics=self._context.metrics.topic(TOPIC),
             status=self._status,
+            progress=self._progress,
             heartbeat_interval=self._context.heartbeat_interval,
             queue_bytes=64 << 20,
             max_message_bytes=message_bytes,

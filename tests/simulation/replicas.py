@@ -118,7 +118,8 @@ class ReplicaWorld(World):
         for each in self.broker.log(TopicPartition(CONTROL, 0)).records:
             control.read(each.offset, each.key, each.value)
         held, part = control.of(STREAM), stream_and_part(runner.spec.id)[1]
-        claims = map(held.newest, part.partitions(self.shape.partitions))
+        owners = held.owners(self.shape.partitions)
+        claims = (owners[each] for each in part.partitions(self.shape.partitions))
         newest = max(held.epoch_of(each) or 0 for each in claims if each is not None)
         if newest <= runner._epoch:
             name = runner.replica.name

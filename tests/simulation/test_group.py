@@ -7,9 +7,9 @@ import asyncio
 import random
 from collections.abc import Mapping
 
-import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from tests.support.extent import seeds
 from tests.support.groupfake import FakeGroup, FakeGroupBrokers, Member
 from tests.support.relays import run_virtually
 from watchrelay.daemon.assignor import (
@@ -25,7 +25,7 @@ from watchrelay.kafka.group import GroupMember
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
-SEEDS = 150
+SEEDS = seeds(150)
 SESSION_S = 6.0
 STREAMS = {f"s{number}": "plan" for number in range(12)}
 TROUBLE_S = 60.0
@@ -190,7 +190,6 @@ async def run(seed: int) -> list[str]:
     return world.broken
 
 
-@pytest.mark.timeout(300)
 def test_after_any_trouble_each_stream_has_one_owner_within_two_sessions() -> None:
     broken = {seed: wrong for seed in range(SEEDS) if (wrong := run_virtually(run(seed)))}
     assert not broken, f"{len(broken)} seeds, the first: {next(iter(broken.items()))}"

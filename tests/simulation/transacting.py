@@ -26,17 +26,18 @@ from watchrelay.kafka.produce_state import Effect, PendingBatch, Settled
 from watchrelay.kafka.producer import OutgoingPartition
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.transactions import TransactionalProducer
+from watchrelay.model.progress import StreamProgress
 
 
 class Careless(Sharing):
     """Ends no claim that is being made."""
 
-    def claiming(self, stream: str, end: Callable[[], None]) -> None:
+    def claiming(self, stream: str, progress: StreamProgress, end: Callable[[], None]) -> None:
         def end_claimed() -> None:
             if self._tenures[stream].epoch is not None:
                 end()
 
-        super().claiming(stream, end_claimed)
+        super().claiming(stream, progress, end_claimed)
 
 
 RULES = Rules(delivery="transactional")

@@ -38,6 +38,8 @@ NARROWS = 0.5
 DAWNS, DARK, DUSKS = 0.08, 0.5, 0.06
 """So many runs are dawns, and so many of their processes find no API server; so many runs are
 dusks."""
+GAPS, GAP_AT_WRITE = 0.15, 0.05
+"""So many runs have changes that no watch can show, and so many of their writes are such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class World:
         self.shape = calm or self.plan.shape
         apart = random.Random(f"queues of {seed}")
         self._darkness = random.Random(f"light of {seed}")
-        self._dark = 0.0
+        self._gaps, self._dark = random.Random(f"holes of {seed}"), 0.0
+        self._gap_at_write = GAP_AT_WRITE if self._gaps.random() < GAPS and not calm else 0.0
         drawn = 1.0 if calm else self._darkness.random()
         if drawn < DAWNS:
             self._dark = DARK
@@ -206,6 +209,8 @@ class World:
                 self._write(self.rng.choice(self.plan.names))
             if self.rng.random() < self.plan.forgets:
                 self.server.forget()
+            if self._gaps.random() < self._gap_at_write:
+                self.server.fail_before_now()
 
     async def _read(self) -> None:
         while True:

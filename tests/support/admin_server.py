@@ -18,7 +18,7 @@ T = TypeVar("T")
 def live(statuses: StatusRegistry, stream: str, topic: str = "") -> StreamStatus:
     """A row of a stream that has nothing to complain of."""
     status = statuses.open(stream, topic or f"k8s.test.core.{stream}")
-    status.state, status.complete, status.epoch, status.owner, status.objects = (
+    status.progress.state, status.progress.whole, status.epoch, status.owner, status.objects = (
         "watching",
         True,
         7,
@@ -32,7 +32,7 @@ def live(statuses: StatusRegistry, stream: str, topic: str = "") -> StreamStatus
 def shared(statuses: StatusRegistry, *, other: str = "relay-2") -> None:
     """Two replicas share the streams; the other one writes `nodes`."""
     status = statuses.open("nodes", "k8s.test.core.nodes")
-    status.state, status.owner, status.objects = "standby", other, 5
+    status.progress.state, status.owner, status.objects = "standby", other, 5
     members = (
         MemberStatus("relay-1", 3, 1_000, "aaaa", True, False, 1, ("pods",)),
         MemberStatus(other, 3, 2_000, "bbbb", False, True, 1, ("nodes",)),

@@ -71,6 +71,7 @@ class CanaryRelay:
             metrics=self.metrics.stream("secrets", SECRETS),
             topic_metrics=self.metrics.topic(self.spec.topic),
             status=self.status,
+            progress=self.status.progress,
             heartbeat_interval=HeartbeatInterval(1.0),
             queue_bytes=64 << 20,
             max_message_bytes=MESSAGE_BYTES_MAX,
@@ -80,6 +81,7 @@ class CanaryRelay:
             wall_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
         )
         self.reflector = Reflector(
+            "secrets",
             self.store,
             self.relay,
             metrics=self.metrics.stream("secrets", SECRETS),
@@ -153,5 +155,5 @@ class CanaryRelay:
 
 def _rows(audits: Iterable[Audit], output: str) -> str:
     out = io.StringIO()
-    print_rows([(audit, 0, 1) for audit in audits], out, as_json=output == "json")
+    print_rows([(audit, 0, 1) for audit in audits], out, as_json=output == "json", now_ms=0)
     return out.getvalue()

@@ -13,6 +13,7 @@ from tests.support.canary_errors import add_errors
 from tests.support.canary_relay import CanaryRelay
 from tests.support.fakesink import FakeControl, KafkaLogs
 from tests.support.relays import until
+from tests.support.troubles import trouble
 from watchrelay.daemon.recovery import resume
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameReader
@@ -123,7 +124,7 @@ async def _take_list(
 ) -> None:
     for failure in failures:
         outputs.add("errors", str(failure) + repr(failure))
-        process.status.failed("watch", str(failure))
+        process.status.failed("watch", trouble(str(failure)))
         outputs.add("status", json.dumps(process.status.as_json()))
     await process.reflector.take(ListBegun())
     await process.reflector.take(ListedObjects(objects, unreadable=len(failures)))

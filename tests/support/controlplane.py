@@ -235,6 +235,15 @@ class ControlPlane:
         self.relaunch("etcd")
         self.restart_apiserver()
 
+    def rebuild(self) -> None:
+        """Puts an empty etcd in the place of the cluster's: no objects, and resourceVersions from the
+        start; returns once the API serves."""
+        self.kill_apiserver()
+        self.kill("etcd")
+        shutil.rmtree(self.directory / "etcd")
+        self.relaunch("etcd")
+        self.restart_apiserver()
+
     # Credentials.
 
     def serve_by(self, issued: Pair) -> None:

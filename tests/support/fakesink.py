@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from watchrelay.contract.control_state import from_value, index_origins
-from watchrelay.contract.records import Decoded, decode
+from watchrelay.contract.records import LogRecord, decode
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import Fenced, RecordTooLarge
 from watchrelay.kafka.range_reader import OffsetRange
@@ -194,6 +194,8 @@ class KafkaLogs:
     """The logs, by topic and partition."""
 
     logs: dict[tuple[str, int], list[WireRecord]] = field(default_factory=dict)
+    log_starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Where they start; 0 where they are whole."""
 
 
 class LogConnection(SendsByTask):
@@ -219,12 +221,12 @@ class FakeLogReader:
     def __init__(self, spec: StreamSpec, connection: LogConnection) -> None:
         self._spec, self._connection = spec, connection
 
-    def _decoded(self, partition: int, start: int, stop: int) -> list[Decoded]:
+    def _decoded(self, partition: int, start: int, stop: int) -> list[LogRecord]:
         log = self._connection.kafka.logs.get((self._spec.topic, partition), [])
         return [decode(*record) for record in log[start:stop]]
 
     async def spans(
-        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[LogRecord]], None]
     ) -> set[int]:
         """As `LogReader.spans`."""
         for span in spans:
@@ -239,10 +241,18 @@ class FakeLogReader:
         """As `LogReader.unacknowledged_ranges`."""
         return self._connection.written.gaps((self._spec.topic, partition), start, stop)
 
+    def log_start(self, partition: int) -> int:
+        """As `LogReader.log_start`."""
+        return self._connection.kafka.log_starts.get((self._spec.topic, partition), 0)
+
+    def owns(self, key: bytes) -> bool:
+        """The stream is alone on its topic."""
+        return True
+
     async def read(
         self,
         ranges: Mapping[int, Sequence[tuple[int, int]]],
-        take: Callable[[int, int, Decoded], None],
+        take: Callable[[int, int, LogRecord], None],
     ) -> None:
         """As `LogReader.read`."""
         await asyncio.sleep(0.01)

@@ -17,7 +17,7 @@ from watchrelay.core.errors import KubeError
 from watchrelay.kube.auth.transport import Endpoint
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import ObjectFrame
-from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.resources import SERVED, Availability, Resource, Selection, compare
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_output import (
     CursorMoved,
@@ -26,6 +26,7 @@ from watchrelay.model.watch_output import (
     ListedObjects,
     ResourceRemoved,
     Retrying,
+    ServerSeen,
     WatchedObjects,
     WatchOutput,
 )
@@ -44,6 +45,8 @@ class Mirror:
         self.events: list[WatchOutput] = []
         self.changes: list[tuple[str, str]] = []
         self.troubles: list[KubeError] = []
+        self.seen_s: list[float] = []
+        """Moments up to which all that the server had sent is known to be delivered."""
         self.synced = 0
         self.gone = 0
         self.disbelieve = 0
@@ -65,6 +68,13 @@ class Mirror:
     def take_now(self, output: WatchedObjects | CursorMoved) -> None:
         self._take(output)
 
+    def lacks(self, frame: ObjectFrame) -> bool:
+        held = self.held.get((frame.namespace, frame.name))
+        return bool(self.held) and (held is None or held[0] != frame.uid)
+
+    def holds_up_to(self, version: str) -> bool:
+        return any(compare(held[1], version) in {-1, 0} for held in self.held.values())
+
     def _take(self, event: WatchOutput) -> bool:
         self.events.append(event)
         match event:
@@ -79,6 +89,7 @@ class Mirror:
                     return False
                 self._swap(self._fresh)
                 self.synced += 1
+                self._seen()
             case WatchedObjects(frames=frames):
                 assert frames, "an WatchedObjects is never empty"
                 for frame in frames:
@@ -89,8 +100,13 @@ class Mirror:
             case Retrying(error=error):
                 self.troubles.append(error)
             case CursorMoved():
-                pass
+                self._seen()
+            case ServerSeen(ago_s=ago_s):
+                self._seen(ago_s)
         return True
+
+    def _seen(self, ago_s: float = 0.0) -> None:
+        self.seen_s.append(asyncio.get_running_loop().time() - ago_s)
 
     def _apply(self, state: dict[tuple[str, str], tuple[str, str]], frame: ObjectFrame) -> None:
         key = (frame.namespace, frame.name)
@@ -210,7 +226,7 @@ async def following(
     *,
     watchers: int = 1,
     server_version: tuple[int, int] | None = (1, 33),
-    served: Callable[[], bool | None] = lambda: True,
+    availability: Callable[[], Availability] = lambda: SERVED,
     resource: Resource = PODS,
     namespace: str | None = None,
     cursor: str = "",
@@ -221,8 +237,8 @@ async def following(
 ) -> AsyncIterator[Scene]:
     """Watchers of `api`; with `settled` once their first list is complete."""
 
-    async def ask(_: Resource) -> bool | None:
-        return served()
+    async def ask(_: Resource) -> Availability:
+        return availability()
 
     selection = Selection(
         resource,
@@ -248,7 +264,8 @@ async def following(
                     admission=scene.admission,
                     metrics=metrics.stream(stream_id, resource),
                     status=shown,
-                    served=ask,
+                    progress=shown.progress,
+                    availability=ask,
                     server_version=lambda: server_version,
                     rng=Random(seed * 1000 + index),
                     cursor=cursor,

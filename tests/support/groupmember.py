@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.process import Process, wait_until
+from tests.support.troubles import problem_of
 from watchrelay.daemon.assignor import (
     MemberAssignment,
     MemberMetadata,
@@ -149,8 +150,8 @@ async def _main(bootstrap: str, group: str, name: str, session: str, instance: s
             if member.doubtful != was_doubtful:
                 was_doubtful = member.doubtful
                 program.tell("doubtful" if was_doubtful else "certain", id=member.member_id)
-            if statuses.problems.get("group", "") != problem:
-                problem = statuses.problems.get("group", "")
+            if problem_of(statuses, "group") != problem:
+                problem = problem_of(statuses, "group")
                 program.tell("problem", message=problem)
 
     async with asyncio.TaskGroup() as tasks:

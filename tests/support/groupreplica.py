@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from tests.support.groupfake import FakeGroup, FakeGroupBrokers, Request
 from tests.support.sinkparts import until
+from tests.support.troubles import problem_of
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.group import PROBLEM, GroupMember
@@ -87,7 +88,7 @@ class Replica:
 
     @property
     def problem(self) -> str:
-        return self.statuses.problems.get(PROBLEM, "")
+        return problem_of(self.statuses, PROBLEM)
 
     def count(self, metric: str) -> float:
         lines = self.metrics.text().decode().splitlines()

@@ -42,7 +42,7 @@ def versions(*usual: Version) -> list[Version]:
 
 
 on_both = pytest.mark.parametrize(
-    "kafka_broker", versions("3.9", "4.1"), indirect=True, scope="session"
+    "kafka_broker", versions("4.1", "3.9"), indirect=True, scope="module"
 )
 """For tests that are worth their time on both versions in each run."""
 
@@ -87,7 +87,7 @@ class KafkaBroker:
         self.version = version
         self.secured = secured
         self.plan = plan or NodePlan.single()
-        self._via, self._extra = via, dict(properties or {})
+        self.via, self._extra = via, dict(properties or {})
         self._choose_ports()
         self._authority = Ca() if secured else None
         self._pki = self.directory / "pki"
@@ -106,9 +106,9 @@ class KafkaBroker:
 
     def _choose_ports(self) -> None:
         names = ("INT", "SCRAM", "MTLS", "PLAIN") if self.secured else ("PLAINTEXT",)
-        self.ports = {name: free_port() for name in (*names, *(("VIA",) if self._via else ()))}
+        self.ports = {name: free_port() for name in (*names, *(("VIA",) if self.via else ()))}
         self.listeners = {
-            name: f"127.0.0.1:{self._via if name == 'VIA' else port}"
+            name: f"127.0.0.1:{self.via if name == 'VIA' else port}"
             for name, port in self.ports.items()
         }
         self.bootstrap = next(iter(self.listeners.values()))
@@ -123,7 +123,7 @@ class KafkaBroker:
             security = Security(keystore, ca, self.user, self.password)
         newer, data = self.version != "3.9", self.directory / "data"
         settings = server_properties(
-            data, self.plan, self.ports, via=self._via, security=security, share_groups=newer
+            data, self.plan, self.ports, via=self.via, security=security, share_groups=newer
         )
         lines = [f"{key}={value}" for key, value in {**settings, **self._extra}.items()]
         self._properties.write_text("\n".join([*lines, ""]))
@@ -243,6 +243,11 @@ class KafkaBroker:
     def resume(self) -> None:
         """SIGCONT after `pause`."""
         self._process.resume()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from watchrelay.kafka.client.link import Link
 
 _HEAD = struct.Struct(">qhii")
 """Producer id, epoch, first sequence, number of records: at the end of a batch's header."""
-_HEAD_AT = 43
+_HEAD_AT, _TIMESTAMP_AT = 43, 27
 _ATTRIBUTES_AT, _TRANSACTIONAL = 22, 16
 
 
@@ -59,13 +59,26 @@ def produce_request(data: bytes) -> tuple[int, list[tuple[str, int, bytes]]]:
     return correlation, batches
 
 
-def answer_frame(correlation: int, answers: Sequence[tuple[str, int, int, int]]) -> bytes:
-    """The answer to a request: topic, partition, error code and offset of each batch."""
+def first_timestamp_ms(data: bytes) -> int:
+    """The time of the first record of a batch."""
+    at_ms: int = struct.unpack_from(">q", data, _TIMESTAMP_AT)[0]
+    return at_ms
+
+
+def answer_frame(
+    correlation: int,
+    answers: Sequence[tuple[str, int, int, int]],
+    *,
+    appended_ms: int = -1,
+    log_start: int = 0,
+) -> bytes:
+    """The answer to a request: topic, partition, error code and offset of each batch;
+    `appended_ms`: when they were appended, where the topic has LogAppendTime."""
     parts = [struct.pack(">ii", correlation, len(answers))]
     for topic, index, code, offset in answers:
         name = topic.encode()
         parts.append(struct.pack(">h", len(name)) + name)
-        parts.append(struct.pack(">iihqqq", 1, index, code, offset, -1, 0))
+        parts.append(struct.pack(">iihqqq", 1, index, code, offset, appended_ms, log_start))
     body = b"".join(parts) + struct.pack(">i", 0)
     return struct.pack(">i", len(body)) + body
 

@@ -14,12 +14,13 @@ from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.producer import ProducerSettings
+from watchrelay.kafka.record_times import RecordTimes
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
 TOO_LARGE, DUPLICATE, UNKNOWN_PRODUCER, INVALID_RECORD, NOT_LEADER = 10, 46, 59, 87, 6
-INVALID_TIMESTAMP, TIMED_OUT = 32, 7
+INVALID_TIMESTAMP, TIMED_OUT, OUT_OF_ORDER = 32, 7, 45
 CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
 
@@ -80,6 +81,7 @@ class Cluster(Brokers):
         if node in self._stage.vanished:
             raise KafkaConnectionError("it is not named any more")
         transport = FakeTransport(link)
+        link.session_s = self._stage.session_s
         self._stage.links.setdefault(node, []).append(transport)
         link.adopt(transport)
 
@@ -96,7 +98,9 @@ class Cluster(Brokers):
 class Stage:
     """A sink, and the connections that its producer opened so far, by broker."""
 
-    def __init__(self, connection: KafkaConnection = CONNECTION) -> None:
+    def __init__(
+        self, connection: KafkaConnection = CONNECTION, times: RecordTimes | None = None
+    ) -> None:
         self.links: dict[int, list[FakeTransport]] = {}
         self.connection, self.statuses, self.metrics = connection, StatusRegistry(), Metrics()
         self.reached = self.producer_ids = 0
@@ -118,6 +122,8 @@ class Stage:
         """Brokers that are named, and cannot be connected to."""
         self.untrusted: set[int] = set()
         """Brokers whose certificate is refused."""
+        self.session_s = 0.0
+        """How long brokers accept requests after a login."""
         self.found: int | None = None
         self.password, self.answer_s, self.is_away = "", 0.0, False
         """The one that is accepted, and how long a question takes."""
@@ -126,6 +132,7 @@ class Stage:
             metrics=self.metrics,
             statuses=self.statuses,
             settings=ProducerSettings(request_timeout_s=4.0, request_bytes=1000),
+            times=times,
             reach=lambda connection: Cluster(self, connection),
         )
 
@@ -145,11 +152,23 @@ class Stage:
             for number, batches in requests
         ]
 
-    def answer(self, code: int = 0, offset: int = 0, *, node: int = 0, at: int = -1) -> None:
+    def answer(
+        self,
+        code: int = 0,
+        offset: int = 0,
+        *,
+        node: int = 0,
+        at: int = -1,
+        appended_ms: int = -1,
+    ) -> None:
         """Answer a request of the newest link."""
         number, batches = self.sent(node)[at]
         self.links[node][-1].receive(
-            answer_frame(number, [("t", partition, code, offset) for partition, _ in batches])
+            answer_frame(
+                number,
+                [("t", partition, code, offset) for partition, _ in batches],
+                appended_ms=appended_ms,
+            )
         )
 
     def rebuilds(self, reason: str) -> float:
@@ -163,9 +182,12 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    connection: KafkaConnection = CONNECTION, *, password: str = ""
+    connection: KafkaConnection = CONNECTION,
+    *,
+    password: str = "",
+    times: RecordTimes | None = None,
 ) -> AsyncIterator[tuple[Stage, asyncio.TaskGroup]]:
-    stage = Stage(connection)
+    stage = Stage(connection, times)
     stage.password = password
     async with asyncio.TaskGroup() as tasks:
         sink = tasks.create_task(stage.sink.run(), name="sink")

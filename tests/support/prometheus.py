@@ -1,10 +1,10 @@
-"""The address of a relay: a real Prometheus that scrapes it each second and evaluates the alert
-rules."""
+"""The addresses of relays: a real Prometheus that scrapes them and evaluates the alert rules."""
 
 import http.client
 import json
 import time
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,18 +15,24 @@ from tests.support.process import Process, free_port, wait_until
 
 
 class Prometheus:
-    """A context manager; data and log in `directory`, which the caller removes."""
+    """A context manager; data and log in `directory`, which the caller removes.
 
-    def __init__(self, directory: Path, *, target: str, namespace: str) -> None:
+    Args:
+        targets: the address of each relay, by the label `namespace` of its series.
+        every_s: how often relays are scraped and rules evaluated.
+    """
+
+    def __init__(self, directory: Path, targets: Mapping[str, str], *, every_s: int = 1) -> None:
         self._port = free_port()
         config = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": f"{every_s}s", "evaluation_interval": f"{every_s}s"},
             "rule_files": [str(CHART / "files" / "rules" / "watchrelay.yaml")],
             "scrape_configs": [
                 {
                     "job_name": "watchrelay",
                     "static_configs": [
                         {"targets": [target], "labels": {"namespace": namespace, "pod": "relay-0"}}
+                        for namespace, target in targets.items()
                     ],
                 }
             ],

@@ -48,9 +48,20 @@ def compressed(body: bytes, codec: str) -> bytes:
             return body
 
 
-def framed(body: bytes, count: int, *, codec: str = "none", base: int = 0) -> bytes:
-    """A batch of `count` records around `body`, which is compressed already."""
-    checked = _CHECKED.pack(CODECS[codec], count - 1, 7, 7, -1, -1, -1, count) + body
+def framed(
+    body: bytes,
+    count: int,
+    *,
+    codec: str = "none",
+    base: int = 0,
+    attributes: int = 0,
+    times_ms: tuple[int, int] = (7, 7),
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """A batch of `count` records around `body`, which is compressed already. `attributes`: bits
+    beside those of the codec; `times_ms`: base and greatest; `producer`: id, epoch, sequence."""
+    flags = CODECS[codec] | attributes
+    checked = _CHECKED.pack(flags, count - 1, *times_ms, *producer, count) + body
     return _HEAD.pack(base, len(checked) + _HEAD.size - 12, -1, 2, calc_crc32c(checked)) + checked
 
 

@@ -28,7 +28,7 @@ from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.oversize import limit_unknown
-from watchrelay.publish.ports import Transactions
+from watchrelay.publish.ports import GapReader, Transactions
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamWriter
 
@@ -144,13 +144,15 @@ class Rig:
         reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
         may_finish: Callable[[], bool] = lambda: False,
         transactions: Transactions | None = None,
+        gap_reader: GapReader | None = None,
     ) -> None:
         self.spec = spec or spec_of(partitions=partitions, snapshot_interval_s=snapshot_interval_s)
         self.sink = sink or FakeSink()
         self.control = control or FakeControl()
-        self.store = store or DictStore(self.spec.partitions)
+        self.store = DictStore(self.spec.partitions) if store is None else store
         self.metrics = Metrics()
         self.status = StreamStatus(self.spec.id)
+        self.progress = self.status.progress
         self.fails = False
         """Its clock cannot be read."""
         self.relay = StreamWriter(
@@ -161,6 +163,7 @@ class Rig:
             metrics=self.metrics.stream(self.spec.id, PODS),
             topic_metrics=self.metrics.topic(self.spec.topic),
             status=self.status,
+            progress=self.progress,
             heartbeat_interval=HeartbeatInterval(heartbeat_interval_s),
             queue_bytes=queue_bytes,
             max_message_bytes=max_message_bytes,
@@ -168,6 +171,7 @@ class Rig:
             reread_limit=reread_limit,
             may_finish=may_finish,
             transactions=transactions,
+            gap_reader=gap_reader,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
             wall_ms=self._wall_ms,

@@ -178,7 +178,9 @@ class Replica:
 
     async def write(self, stream: str = "pods") -> int:
         """Claim and write a stream."""
-        self.sharing.claiming(stream, lambda: self.ended.append(stream))
+        self.sharing.claiming(
+            stream, self.statuses.open(stream).progress, lambda: self.ended.append(stream)
+        )
         epoch = await self.topic.claim(stream)
         self.sharing.claimed(stream, epoch)
         return epoch

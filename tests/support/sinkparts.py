@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.support.kafkarights import PREFIX
+from tests.support.troubles import problem_of
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import stop_consumer
@@ -55,7 +56,7 @@ class Running:
     @property
     def problem(self) -> str:
         """What the status registry says of Kafka, "" when all is well."""
-        return self.statuses.problems.get("kafka", "")
+        return problem_of(self.statuses, "kafka")
 
     def rebuilds(self, reason: str) -> float:
         """How often the producer replaced connections or ids for this reason."""
@@ -80,18 +81,20 @@ class Running:
 async def running_sink(
     connection: KafkaConnection | str, settings: ProducerSettings = QUICK
 ) -> AsyncIterator[Running]:
-    """A sink with its task; stopped at the end."""
+    """A sink with its task; stopped at the end. One that fails ends the block at once with its
+    error: batches would wait for it without end."""
     if isinstance(connection, str):
         connection = KafkaConnection(bootstrap_servers=tuple(connection.split(",")))
     running = Running(connection, settings)
-    task = asyncio.get_running_loop().create_task(running.sink.run(), name="sink")
     try:
-        yield running
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(running.sink.run(), name="sink")
+            try:
+                yield running
+            finally:
+                task.cancel()
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 async def keys_on(bootstrap: str, topic: str, partitions: int) -> list[list[bytes]]:

@@ -97,12 +97,16 @@ class Testbed:
         )
 
     def relay(
-        self, *resources: Any, name: str = "relay", kubeconfig: Path | None = None, **more: Any
+        self,
+        *resources: Any,
+        name: str = "relay",
+        kubeconfig: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> Daemon:
         """A daemon that follows these resources; not started."""
-        relay = Daemon(
-            self.config(*resources, kubeconfig=kubeconfig, **more), self.directory, name=name
-        )
+        config = self.config(*resources, kubeconfig=kubeconfig, **more)
+        relay = Daemon(config, self.directory, name=name, environment=environment)
         self._relays.append(relay)
         return relay
 

@@ -33,12 +33,13 @@ _INITIAL_END = b'"k8s.io/initial-events-end":"true"'
 
 @dataclass
 class Passed:
-    """One request. `kind` is "list" for a streaming list, too, which ends with its end mark.
-    Units: monotonic seconds."""
+    """One request. `kind` is "list" for a streaming list, too, which ends with its end mark; `look`:
+    a list of one object. Units: monotonic seconds."""
 
     kind: Literal["list", "watch", "get"]
     path: str
     token: str
+    look: bool = False
     began_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None
     status: int = 0
@@ -172,9 +173,8 @@ class TlsProxy:
             if _is_collection(request.path)
             else "get"
         )
-        passed = Passed(
-            kind, request.path, request.headers.get("authorization", "").removeprefix("Bearer ")
-        )
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        passed = Passed(kind, request.path, token, look=request.query.get("limit") == "1")
         self.passed.append(passed)
         url = URL(f"{self._cluster.url}{request.path}", encoded=True).with_query(request.query)
         headers = [(name, value) for name, value in request.raw_headers if name not in _BY_HOP]

@@ -40,6 +40,10 @@ class TopicReader(CheckedTopics):
         self._bootstrap = bootstrap
         self._consumer = self._connect()
         self._next: dict[tuple[str, int], int] = {}
+        self.times_ms: tuple[int, int] | None = None
+        """The lowest and the highest time of a record."""
+        self.timestamp_types = set[int]()
+        """As confluent-kafka counts: 1 CreateTime, 2 LogAppendTime."""
         self._unread = ""
         """Why the last `read` could not tell where the ends are."""
 
@@ -154,6 +158,10 @@ class TopicReader(CheckedTopics):
         if offset < expected or (offset > expected and not self.transactional):
             self.problems.append(f"{topic}/{partition}: offset {offset} follows {expected - 1}")
         self._next[topic, partition] = offset + 1
+        kind, at_ms = message.timestamp()
+        self.timestamp_types.add(kind)
+        low, high = self.times_ms or (at_ms, at_ms)
+        self.times_ms = min(low, at_ms), max(high, at_ms)
         key, value = message.key(), message.value()
         headers: Iterable[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]  # a dict only when produced
         self.take(Raw(topic, partition, offset, _bytes(key), _bytes(value), tuple(headers)))

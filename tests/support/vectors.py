@@ -20,8 +20,8 @@ from watchrelay.consumer.replica import (
     Unproven,
 )
 from watchrelay.contract.control_state import ControlState, Origin
-from watchrelay.contract.records import DIGEST_MASK, Decoded, decode
-from watchrelay.contract.state import Changed, Ignored
+from watchrelay.contract.records import DIGEST_MASK, Decoded, ObjectRecord, decode
+from watchrelay.contract.state import Changed, Ignored, judged
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core.errors import RecordRefused
 
@@ -97,9 +97,10 @@ class Reading:
 
 
 def decoded(record: dict[str, Any]) -> Decoded:
-    """What a record of a vector says. Raises: RecordRefused."""
+    """What a record of a vector counts for. Raises: RecordRefused."""
     headers = [(name, read(value) or b"") for name, value in record["headers"].items()]
-    return decode(read(record["key"]), read(record["value"]), headers)
+    found = decode(read(record["key"]), read(record["value"]), headers)
+    return judged(found) if isinstance(found, ObjectRecord) else found
 
 
 def verdict(outcome: Outcome) -> str:

@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.vectors import judge
-from tests.vectors import scenarios, scenarios_bootstrap, scenarios_losses, scenarios_parts
+from tests.vectors import (
+    scenarios,
+    scenarios_bootstrap,
+    scenarios_judging,
+    scenarios_losses,
+    scenarios_parts,
+)
 from tests.vectors.document import Vector
 
 DIRECTORY = Path(__file__).parent
-_ROOMS = (scenarios, scenarios_bootstrap, scenarios_losses, scenarios_parts)
+_ROOMS = (scenarios, scenarios_bootstrap, scenarios_judging, scenarios_losses, scenarios_parts)
 
 
 def vectors() -> list[Vector]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.support.stream_log import Log, Writer, stream
 from tests.vectors.document import Vector, claim, description
+from watchrelay.contract.control import VALUES_MAX
 
 Control = list[tuple[int, str, dict[str, object] | None]]
 
@@ -169,6 +170,17 @@ def unknown_records() -> Vector:
     )  # fmt: skip
 
 
+def too_many_values() -> Vector:
+    logs, _, control = _whole()
+    control += [(3, "claim/pods", {**claim("late"), "version": "," * VALUES_MAX})]
+    return Vector(
+        "bootstrap-too-many-values",
+        "A control record with more than 700,000 commas and opening brackets, also within strings, "
+        "is ignored: a reader need not decode what takes a hundred times its size.",
+        logs, bootstrap="control", control=control,
+    )  # fmt: skip
+
+
 def _named(origin: dict[str, object], field: str) -> dict[str, object]:
     named = origin[field]
     assert isinstance(named, dict)
@@ -177,4 +189,12 @@ def _named(origin: dict[str, object], field: str) -> dict[str, object]:
 
 def vectors() -> list[Vector]:
     """All of them."""
-    return [split(), split_in_part(), former_part(), joined(), resized(), unknown_records()]
+    return [
+        split(),
+        split_in_part(),
+        former_part(),
+        joined(),
+        resized(),
+        unknown_records(),
+        too_many_values(),
+    ]

@@ -8,23 +8,32 @@ from tools.dashboards.panel import ALL, RATE, STATES, STREAMS, Panel, Rows, quan
 
 _STREAM: Final = "{{cluster}}/{{stream}}"
 _LAG: Final = f"rate(watchrelay_relay_lag_seconds_bucket{{{STREAMS}}}{RATE})"
-_SNAPSHOT: Final = (
-    "time() - max by (cluster, stream) "
-    f"(watchrelay_snapshot_last_success_timestamp_seconds{{{STREAMS}}} > 0)"
-)
+_SNAPSHOT: Final = f"min by (cluster, stream) (watchrelay_snapshot_age_seconds{{{STREAMS}}} < +Inf)"
 _INTERVAL: Final = (
     f"max by (cluster, stream) (watchrelay_snapshot_interval_seconds{{{STREAMS}}} > 0)"
 )
+_AGE: Final = f"watchrelay_state_age_seconds{{{STREAMS}}}"
 
 FLEET: Final[Rows] = (
     (
         "Overview",
         (
             stat(
+                "Age of the data",
+                "How old the data of consumers may be: of the stalest stream, the time since the "
+                "API server showed what is in Kafka. It grows also while no relay runs, for an "
+                "hour.",
+                "s",
+                f"max(min by (namespace, cluster, stream) ({_AGE} or last_over_time({_AGE}[1h]) + "
+                f"time() - max_over_time(timestamp({_AGE})[1h:1m])))",
+                bad=180,
+            ),
+            stat(
                 "Streams owned",
                 "Streams that some process relays.",
                 "short",
                 f"sum(watchrelay_stream_owned{{{STREAMS}}})",
+                width=3,
             ),
             stat(
                 "Streams unowned",
@@ -33,6 +42,7 @@ FLEET: Final[Rows] = (
                 "count(sum by (namespace, cluster, stream) "
                 f"(watchrelay_stream_owned{{{STREAMS}}}) == 0) or vector(0)",
                 bad=1,
+                width=3,
             ),
             stat(
                 "Waiting",
@@ -41,6 +51,7 @@ FLEET: Final[Rows] = (
                 "count(sum by (namespace, cluster, stream) "
                 f'(watchrelay_stream_state{{{STREAMS},state="waiting"}}) > 0) or vector(0)',
                 bad=1,
+                width=3,
             ),
             stat(
                 "Lag, p99",
@@ -56,7 +67,11 @@ FLEET: Final[Rows] = (
                 f"sum(rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))",
             ),
             stat(
-                "Objects", "Objects held.", "short", f"sum(watchrelay_store_objects{{{STREAMS}}})"
+                "Objects",
+                "Objects held.",
+                "short",
+                f"sum(watchrelay_store_objects{{{STREAMS}}})",
+                width=3,
             ),
             Panel(
                 "Streams by state",
@@ -245,8 +260,8 @@ FLEET: Final[Rows] = (
                 (
                     (
                         (
-                            "time() - max by (cluster, stream) "
-                            f"(watchrelay_last_heard_timestamp_seconds{{{STREAMS}}} > 0)"
+                            "min by (cluster, stream) "
+                            f"(watchrelay_last_heard_age_seconds{{{STREAMS}}} < +Inf)"
                         ),
                         _STREAM,
                     ),

@@ -29,7 +29,7 @@ KAFKA: Final[Rows] = (
                 "Time since Kafka acknowledged a batch of any topic; heartbeats alone make "
                 "several a minute.",
                 "s",
-                f"time() - max(watchrelay_last_ack_timestamp_seconds{{{TOPICS}}} > 0)",
+                f"min(watchrelay_last_ack_age_seconds{{{TOPICS}}})",
                 bad=120,
                 width=6,
             ),
@@ -209,10 +209,7 @@ KAFKA: Final[Rows] = (
                 "s",
                 (
                     (
-                        (
-                            "time() - max by (topic) "
-                            f"(watchrelay_last_ack_timestamp_seconds{{{TOPICS}}} > 0)"
-                        ),
+                        (f"min by (topic) (watchrelay_last_ack_age_seconds{{{TOPICS}}})"),
                         "{{topic}}",
                     ),
                 ),

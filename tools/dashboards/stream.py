@@ -29,20 +29,20 @@ STREAM: Final[Rows] = (
                 "Since the last event",
                 "Time since an event was received; a quiet resource has none.",
                 "s",
-                f"time() - max(watchrelay_last_event_timestamp_seconds{{{ONE}}} > 0)",
+                f"min(watchrelay_last_event_age_seconds{{{ONE}}} < +Inf)",
             ),
             stat(
                 "Server last heard",
                 "Time since the API server last sent data on the stream.",
                 "s",
-                f"time() - max(watchrelay_last_heard_timestamp_seconds{{{ONE}}} > 0)",
+                f"min(watchrelay_last_heard_age_seconds{{{ONE}}} < +Inf)",
                 bad=120,
             ),
             stat(
                 "Since last snapshot",
                 "Time since a snapshot ended.",
                 "s",
-                f"time() - max(watchrelay_snapshot_last_success_timestamp_seconds{{{ONE}}} > 0)",
+                f"min(watchrelay_snapshot_age_seconds{{{ONE}}} < +Inf)",
             ),
             Panel(
                 "State",

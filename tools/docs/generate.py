@@ -13,7 +13,7 @@
 | docs/reference/headers.md | the headers' schemas |
 | docs/reference/topics.md | the rules for topics |
 | docs/performance.md | tests/bench/measured.json, in which `make bench` keeps its figures |
-| docs/capacity.md, docs/comparison.md and README.md, at their marks | docs/performance.md |
+| docs/capacity.md, comparison.md, decisions.md and README.md, at marks | docs/performance.md |
 | docs/images/rooms.svg | the import contracts in pyproject.toml |
 | docs/how-the-watch-works.md, at its marks | the watch machine |
 """
@@ -47,7 +47,12 @@ def made() -> dict[Path, str]:
     performance = page(json.loads(MEASURED.read_text()))
     measured = {
         path: with_figures(path.read_text(), performance)
-        for path in (DOCS / "capacity.md", DOCS / "comparison.md", ROOT / "README.md")
+        for path in (
+            DOCS / "capacity.md",
+            DOCS / "comparison.md",
+            DOCS / "decisions.md",
+            ROOT / "README.md",
+        )
     }
     watch = DOCS / "how-the-watch-works.md"
     return {

@@ -21,7 +21,8 @@ from watchrelay.cli.main import build_parser
 from watchrelay.config.edits import COLD
 from watchrelay.config.settings import json_schema
 from watchrelay.core.exit_codes import EXIT_CODES
-from watchrelay.kafka.topic_config import TopicKind, TopicSpec
+from watchrelay.kafka.topic_config import TopicSpec
+from watchrelay.kafka.topic_settings import SETTINGS, TopicKind
 from watchrelay.observe.metrics import CATALOGUE, MetricDescription
 
 MADE = "<!-- Made by tools/docs/generate.py from {source}: do not edit, run `make generate-docs`. -->\n"
@@ -229,7 +230,8 @@ CLI_JSON_KEYS = (
         "`problems`, `warnings`",
         (
             "`message`, `hint`, `path` (such as `resources[0].topic`), `source` (file, variable or "
-            "`--set`), `line`"
+            "`--set`), `line`; of a warning also `name`, and `accepted`: whether `acceptWarnings` "
+            "names it"
         ),
     ),
     (
@@ -248,7 +250,14 @@ CLI_JSON_KEYS = (
         ),
     ),
     ("", "`topics`", "`topic`, `partitions`"),
-    ("", "`checks`", "with `--connect`: `level` (`ok`, `warning`, `error`), `subject`, `message`"),
+    (
+        "",
+        "`checks`",
+        (
+            "with `--connect`: `level` (`ok`, `warning`, `error`), `subject`, `message`; `name` of a "
+            "warning, `accepted`; `cause` and `cure` of what is wrong, as in `/api/streams`"
+        ),
+    ),
     (
         "`topics`",
         "`topics`",
@@ -258,7 +267,7 @@ CLI_JSON_KEYS = (
             "`messages` (warnings and errors)"
         ),
     ),
-    ("", "`checks`", "`level`, `subject`, `message` of all that is not about one topic"),
+    ("", "`checks`", "`level`, `subject`, `message`, `name` of all that is not about one topic"),
     (
         "`snapshot`",
         "`stream`, `snapshot`, `epoch`",
@@ -321,7 +330,9 @@ streams share (1). An outage of the API server or of Kafka, a missing right, a m
 in one stream do not stop it.
 
 `validate --connect` returns 69 if something cannot be reached, 78 if operator action is required (rights, topic, replication
-factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only if every check passes.
+factor), and 0, with a warning, for a resource that is not served yet; with `--strict` 78 for a warning that `acceptWarnings` does not name.
+`verify` returns 0 only if every check passes, and with `--cluster` only if every stream that has objects on its topic was compared.
+`snapshot` returns 69 if no relay writes the streams, and 1 if the snapshot was not complete within `--timeout`.
 
 If nobody reads its output any more (`watchrelay tail | head`), a command that only prints (`tail`, `demo`, `rbac`, `asyncapi`, `schema`,
 `completion`, `version`, `--help`) ends with 0. Any other command ends with its own code if it has finished by then, and with 1 if it has not.
@@ -491,12 +502,19 @@ def topics() -> str:
     rows = [
         [code(name), *(code(configs.get(name, "")) for configs in specs.values())] for name in names
     ]
+    judged = [
+        [code(each.name), each.right, ", ".join(each.why), ", ".join(sorted(each.refuses))]
+        for each in SETTINGS
+        if each.why
+    ]
     return page(
         "Topics",
-        "watchrelay/kafka/topic_config.py",
+        "watchrelay/kafka/topic_settings.py",
         TOPICS_INTRODUCTION,
         table(("setting", *TOPIC_KINDS.values()), rows),
         TOPICS_NOTES,
+        table(("setting", "right", "judged on", "refused on"), judged),
+        TOPICS_JUDGED,
     )
 
 
@@ -505,9 +523,24 @@ The settings of topics that the relay creates if `kafka.createTopics` is true, f
 topics` lists and checks the topics of your config, `watchrelay topics --create` creates missing ones.
 """
 TOPICS_NOTES = """\
-If you create the topics yourself, use these settings. A topic with compaction whose `min.compaction.lag.ms` or
-`delete.retention.ms` is under twice the snapshot interval is refused, and so is one with deletion whose `retention.ms` is; one with fewer
-partitions than the stream was started with; one whose `min.insync.replicas` exceeds its replication factor. A refused topic stops only its
-stream, and the message names the setting and the command that changes it. Reasons: [record contract, section
-2](../record-contract.md#2-topics).
+A setting that the brokers refuse when a topic is created, as some compatible systems and managed services do, is left
+out, and the topic is judged as it is then. If the default of the brokers for `max.compaction.lag.ms` is below
+`min.compaction.lag.ms`, a new topic gets that value for both.
+
+If you create the topics yourself, use these settings.
+
+## What is judged
+The relay judges the settings of a topic, inherited ones included, when a stream starts on it and every 10 minutes after
+that; `validate --connect` and `topics` do the same. A value that is refused stops its stream at its start, with the
+command that changes it; a topic with fewer partitions than the stream was started with is refused, too. Any other wrong
+value, and what somebody changes while the stream runs, is a warning: on the status page, in the log, in the metric
+`watchrelay_topics_at_risk`, and by the alert [WatchRelayTopicSettings](../runbooks/WatchRelayTopicSettings.md). There is
+one line for each cause over all topics, with the command that cures it.
+
+"""
+TOPICS_JUDGED = """\
+A replication factor of 1 is a warning where `kafka.replicationFactor` is higher. Not judged, as they move the time of
+removals and not what is removed: `segment.ms`, `segment.jitter.ms`, `segment.index.bytes`, `index.interval.bytes`,
+`min.cleanable.dirty.ratio`, `file.delete.delay.ms`, `preallocate`. A setting that the brokers do not report is not
+judged. Reasons: [record contract, section 2](../record-contract.md#2-topics).
 """

@@ -285,7 +285,9 @@ HEADERS: Final[dict[str, dict[str, Any]]] = {
     "ce_wrconfig": _text("Hash of what decides which objects and which content the stream holds."),
     "ce_wrpartitions": _text("Number of partitions of the stream.", _NUMBER),
     "ce_wrseen": _text(
-        "When the API server last sent something on this stream, as the marker was queued.", _TIME
+        "When the API server last sent something on this stream, or showed that nothing is newer, "
+        "as the marker was queued.",
+        _TIME,
     ),
     "ce_wrsnap": _text("Id of the snapshot.", _SNAPSHOT),
     "ce_wrbegin": _text("Sequence of this snapshot's begin in this partition.", _NUMBER),

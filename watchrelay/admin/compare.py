@@ -15,13 +15,14 @@ from watchrelay.consumer.audit import Audit, AuditProblem, Kind, bare_hash
 from watchrelay.consumer.audit_run import Auditor
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import Trimmed
-from watchrelay.core.errors import Expired, Undecodable
+from watchrelay.core.errors import Expired, Interrupted, Undecodable
 from watchrelay.core.text import counted
 from watchrelay.daemon.plan import PlannedStream
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import ListQuery, ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.publish.trim import stub, without_fields
+from watchrelay.watch.pages import Pages
 
 _DEADLINE_S = 30.0
 """For changes that are not yet in the log; a stream without changes waits for a bookmark."""
@@ -83,17 +84,16 @@ async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit])
     listed = ClusterState("")
     trimmed = {key: kind for audit in audits for key, kind in audit.trimmed.items()}
     token, limit = "", planned.spec.plan.page_size or _PAGE_SIZE
+    pages, selection = Pages(), planned.spec.plan.selection
     while True:
         query = ListQuery(limit=limit, continue_token=token)
         try:
-            page = await client.list_page(
-                planned.spec.plan.selection, query, stream=planned.spec.id
-            )
+            page = await client.list_page(selection, query, stream=planned.spec.id)
         except Expired:
             if not limit:
                 raise
             # the pages took longer than the server keeps the version: list without pages
-            listed, token, limit = ClusterState(""), "", 0
+            listed, token, limit, pages = ClusterState(""), "", 0, Pages()
             continue
         listed.version = listed.version or page.resource_version
         for error in page.failures:
@@ -106,6 +106,10 @@ async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit])
         token = page.continue_token or ""
         if not token:
             break
+        following = pages.then(page, query.continue_token, asyncio.get_running_loop().time())
+        if isinstance(following, str):
+            raise Interrupted(f"the list of {selection.path} {following}")
+        pages = following
     for audit in audits:
         audit.freeze(listed.version)
     return listed

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from watchrelay.config import ResourceEntry, Settings
-from watchrelay.core.causes import CauseKind
 from watchrelay.core.errors import (
     PERSON,
     ConfigError,
@@ -21,7 +20,8 @@ from watchrelay.core.errors import (
     TopicRefused,
 )
 from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
-from watchrelay.core.text import counted, printable
+from watchrelay.core.text import counted, listed, printable
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.described import (
     KeyFormats,
     in_versions_described,
@@ -45,7 +45,7 @@ from watchrelay.daemon.plan import (
 )
 from watchrelay.kafka.group import check_group
 from watchrelay.kafka.log_scan import descriptions
-from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
+from watchrelay.kafka.topic_config import TopicFacts, TopicSpec, troubles
 from watchrelay.kafka.topics import Topics
 from watchrelay.kafka.transactions import check_transactional_ids
 from watchrelay.kube.auth.credentials import load_credentials
@@ -85,10 +85,54 @@ class CheckResult:
     """That topic, as the brokers describe it."""
     absent: bool = False
     """That topic does not exist."""
+    about: str = "check"
+    """What a warning is about, by one word that stays the same."""
+    cause: Cause | None = None
+    cure: str = ""
+    """As of a trouble, where there is one; "" where the message has no exact cure."""
+
+    @classmethod
+    def of(
+        cls,
+        trouble: Trouble,
+        level: Level = "error",
+        code: int = BAD_CONFIG,
+        *,
+        subject: str = "",
+        topic: TopicSpec | None = None,
+        about: str = "check",
+    ) -> CheckResult:
+        """The line of a trouble. `subject`: for people."""
+        return cls(
+            subject or trouble.subject,
+            trouble.message,
+            level,
+            OK if level == "warning" else code,
+            topic=topic,
+            about=about,
+            cause=trouble.cause,
+            cure=trouble.cure,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of a warning, for `acceptWarnings`, such as topic-absent; "" for no warning."""
+        word = self.subject.partition(" ")[0]
+        word = "topic" if word == "topics" else word
+        return f"{word}-{self.about}" if self.level == "warning" else ""
 
     def __str__(self) -> str:
+        return self._line(self.level)
+
+    def with_name(self, accepted: Collection[str]) -> str:
+        """The line, that of a warning with its name. `accepted`: the names that are."""
+        if not self.name:
+            return str(self)
+        return f"{self._line('accepted' if self.name in accepted else self.level)} [{self.name}]"
+
+    def _line(self, level: str) -> str:
         named = self.message.startswith((f"{self.subject} ", f"{self.subject}:"))
-        return printable(f"{self.level}: {'' if named else f'{self.subject}: '}{self.message}")
+        return printable(f"{level}: {'' if named else f'{self.subject}: '}{self.message}")
 
 
 def _error(subject: str, message: str, code: int = BAD_CONFIG) -> CheckResult:
@@ -138,8 +182,8 @@ async def connected(
 async def check_topics(
     settings: Settings, streams: Sequence[PlannedStream], *, create: bool
 ) -> list[CheckResult]:
-    """A result per topic: control, signal, those of the streams; then one per right that is
-    missing."""
+    """A result per topic: control, signal, those of the streams; then one for each cause of
+    warnings, and one per right that is missing."""
     connection = kafka_connection(settings, client_id="watchrelay-check")
     topics = Topics(connection, create=create or settings.kafka.create_topics)
     control, results = control_spec(settings), list[CheckResult]()
@@ -154,7 +198,8 @@ async def check_topics(
         formats = KeyFormats(described)
         kept = [formats.kept(each.spec) for each in streams]
         wanted = [topic_spec(each, settings) for each in kept]
-        topics.expect(wanted)
+        for topic in {each.name for each in wanted}:
+            topics.expect(topic, [each for each in wanted if each.name == topic].copy)
         reasons = (
             (
                 each.topic,
@@ -166,9 +211,10 @@ async def check_topics(
         refused = {topic: reason for topic, reason in reasons if reason}
         for spec in {each.name: each for each in (signal_spec(settings), *wanted)}.values():
             if spec.name in refused:  # as in `run`: before the topic is checked
-                results.append(_refused(spec, refused[spec.name]))
+                results.append(_refused(spec, TopicRefused(refused[spec.name])))
             else:
                 results += await _check_topic(topics, spec, create=create)
+        results += _settings_warnings(results, connection.servers)
         names = list(dict.fromkeys(each.topic.name for each in results if each.topic))
         absent = [each.topic.name for each in results if each.topic and each.absent]
         results += missing_rights(await topics.rights(names), names, absent)
@@ -183,17 +229,25 @@ async def _check_topic(topics: Topics, spec: TopicSpec, *, create: bool) -> list
     try:
         found = await (topics.ensure_topic(spec) if create else topics.check_topic(spec))
     except TopicRefused as error:
-        return [_refused(spec, str(error))]
+        return [_refused(spec, error)]
     if found is None:
         message = "does not exist yet: `run` creates it"
-        return [CheckResult(subject, message, "warning", topic=spec, absent=True)]
+        return [CheckResult(subject, message, "warning", topic=spec, absent=True, about="absent")]
     made = "created, " if found.created else ""
     shape = (
         f"{counted(found.partitions, 'partition')}, replication factor {found.replication_factor}"
     )
     return [
         CheckResult(subject, f"{made}{shape}", topic=spec, topic_facts=found),
-        *(CheckResult(subject, warning, "warning", topic=spec) for warning in found.warnings),
+    ]
+
+
+def _settings_warnings(results: Sequence[CheckResult], servers: str) -> list[CheckResult]:
+    """A warning for each cause, over all topics that have it."""
+    found = [each for one in results if one.topic_facts for each in one.topic_facts.findings]
+    return [
+        CheckResult.of(each, "warning", about=name.partition(" ")[0] or "config")
+        for name, each in troubles(found, servers=servers).items()
     ]
 
 
@@ -201,9 +255,9 @@ async def _check_group(settings: Settings) -> CheckResult:
     group = replicas_group(settings)
     connection = kafka_connection(settings, client_id="watchrelay-check")
     try:
-        return CheckResult(
-            f"group {group}", counted(await check_group(connection, group), "member")
-        )
+        session_s = settings.sharding.session_timeout_s
+        members = await check_group(connection, group, session_s=session_s)
+        return CheckResult(f"group {group}", counted(members, "member"))
     except SinkUnavailable as error:
         return _kafka_error(error, f"group {group}")
 
@@ -218,8 +272,8 @@ async def _check_transactional_ids(settings: Settings, ids: Sequence[str]) -> Ch
     return CheckResult(subject, f"this user may write under {counted(len(ids), 'id')}")
 
 
-def _refused(spec: TopicSpec, reason: str) -> CheckResult:
-    return CheckResult(f"topic {spec.name}", reason, "error", BAD_CONFIG, topic=spec)
+def _refused(spec: TopicSpec, error: TopicRefused) -> CheckResult:
+    return CheckResult.of(error.trouble(), subject=f"topic {spec.name}", topic=spec)
 
 
 def missing_rights(
@@ -237,12 +291,10 @@ def missing_rights(
     ):
         lacking = [name for name in concerned if name in granted and right not in granted[name]]
         if lacking:
-            message = (
-                f"this user has no right {right} on {_listed(lacking)}: grant it on the "
-                "topic prefix"
-            )
+            topics = listed(lacking, shown=_TOPICS_SHOWN, what="topic")
+            message = f"this user has no right {right} on {topics}: grant it on the topic prefix"
             results.append(
-                CheckResult(subject, message, "warning")
+                CheckResult(subject, message, "warning", about="describe-configs")
                 if right == "DESCRIBE_CONFIGS"
                 else _error(subject, message)
             )
@@ -250,13 +302,6 @@ def missing_rights(
         message = f"this user has the rights of a relay on {counted(len(granted), 'topic')}"
         results.append(CheckResult(subject, message))
     return results
-
-
-def _listed(topics: Sequence[str]) -> str:
-    more = len(topics) - _TOPICS_SHOWN
-    return ", ".join(topics[:_TOPICS_SHOWN]) + (
-        f" and {counted(more, 'other topic')}" if more > 0 else ""
-    )
 
 
 async def _client(
@@ -346,12 +391,15 @@ async def resolve_described(
 
 def _entry_results(plan: EntryPlan) -> list[CheckResult]:
     what = f"resource {plan.entry.resource}"
-    warnings = [CheckResult(what, warning, "warning") for warning in plan.warnings]
-    if not plan.problem:
+    warnings = [
+        CheckResult(what, warning, "warning", about="ambiguous") for warning in plan.warnings
+    ]
+    if (trouble := plan.problem) is None:
         return [*warnings, CheckResult(what, ", ".join(map(str, plan.resources)))]
-    if plan.cause is not None and plan.cause.kind is not CauseKind.RESOURCE_NOT_SERVED:
-        return [*warnings, _error(what, plan.problem)]
-    return [CheckResult(what, f"{plan.problem}: `run` waits for it", "warning")]
+    if trouble.cause not in (Cause.KUBERNETES, Cause.RESOURCE_NOT_SERVED):
+        return [*warnings, CheckResult.of(trouble, subject=what)]
+    waits = replace(trouble, message=f"{trouble.message}: `run` waits for it")
+    return [CheckResult.of(waits, "warning", subject=what, about="not-served")]
 
 
 async def _rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[CheckResult]:
@@ -391,14 +439,15 @@ async def _right(client: KubeClient, stream: PlannedStream) -> CheckResult:
             f"{may}; no matching objects in namespace {selection.namespace}: check its name; `run` "
             "waits for the first"
         )
-        return CheckResult(f"stream {name}", message, "warning")
+        return CheckResult(f"stream {name}", message, "warning", about="empty-namespace")
     return CheckResult(f"stream {name}", may)
 
 
 def _kube_error(subject: str, error: KubeError) -> CheckResult:
-    return _error(subject, str(error), BAD_CONFIG if isinstance(error, PERSON) else UNAVAILABLE)
+    code = BAD_CONFIG if isinstance(error, PERSON) else UNAVAILABLE
+    return CheckResult.of(error.trouble(), code=code, subject=subject)
 
 
 def _kafka_error(error: SinkUnavailable, subject: str = "kafka") -> CheckResult:
     code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
-    return _error(subject, str(error), code)
+    return CheckResult.of(error.trouble(), code=code, subject=subject)

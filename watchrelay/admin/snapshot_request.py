@@ -4,23 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from typing import Any
 
 from watchrelay.config import Settings
+from watchrelay.contract.control import parse_control_key
 from watchrelay.contract.wire import Batch, Receipt
-from watchrelay.core.errors import SinkForbidden, SinkUnavailable, WatchrelayError, first_cause
+from watchrelay.core.errors import (
+    NotRelayed,
+    RecordRefused,
+    SinkForbidden,
+    SinkUnavailable,
+    TransactionOpen,
+    WatchrelayError,
+    first_cause,
+)
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, signal_spec
+from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.log_scan import epoch_of
+from watchrelay.kafka.open_transactions import OpenTransactions
+from watchrelay.kafka.reader import assign, fetch, offset_ranges, open_consumer
 from watchrelay.kafka.signal_records import requests_for
 from watchrelay.kafka.signal_topic import send_signal
 from watchrelay.kafka.topics import Topics
+from watchrelay.model.parts import stream_and_part
 
 _READ_TIMEOUT_S = 60.0
+_INTERVALS = 3
+_MARGIN_S = 1.0
+_TAKEOVER_S = 5.0
+"""Past a session, until another replica has claimed the streams of one that died."""
+_STAYS_VALID = "stays valid: a relay that starts within the hour answers"
 
 
 class NotPublished(WatchrelayError):
@@ -36,6 +65,30 @@ class ReadOnlySink:
 
     async def deliver(self, batch: Batch) -> Receipt:
         raise AssertionError(f"nothing is written to {batch.topic} here")
+
+
+class Answers(ControlTopic):
+    """A control topic, and the index records on it that name `request`, also those that were
+    replaced: the next snapshot may follow so soon that both records are read at once."""
+
+    def __init__(self, connection: KafkaConnection, topic: str) -> None:
+        super().__init__(connection, topic, ReadOnlySink())
+        self.request = str(uuid.uuid4())
+        self.found = defaultdict[str, dict[str, Mapping[str, object]]](dict)
+        """By stream, and by the stream or part that wrote it."""
+
+    def take(self, record: Any) -> None:
+        super().take(record)
+        try:
+            kind, writer = parse_control_key(record.key)
+        except RecordRefused:
+            return
+        if kind == "snapshot":
+            stream, _ = stream_and_part(writer)
+            index = self.index_records(stream).get(writer, {})
+            requests = index.get("requests")
+            if isinstance(requests, list) and self.request in requests:
+                self.found[stream].setdefault(writer, index)
 
 
 async def check_control_topic(
@@ -126,7 +179,8 @@ async def request_snapshots(
         completed: called with each stream, or each part of it, and its index record (record
             contract 7).
 
-    Raises: NotPublished; SnapshotTimeout: names the streams; SinkUnavailable, TopicRefused."""
+    Raises: NotPublished; SnapshotTimeout: names the streams; NotRelayed: no record of these streams
+    came for three heartbeat intervals; SinkUnavailable, TopicRefused."""
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
     signal = signal_spec(settings)
     request = ""
@@ -134,31 +188,34 @@ async def request_snapshots(
     try:
         async with asyncio.timeout(timeout_s):
             name = await check_control_topic(settings, connection, writes=[signal.name])
-            async with read_control_topic(
-                ControlTopic(connection, name, ReadOnlySink())
-            ) as control:
+            control = Answers(connection, name)
+            async with read_control_topic(control):
                 missing += published_streams(control, streams)
                 await Topics(connection, create=settings.kafka.create_topics).ensure_topic(signal)
-                wanted = str(uuid.uuid4())
-                for each in requests_for(wanted, missing):
+                for each in requests_for(control.request, missing):
                     await send_signal(connection, signal.name, settings.cluster, each)
-                request = wanted
-                answers: dict[str, dict[str, Mapping[str, object]]] = {}
+                request = control.request
 
                 def all_complete() -> bool:
                     for stream in list(missing):
-                        found = answers.setdefault(stream, {})
-                        for writer, index in control.index_records(stream).items():
-                            requests = index.get("requests")
-                            if isinstance(requests, list) and wanted in requests:
-                                found.setdefault(writer, index)
+                        found = control.found[stream]
                         if covers(found.values(), control.described(stream)):
                             missing.remove(stream)
-                            for writer in found:
-                                completed(writer, found[writer])
+                            for writer, index in found.items():
+                                completed(writer, index)
                     return not missing
 
-                await control.until(all_complete)
+                described = control.described_streams()
+                topics = {stream: str(described[stream].get("topic")) for stream in missing}
+                silence = end_when_silent(
+                    connection, topics, missing, within_s=silent_after_s(settings)
+                )
+                held_back = end_when_held_back(connection, {signal.name, *topics.values()})
+                async with (
+                    running(silence, name="silence"),
+                    running(held_back, name="transactions"),
+                ):
+                    await control.until(all_complete)
     except TimeoutError:
         if not request:
             raise SinkUnavailable(
@@ -168,9 +225,95 @@ async def request_snapshots(
         raise SnapshotTimeout(
             f"no snapshot of {', '.join(missing)} within {timeout_s:g} s: is a relay running "
             f"that has {'it' if len(missing) == 1 else 'them'} "
-            f"in its config? Request {request} stays valid: a relay that starts within "
-            "the hour answers"
+            f"in its config? Request {request} {_STAYS_VALID}"
         ) from None
+    except (NotRelayed, TransactionOpen) as error:
+        raise type(error)(f"{error}. Request {request} {_STAYS_VALID}", cure=error.cure) from None
+
+
+def silent_after_s(settings: Settings) -> float:
+    """After so long without a record of a stream no relay writes it: three heartbeats are missed,
+    and of several replicas another one would have taken it over."""
+    missed_s = _INTERVALS * settings.heartbeat_interval_s + _MARGIN_S
+    sharding = settings.sharding
+    taken_over_s = sharding.session_timeout_s + _TAKEOVER_S if sharding.enabled else 0.0
+    return max(missed_s, taken_over_s)
+
+
+async def end_when_silent(
+    connection: KafkaConnection,
+    topics: Mapping[str, str],
+    missing: Sequence[str],
+    *,
+    within_s: float,
+) -> None:
+    """Raise NotRelayed once no record of any stream in `missing` has come for `within_s`. Returns
+    where that is unknown: a topic may not be read, or Kafka is away.
+
+    Args:
+        topics: by stream.
+        missing: the streams without a snapshot yet; it shrinks meanwhile."""
+    # heartbeats are written when nothing changes, to each partition: one without a leader gets none
+    now_s = asyncio.get_running_loop().time
+    try:
+        async with open_consumer(connection) as consumer:
+            places = [
+                TopicPartition(topic, partition)
+                for topic in dict.fromkeys(topics.values())
+                for partition in await wait_for_topic(consumer, topic)
+            ]
+            ranges = await offset_ranges(consumer, places)
+            assign(consumer, {place: end for place, (_, end) in ranges.items()})
+            newest_s = dict.fromkeys(topics, now_s())
+            while True:
+                for place, records in (await fetch(consumer, [*ranges])).items():
+                    names = {_writer(record.headers) for record in records}
+                    newest_s |= {
+                        stream: now_s() for stream in names if topics.get(stream) == place.topic
+                    }
+                silent = all(now_s() - newest_s[stream] > within_s for stream in missing)
+                if missing and silent and await _at_end(consumer, ranges):
+                    break
+    except SinkUnavailable:
+        return
+    raise NotRelayed(
+        f"no relay writes {', '.join(missing)}: no heartbeat came in {within_s:g} s (topic "
+        f"{', '.join(dict.fromkeys(topics[stream] for stream in missing))}): start the relay"
+    )
+
+
+async def end_when_held_back(connection: KafkaConnection, topics: Collection[str]) -> None:
+    """Raise TransactionOpen once a transaction holds the relay back from what is on `topics`.
+    Returns where that is unknown: a topic may not be read, or Kafka is away."""
+    transactions = OpenTransactions(connection.servers)
+    try:
+        async with open_consumer(connection, isolation_level="read_committed") as consumer:
+            places = [
+                TopicPartition(topic, partition)
+                for topic in topics
+                for partition in await wait_for_topic(consumer, topic)
+            ]
+            ends = await consumer.end_offsets(places)
+            assign(consumer, ends)
+            while True:
+                await fetch(consumer, places)
+                transactions.check(consumer, places)
+    except TransactionOpen:
+        raise
+    except SinkUnavailable:
+        return
+
+
+def _writer(headers: Sequence[tuple[str, bytes | None]]) -> str:
+    """The stream of a record; "" for one that no writer wrote."""
+    stream = (dict(headers).get("ce_wrstream") or b"").decode(errors="replace")
+    return stream if epoch_of(headers, stream) else ""
+
+
+async def _at_end(consumer: Any, places: Collection[TopicPartition]) -> bool:
+    """Whether all is read: a broker answers, and has no more."""
+    ends = await consumer.end_offsets(list(places))
+    return all([await consumer.position(place) >= end for place, end in ends.items()])
 
 
 def covers(

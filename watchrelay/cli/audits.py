@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import groupby
@@ -22,9 +22,11 @@ from watchrelay.admin.preflight import (
 from watchrelay.cli.output import json_for, print_error
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
-from watchrelay.consumer.audit import Audit
+from watchrelay.config.values import duration_text
+from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.audit_run import Auditor, open_auditor
 from watchrelay.contract.records import DIGEST_MASK
+from watchrelay.core import clock
 from watchrelay.core.exit_codes import FAILED, OK
 from watchrelay.core.text import counted, printable
 from watchrelay.daemon.described import KeyFormats
@@ -46,15 +48,23 @@ def reduce_garbage_collection() -> None:
 
 
 async def check_streams(
-    settings: Settings, streams: Sequence[str], *, cluster: bool, each: bool, as_json: bool
+    settings: Settings,
+    streams: Sequence[str],
+    *,
+    cluster: bool,
+    max_age_s: float | None = None,
+    each: bool,
+    as_json: bool,
+    wall_ms: Callable[[], int] = clock.wall_ms,
 ) -> int:
     """Check the streams, print the result; the exit code. Arguments as of `verify`."""
     async with AsyncExitStack() as stack:
         client: KubeClient | None = None
-        planned: list[PlannedStream] = []
+        code = OK
         if cluster:
-            client, planned, results = await connected(settings, stack)
-            if (code := _print_failures(results)) or client is None:
+            client, _, results = await connected(settings, stack)
+            code = _print_failures(results)
+            if client is None or not all(map(_of_the_config, results)):
                 return code
         connection = kafka_connection(settings, client_id="watchrelay-verify")
         auditor = await stack.enter_async_context(
@@ -67,31 +77,82 @@ async def check_streams(
             print_error(f"error: {reason}")
         published = [*auditor.streams, *auditor.missing]
         absent = never_published(settings, published) if client is None and not streams else []
+        uncompared = 0
         if client is not None:
             described = await descriptions(connection, control_topic(settings))
             results = []
             planned = await resolve_described(settings, client, described, results)
-            if code := _print_failures(each for each in results if each.level == "error"):
-                return code
+            if not all(map(_of_the_config, results)):
+                return _print_failures(results)
             formats = KeyFormats(described)
-            written = [replace(one, spec=formats.kept(one.spec)) for one in planned]
+            written = {one.spec.id: replace(one, spec=formats.kept(one.spec)) for one in planned}
             absent = await _compare(auditor, client, written, streams)
+            uncompared = _print_uncompared(settings, auditor, written, described, results)
         for stream in absent:
             print_error(
                 f"error: stream {stream}: in the config, but never "
                 f"published{_MAYBE_UNSERVED if client is None else ''}"
             )
         rows = await auditor.rows()
+    now_ms = wall_ms()
+    if max_age_s is not None:
+        for audit, _, _ in rows:
+            judge_age(audit, now_ms, max_age_s)
     print_rows(
         rows,
         sys.stdout,
         as_json=as_json,
         absent=len(absent),
         missing=len(auditor.missing),
+        uncompared=uncompared,
         each=each,
+        now_ms=now_ms,
     )
-    passed = not (absent or auditor.missing) and all(passes(audit) for audit, _, _ in rows)
-    return OK if passed else FAILED
+    passed = not (absent or auditor.missing or uncompared)
+    return code if passed and all(passes(audit) for audit, _, _ in rows) else FAILED
+
+
+def _of_the_config(result: CheckResult) -> bool:
+    """Whether a check is good, or its failure concerns one entry or stream alone."""
+    return result.level != "error" or result.subject.startswith(("resource ", "stream "))
+
+
+def _why_uncompared(
+    settings: Settings,
+    stream: str,
+    described: Mapping[str, Mapping[str, object]],
+    results: Sequence[CheckResult],
+) -> str:
+    """Why a published stream is none of those that the config has on this cluster."""
+    entries = [each.entry.resource for each in plan(settings) if may_mean(each, stream)]
+    for entry in entries:
+        for result in results:
+            if result.subject == f"resource {entry}" and result.level != "ok":
+                return result.message
+    if entries:
+        return f"{described.get(stream, {}).get('resource')} is not served"
+    return f"not in this config (`watchrelay retire {stream}` removes its objects)"
+
+
+def _print_uncompared(
+    settings: Settings,
+    auditor: Auditor,
+    compared: Container[str],
+    described: Mapping[str, Mapping[str, object]],
+    results: Sequence[CheckResult],
+) -> int:
+    """Print which published streams were not compared with the cluster, and why; how many of them
+    have objects."""
+    found = 0
+    for stream in auditor.streams:
+        if stream not in compared:
+            objects = sum(len(audit.state.held) for audit in auditor.of(stream))
+            found += objects > 0
+            held = f", and the topic holds {counted(objects, 'object')} of it" if objects else ""
+            why = _why_uncompared(settings, stream, described, results)
+            level = "error" if objects else "warning"
+            print_error(f"{level}: stream {stream}: not compared with the cluster{held}: {why}")
+    return found
 
 
 def _print_failures(results: Iterable[CheckResult]) -> int:
@@ -112,22 +173,40 @@ def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
 
 
 async def _compare(
-    auditor: Auditor, client: KubeClient, planned: list[PlannedStream], wanted: Sequence[str]
+    auditor: Auditor,
+    client: KubeClient,
+    planned: Mapping[str, PlannedStream],
+    wanted: Sequence[str],
 ) -> list[str]:
     """Compare each published stream of the config; the ids of those that are not published."""
-    by_id = {each.spec.id: each for each in planned}
     for stream in auditor.streams:
-        if stream in by_id:
-            await compare_with_cluster(auditor, client, by_id[stream])
-        else:
-            print_error(
-                f"warning: stream {stream}: not in this config, so not compared with the cluster"
-            )
+        if stream in planned:
+            await compare_with_cluster(auditor, client, planned[stream])
     return sorted(
         stream
-        for stream in by_id.keys() - {*auditor.streams, *auditor.missing}
+        for stream in planned.keys() - {*auditor.streams, *auditor.missing}
         if not wanted or stream in wanted
     )
+
+
+def judge_age(audit: Audit, now_ms: int, max_age_s: float) -> None:
+    """Add a problem where the state is older, or its age is not known."""
+    age, unknown = audit.age(now_ms)
+    if age is None:
+        why = f"the age of the state is not known: {unknown}"
+    elif age.seconds > max_age_s:
+        limit = duration_text(max_age_s)
+        why = (
+            f"the state is {_duration(age.seconds)} old, the limit is {limit}: start the relay, or "
+            "see what keeps it from the API server or Kafka"
+        )
+    else:
+        return
+    audit.add(AuditProblem("age", None, None, why))
+
+
+def _duration(seconds: float) -> str:
+    return duration_text(round(seconds)) if seconds >= 1 else "0s"
 
 
 def passes(audit: Audit) -> bool:
@@ -141,7 +220,9 @@ def print_rows(
     as_json: bool,
     absent: int = 0,
     missing: int = 0,
+    uncompared: int = 0,
     each: bool = False,
+    now_ms: int,
 ) -> None:
     """Print one JSON object a line for each partition; or a line for each stream, and below it
     those of its partitions that have problems or notes, with these.
@@ -150,9 +231,11 @@ def print_rows(
         rows: the partitions, in the order of their streams.
         absent: how many streams of the config were never published.
         missing: how many streams cannot be read as a whole.
-        each: print a line for each partition in place of one for each stream."""
+        uncompared: how many streams have objects that were not compared with the cluster.
+        each: print a line for each partition in place of one for each stream.
+        now_ms: wall clock, for the ages."""
     if as_json:
-        out.write(json_for(out, "".join(f"{_row_json(row)}\n" for row in rows)))
+        out.write(json_for(out, "".join(f"{_row_json(row, now_ms)}\n" for row in rows)))
         return
     width = max([len(audit.stream) for audit, _, _ in rows] + [6])
     for stream, group in groupby(rows, lambda row: row[0].stream):
@@ -161,17 +244,17 @@ def print_rows(
             audits = [audit for audit, _, _ in of_stream]
             topics = ", ".join(sorted({audit.topic for audit in audits}))
             partitions = counted(len(audits), "partition")
-            _print(f"{head} {topics}: {partitions}, {_totals(audits)}", out)
+            _print(f"{head} {topics}: {partitions}, {_totals(audits, now_ms)}", out)
             head = " "
         for audit, start, to in of_stream:
             if each or not passes(audit) or audit.stale is not None:
                 where = f"{audit.topic}/{audit.partition} @{start}..{to}"
-                _print(f"{head} {where}: {_totals([audit])}", out)
+                _print(f"{head} {where}: {_totals([audit], now_ms)}", out)
             _print_problems(audit, out)
-    _print(_verdict(rows, absent, missing), out)
+    _print(_verdict(rows, absent, missing, uncompared), out)
 
 
-def _verdict(rows: list[Row], absent: int, missing: int) -> str:
+def _verdict(rows: list[Row], absent: int, missing: int, uncompared: int) -> str:
     bad = sum(not passes(audit) for audit, _, _ in rows)
     read = sum(audit.records for audit, _, _ in rows)
     partitions = counted(len(rows), "partition")
@@ -186,6 +269,11 @@ def _verdict(rows: list[Row], absent: int, missing: int) -> str:
         )
     if missing:
         verdict += f"; {counted(missing, 'stream')} cannot be read as a whole"
+    if uncompared:
+        verdict += (
+            f"; {counted(uncompared, 'stream')} {'was' if uncompared == 1 else 'were'} not "
+            "compared with the cluster"
+        )
     return f"{verdict}, {counted(read, 'record')} read"
 
 
@@ -211,9 +299,10 @@ def _print_problems(audit: Audit, out: TextIO) -> None:
         )
 
 
-def _row_json(row: Row) -> str:
+def _row_json(row: Row, now_ms: int) -> str:
     """One partition as a JSON object. `to` is the offset behind the last one read."""
     audit, start, to = row
+    age, _ = audit.age(now_ms)
     fields = {
         "stream": audit.stream,
         "topic": audit.topic,
@@ -224,13 +313,15 @@ def _row_json(row: Row) -> str:
         "objects": len(audit.state.held),
         "epoch": audit.state.epoch,
         "proven": audit.state.proven,
+        "ageSeconds": None if age is None else age.seconds,
+        "ageClock": None if age is None else "broker" if age.by_broker else "relay",
         "problems": audit.problems,
         "stale": audit.stale,
     }
     return msgspec.json.encode(fields).decode()
 
 
-def _totals(audits: Sequence[Audit]) -> str:
+def _totals(audits: Sequence[Audit], now_ms: int) -> str:
     records = sum(audit.records for audit in audits)
     objects = sum(len(audit.state.held) for audit in audits)
     digest = sum(audit.state.digest for audit in audits) & DIGEST_MASK
@@ -241,5 +332,15 @@ def _totals(audits: Sequence[Audit]) -> str:
     )
     return (
         f"{counted(records, 'record')}, {counted(objects, 'object')}, digest {digest:016x}, "
-        f"epoch {epoch}: {verdict}"
+        f"epoch {epoch}: {verdict}, {_age(audits, now_ms)}"
     )
+
+
+def _age(audits: Sequence[Audit], now_ms: int) -> str:
+    """Of the oldest partition."""
+    ages = [age for age, _ in (audit.age(now_ms) for audit in audits) if age is not None]
+    if len(ages) < len(audits):
+        return "age not known"
+    oldest = max(ages)
+    clock_named = "" if oldest.by_broker else " by the clock of the relay"
+    return f"{_duration(oldest.seconds)} old{clock_named}"

@@ -28,8 +28,8 @@ from watchrelay.cli import (
 )
 from watchrelay.cli.options import Command, Parser
 from watchrelay.cli.output import (
-    close_stderr,
     discard,
+    flush_streams,
     is_unwritable,
     open_standard_streams,
     print_error,
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
     else:
         return code
     finally:
-        close_stderr()
+        flush_streams()
 
 
 def _parse_and_run(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
@@ -169,13 +169,13 @@ def _parse_and_run(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
 
 
 def _exit_code(error: Exception) -> int:
-    from watchrelay.core.errors import PERSON, Fenced, SinkUnavailable, Unavailable
+    from watchrelay.core.errors import PERSON, Fenced, NotRelayed, SinkUnavailable, Unavailable
 
     if isinstance(error, Fenced):
         return OWNERSHIP_LOST
     if isinstance(error, PERSON):
         return BAD_CONFIG
-    return UNAVAILABLE if isinstance(error, SinkUnavailable | Unavailable) else FAILED
+    return UNAVAILABLE if isinstance(error, NotRelayed | SinkUnavailable | Unavailable) else FAILED
 
 
 def _debugging(options: Mapping[str, Any]) -> bool:

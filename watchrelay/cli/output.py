@@ -48,8 +48,16 @@ def problem_json(problem: ConfigProblem) -> dict[str, Any]:
 
 
 def check_json(result: CheckResult) -> dict[str, Any]:
-    """One check against the cluster or Kafka."""
-    return {"level": result.level, "subject": result.subject, "message": result.message}
+    """One check against the cluster or Kafka; `name` is that of a warning, `cause` and `cure` those
+    of a trouble."""
+    return {
+        "level": result.level,
+        "subject": result.subject,
+        "message": result.message,
+        "name": result.name or None,
+        "cause": result.cause,
+        "cure": result.cure or None,
+    }
 
 
 # ---- the standard streams ------------------------------------------------------------------------
@@ -78,12 +86,13 @@ def print_error(*lines: str) -> None:
         discard(sys.stderr)
 
 
-def close_stderr() -> None:
-    """Give up what cannot be written to stderr: the interpreter would exit with 120 for it."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        discard(sys.stderr)
+def flush_streams() -> None:
+    """The last step of a command: what cannot be written is given up."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            discard(stream)
 
 
 def discard(stream: TextIO) -> None:

@@ -209,6 +209,13 @@ def text_printer(out: TextIO) -> Printer:
     return lambda seen: as_text(seen, coloured=coloured)
 
 
+HEADING: Final = (
+    f"{'time (UTC)':<12}  {'stream':<20} {'type':<9} {'object':<44} {'version':<13} "
+    f"{'place':<10} reason"
+)
+"""Over the columns of an object's line."""
+
+
 def as_text(seen: TailRecord, *, coloured: bool) -> str:
     """A record as one line: time, stream, type, key, version, partition, offset and reason."""
     record = seen.record

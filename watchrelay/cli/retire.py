@@ -34,6 +34,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the id of a stream that is no longer in the config",
     )
     parser.add_argument(
+        "--cluster",
+        metavar="OLD",
+        type=non_empty,
+        help="the stream was published under this name of `cluster`, before it was changed",
+    )
+    parser.add_argument(
         "--yes",
         action="store_true",
         help="do not ask for confirmation; required where stdin is no terminal",
@@ -46,13 +52,24 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def retire(*, config: str | None, sets: Sequence[str], stream: str, yes: bool, force: bool) -> int:
+def retire(
+    *,
+    config: str | None,
+    sets: Sequence[str],
+    stream: str,
+    cluster: str | None,
+    yes: bool,
+    force: bool,
+) -> int:
     """Ask, retire, print. Returns 1 when the answer was not yes, 2 when nobody can be asked."""
     from watchrelay.admin.retire import plan_retirement, refuse_configured, retire_stream
     from watchrelay.core.text import counted
 
     settings = command_settings(config, sets)
-    refuse_configured(settings, stream)
+    if cluster in {None, settings.cluster}:
+        refuse_configured(settings, stream)
+    else:  # the entries of the config are those of another cluster
+        settings = command_settings(config, [*sets, f"cluster={cluster}"])
     if not yes and not sys.stdin.isatty():
         print_error(
             f"watchrelay retire: deletes every object of {stream} from its topic: add --yes to "

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
-Handler = Callable[[int, FrameType | None], None]
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,60 +37,102 @@ def exit_code(argv: Sequence[str], number: int) -> int:
 
 
 def install_signal_handlers(argv: Sequence[str]) -> None:
-    """From now on both signals end the process silently, unless the parent has turned them off."""
-    _handle(lambda number, _: os._exit(exit_code(argv, number)))
+    """From now on both signals end the process silently, unless the parent has turned them off.
+    SIGHUP does not end the daemon: it reads its config anyway."""
+    _handle(lambda number, _: os._exit(exit_code(argv, number)), SIGNALS)
+    if next(iter(argv), "") == "run":
+        _handle(lambda _number, _frame: None, (signal.SIGHUP,))
 
 
 def ignore_late_signals(code: int) -> None:
     """From now on a signal ends the process with `code`: the work is done."""
-    _handle(lambda _number, _frame: os._exit(code))
+    _handle(lambda _number, _frame: os._exit(code), SIGNALS)
 
 
-def run_until_signalled(work: Coroutine[Any, Any, Result]) -> Result:
+def write_at_once(message: bytes) -> None:
+    """Write to stderr what fits without waiting for its reader."""
+    import select
+
+    waiting = select.poll()
+    waiting.register(2, select.POLLOUT)
+    with contextlib.suppress(OSError):
+        if waiting.poll(0):  # a pipe then takes `PIPE_BUF` bytes
+            os.write(2, message)
+
+
+def run_loop(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run `work` in an event loop of its own, as `asyncio.run` does, which would wait for threads
+    in a lookup or a file afterwards."""
+    import asyncio  # here, so that --help does not import it
+    from concurrent.futures import ThreadPoolExecutor
+
+    class Unawaited(ThreadPoolExecutor):
+        def shutdown(self, *_: object, **__: object) -> None:
+            super().shutdown(wait=False, cancel_futures=True)
+
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_default_executor(Unawaited(thread_name_prefix="asyncio"))
+        return runner.run(work)
+
+
+def run_until_signalled(
+    work: Coroutine[Any, Any, Result], *, cancelling: Callable[[], None] = lambda: None
+) -> Result:
     """Run `work` in an event loop of its own until it is done, or the first signal cancels it;
-    a second one ends the process at once.
+    a second one ends the process at once. `cancelling` is called with the first one, in a thread.
 
     Raises: StoppedBySignal: a signal came first. Else, what `work` raises."""
-    import asyncio  # here, so that --help does not import it
+    import asyncio
 
     received: list[int] = []
     try:
-        return asyncio.run(_cancellable(work, received))
+        return run_loop(_cancellable(work, received, cancelling))
     except (Exception, asyncio.CancelledError):
         if received:  # errors during the clean-up do not matter
             raise StoppedBySignal(received[0]) from None
         raise
 
 
-async def _cancellable(work: Coroutine[Any, Any, Result], received: list[int]) -> Result:
+async def _cancellable(
+    work: Coroutine[Any, Any, Result], received: list[int], cancelling: Callable[[], None]
+) -> Result:
     import asyncio
+
+    from watchrelay.core.programs import kill_programs
 
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs as a task"
 
-    def cancel(number: int, _frame: FrameType | None) -> None:
+    def cancel(number: int) -> None:
         if received:
+            kill_programs()
             os._exit(128 + number)
         received.append(number)
         loop.call_soon_threadsafe(task.cancel)
+        cancelling()
 
     with handled_by(cancel):
         return await work
 
 
 @contextlib.contextmanager
-def handled_by(handler: Handler, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Inside the block, `handler` gets these signals, unless the parent has turned them off."""
-    before = _handle(handler, numbers)
-    try:
+def handled_by(
+    handler: Callable[[int], None], numbers: Sequence[signal.Signals] = SIGNALS
+) -> Iterator[None]:
+    """Inside the block, `handler` gets these signals in a thread, unless the parent has turned them
+    off."""
+    from watchrelay.core.signals import received_by
+
+    with received_by(handler, _not_ignored(numbers)):
         yield
-    finally:
-        for number, former in before:
-            signal.signal(number, former)
 
 
 def _handle(
-    handler: Handler, numbers: Sequence[signal.Signals] = SIGNALS
-) -> list[tuple[signal.Signals, Any]]:
-    taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    return [(number, signal.signal(number, handler)) for number in taken]
+    handler: Callable[[int, FrameType | None], None], numbers: Sequence[signal.Signals]
+) -> None:
+    for number in _not_ignored(numbers):
+        signal.signal(number, handler)
+
+
+def _not_ignored(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

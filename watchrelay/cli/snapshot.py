@@ -19,9 +19,10 @@ from watchrelay.cli.signals import run_until_signalled
 
 _DESCRIPTION = """\
 Writes a request to the signal topic and waits until the relay has published a full snapshot of each
-stream. Works wherever Kafka can be reached; the relay answers at its next heartbeat, one that is
-down answers when it starts within the hour. A consumer may do the same: any record on the signal
-topic that has the shape of Debezium's signals."""
+stream. Works wherever Kafka can be reached; the relay answers at its next heartbeat. If none comes
+for three heartbeat intervals, the command ends with 69: no relay writes the streams; one that
+starts within the hour answers. A consumer may do the same: any record on the signal topic that has
+the shape of Debezium's signals."""
 _FIELDS = {
     "snapshot": "snapshot",
     "epoch": "epoch",

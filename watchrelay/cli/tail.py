@@ -11,7 +11,11 @@ from watchrelay.cli.options import Command, add_config, add_streams, command_set
 from watchrelay.cli.output import print_error
 from watchrelay.cli.signals import run_until_signalled
 
+_DESCRIPTION = """\
+Follows the topics of the given streams, or of all. Says on stderr what it reads: each topic with
+its streams, and its partitions as PARTITION@OFFSET, with the offset from which they are read."""
 _TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
+_TOPICS_SHOWN = 20
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +85,8 @@ def tail(
     Raises: ConfigError, SinkUnavailable, NothingPublished."""
     from watchrelay.cli.records import PRINTERS, RecordFilter, print_batch, short_client_log
     from watchrelay.config.streams import may_mean, plan
-    from watchrelay.consumer.reader import TailReader
+    from watchrelay.consumer.reader import Attached, TailReader
+    from watchrelay.core.text import counted, printable
     from watchrelay.daemon.kafka_connection import kafka_connection
     from watchrelay.daemon.plan import control_topic
 
@@ -95,6 +100,12 @@ def tail(
             shown.add(problem)
             print_error(f"waiting: {problem}")
 
+    def attached(topics: Sequence[Attached]) -> None:
+        for each in topics[:_TOPICS_SHOWN]:
+            print_error(f"reading {printable(str(each))}")
+        if (more := len(topics) - _TOPICS_SHOWN) > 0:
+            print_error(f"reading {counted(more, 'more topic')}")
+
     async def print_records() -> None:
         reader = TailReader(
             kafka_connection(settings, client_id="watchrelay-tail"),
@@ -103,6 +114,7 @@ def tail(
             from_beginning=from_beginning,
             until_end=until_end,
             waiting=waiting,
+            attached=attached,
             awaited=lambda stream: any(may_mean(each, stream) for each in plan(settings)),
         )
         with short_client_log(sys.stderr):
@@ -116,7 +128,7 @@ def tail(
 
 COMMAND = Command(
     "decode the records of the topics and print them",
-    "Follows the topics of the given streams, or of all.",
+    _DESCRIPTION,
     tail,
     _add_arguments,
 )

@@ -63,6 +63,9 @@ def _topics_json(results: Sequence[CheckResult]) -> list[dict[str, Any]]:
         if found := result.topic_facts:
             row |= {"exists": True, "created": found.created}
             row |= {"partitions": found.partitions, "replicationFactor": found.replication_factor}
+            row["messages"] += [each.text for each in found.findings]
+            if found.findings:
+                row["level"] = "warning"
         elif result.absent:
             row["exists"] = False
         if result.level != "ok":

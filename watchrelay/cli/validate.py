@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from watchrelay.cli.options import Command, add_config, add_output, service_account_user
 from watchrelay.cli.output import check_json, print_error, print_json, problem_json
 from watchrelay.cli.signals import run_until_signalled
-from watchrelay.core.exit_codes import OK, USAGE
+from watchrelay.core.exit_codes import BAD_CONFIG, OK, USAGE
+
+_DESCRIPTION = """\
+Prints the streams and topics, or every mistake. A warning is legal and may not be meant; its name,
+in brackets, stays the same: `acceptWarnings: [NAME]` in the config accepts it."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,15 +30,27 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --connect: check the rights of this service account, NS/NAME or "
         "system:serviceaccount:NS:NAME, instead of your own",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with 78 also for a warning that acceptWarnings does not name",
+    )
     add_output(parser, per_line=False)
 
 
 def validate(
-    *, config: str | None, sets: Sequence[str], connect: bool, account: str | None, output: str
+    *,
+    config: str | None,
+    sets: Sequence[str],
+    connect: bool,
+    account: str | None,
+    strict: bool,
+    output: str,
 ) -> int:
     """Print streams, topics and warnings, and with `connect` the results of the checks.
 
-    Returns: 0 when all is well; 2 for `account` without `connect`; else that of the worst check."""
+    Returns: 0 when all is well; 2 for `account` without `connect`; else that of the worst check;
+    78 with `strict` for a warning that is not accepted, unless a check is worse."""
     if account and not connect:
         print_error(
             "watchrelay validate: --as needs --connect: only the API server knows the rights of "
@@ -55,12 +71,22 @@ def validate(
             print_json({"valid": False, "problems": list(map(problem_json, error.problems))})
         raise
     settings = loaded.settings
-    advice = [loaded.problem(path, message, hint) for path, message, hint in warnings(settings)]
+    accepted = frozenset(settings.accept_warnings)
+    advice = [
+        (each.name, loaded.problem(each.path, each.message, each.hint))
+        for each in warnings(settings)
+    ]
+    names = {name for name, _ in advice}
     if not as_json:
         print_summary(loaded)
-        for problem in advice:
-            print(f"warning: {problem}")
-    document = summary_json(loaded) | {"warnings": list(map(problem_json, advice))}
+        for name, problem in advice:
+            print(f"{'accepted' if name in accepted else 'warning'}: {problem} [{name}]")
+    document = summary_json(loaded) | {
+        "warnings": [
+            problem_json(problem) | {"name": name, "accepted": name in accepted}
+            for name, problem in advice
+        ]
+    }
     code = OK
     if connect:
         # here, so that a check of the config alone imports no client
@@ -70,17 +96,20 @@ def validate(
         logs.configure(settings.observe.log_format, "error")
         results = run_until_signalled(check_everything(settings, account or ""))
         code = worst_exit_code(results)
-        document["checks"] = list(map(check_json, results))
+        names |= {result.name for result in results if result.name}
+        document["checks"] = [
+            check_json(result) | {"accepted": result.name in accepted} for result in results
+        ]
         if not as_json:
-            print(*results, sep="\n")
+            print(*(result.with_name(accepted) for result in results), sep="\n")
     if as_json:
         print_json(document)
-    return code
+    return BAD_CONFIG if strict and code == OK and names - accepted else code
 
 
 COMMAND = Command(
     "check the config and print its streams and topics",
-    "Prints the streams and topics, or every mistake.",
+    _DESCRIPTION,
     validate,
     _add_arguments,
 )

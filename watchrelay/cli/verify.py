@@ -5,14 +5,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from watchrelay.cli.options import Command, add_config, add_output, add_streams, command_settings
+from watchrelay.cli.options import (
+    Command,
+    add_config,
+    add_output,
+    add_streams,
+    command_settings,
+    duration,
+)
 from watchrelay.cli.signals import run_until_signalled
 
 _DESCRIPTION = """\
 Reads each partition of each stream from its last complete snapshot to its end, as a consumer would,
 and checks order, gaps, every hash and every digest. Exit code 0 only when all checks pass, 1
 otherwise, also when a stream of the config was never published. Stale records are reported as
-notes, not as faults: a plain table shows them until the relay has replaced them."""
+notes, not as faults: a plain table shows them until the relay has replaced them.
+
+The age of a state is the time since the API server showed what its newest marker covers. A topic
+without a relay still holds, and grows old: --max-age fails over it. On topics with
+message.timestamp.type=CreateTime the age is by the relay's clock, and the output says so."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +37,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a line for each partition, instead of one for each stream",
     )
+    parser.add_argument(
+        "--max-age",
+        metavar="DURATION",
+        type=duration,
+        help="also fail where the state is older, such as 2m, or its age is not known",
+    )
     add_output(parser, per_line=True)
 
 
@@ -36,6 +53,7 @@ def verify(
     streams: Sequence[str],
     cluster: bool,
     partitions: bool,
+    max_age: float | None,
     output: str,
 ) -> int:
     """Check the streams, print the result; 0 when each partition is proven and without a problem.
@@ -46,7 +64,14 @@ def verify(
     settings = command_settings(config, sets)
     reduce_garbage_collection()
     return run_until_signalled(
-        check_streams(settings, streams, cluster=cluster, each=partitions, as_json=output == "json")
+        check_streams(
+            settings,
+            streams,
+            cluster=cluster,
+            max_age_s=max_age,
+            each=partitions,
+            as_json=output == "json",
+        )
     )
 
 

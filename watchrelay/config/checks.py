@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import SecretStr
 
@@ -37,9 +37,10 @@ def refusals(settings: Settings) -> Iterator[Refusal]:
         yield Refusal(tuple(("kafka", "security", key) for key in keys), message, hint)
     kafka = settings.kafka
     if kafka.min_insync_replicas > kafka.replication_factor:
+        default = "" if "min_insync_replicas" in kafka.model_fields_set else ", the default"
         yield Refusal(
             (("kafka", "minInsyncReplicas"), ("kafka", "replicationFactor")),
-            f"{kafka.min_insync_replicas} is over replicationFactor "
+            f"minInsyncReplicas ({kafka.min_insync_replicas}{default}) is over replicationFactor "
             f"({kafka.replication_factor}): every write would fail",
             f"set minInsyncReplicas to {kafka.replication_factor} or less",
         )
@@ -302,59 +303,162 @@ def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> 
 
 # ---- warnings ------------------------------------------------------------------------------------
 
-Warned = Iterator[tuple[Path, str, str]]
-"""Path, message and hint of each."""
+
+class Warned(NamedTuple):
+    """Something legal that may not be meant. `name` is the same in each release: `acceptWarnings`
+    takes it."""
+
+    name: str
+    path: Path
+    message: str
+    hint: str = ""
 
 
-def warnings(settings: Settings) -> Warned:
+WARNINGS: Final = (
+    "unencrypted",
+    "hostname-unchecked",
+    "password-in-config",
+    "one-replica",
+    "all-namespaces",
+    "events-twice",
+    "version-unknown",
+    "not-built-in",
+    "resource-unknown",
+    "resource-ambiguous",
+    "cluster-scoped",
+    "secret-data",
+    "accepted-unknown",
+)
+"""Of the config alone."""
+CHECKED: Final = (
+    "topic-absent",
+    "topic-config",
+    "topic-replication.factor",
+    "topic-cleanup.policy",
+    "topic-retention.ms",
+    "topic-retention.bytes",
+    "topic-min.compaction.lag.ms",
+    "topic-max.compaction.lag.ms",
+    "topic-delete.retention.ms",
+    "topic-local.retention.ms",
+    "topic-local.retention.bytes",
+    "topic-message.timestamp.type",
+    "topic-message.timestamp.before.max.ms",
+    "topic-message.timestamp.after.max.ms",
+    "topic-message.timestamp.difference.max.ms",
+    "topic-max.message.bytes",
+    "topic-segment.bytes",
+    "topic-compression.type",
+    "topic-min.insync.replicas",
+    "topic-unclean.leader.election.enable",
+    "resource-not-served",
+    "rights-describe-configs",
+    "stream-empty-namespace",
+)
+"""Of cluster and Kafka, with `--connect`: those of topics have the names of their settings."""
+
+
+def warnings(settings: Settings) -> Iterator[Warned]:
     """What is legal, and may not be meant."""
     security = settings.kafka.security
+    at: Path = ("kafka", "security")
     if security.protocol == "SASL_PLAINTEXT":
         message = "credentials and records cross the network unencrypted"
-        yield ("kafka", "security", "protocol"), message, "SASL_SSL encrypts them"
+        yield Warned("unencrypted", (*at, "protocol"), message, "SASL_SSL encrypts them")
     if not security.check_hostname and security.protocol in ("SSL", "SASL_SSL"):
         message = "any host with a certificate of that authority can pose as a broker"
-        yield ("kafka", "security", "checkHostname"), message, ""
+        yield Warned("hostname-unchecked", (*at, "checkHostname"), message)
     if security.password is not None:
         message = "the password is written in the config"
-        yield ("kafka", "security", "password"), message, "passwordFile keeps it out"
+        hint = "passwordFile keeps it out"
+        yield Warned("password-in-config", (*at, "password"), message, hint)
     if settings.kafka.replication_factor == 1:
         message = "one copy: records are lost with their broker"
-        yield ("kafka", "replicationFactor"), message, "fine for a test; 3 elsewhere"
-    for stream in {stream.index: stream for stream in plan(settings)}.values():
-        for key, message, hint in _surprises(stream):
-            yield ("resources", stream.index, key), message, hint
+        hint = "fine for a test; 3 elsewhere"
+        yield Warned("one-replica", ("kafka", "replicationFactor"), message, hint)
+    planned = plan(settings)
+    for stream in {stream.index: stream for stream in planned}.values():
+        yield from _surprises(stream)
+    yield from _events_twice(planned)
+    for index, name in enumerate(settings.accept_warnings):
+        if name not in (known := (*WARNINGS, *CHECKED)):
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "remove it"
+            message = f"no warning has the name {name}"
+            yield Warned("accepted-unknown", ("acceptWarnings", index), message, hint)
 
 
-def _surprises(stream: Planned) -> Iterator[tuple[str, str, str]]:
+def _events_twice(planned: Sequence[Planned]) -> Iterator[Warned]:
+    """The first two entries that publish the same Events: the API server has them in two groups."""
+    events = [
+        stream
+        for stream in planned
+        if stream.builtin is not None
+        and stream.builtin.resource.plural == "events"
+        and stream.builtin.resource.group in _EVENT_GROUPS
+    ]
+    earlier = dict[str, Overlaps[Planned]]()
+    for stream in events:
+        assert stream.builtin is not None
+        group = stream.builtin.resource.group
+        for other_group in _EVENT_GROUPS - {group}:
+            overlaps = earlier.get(other_group)
+            other = overlaps.first("events", reach_of(stream)) if overlaps else None
+            if other is not None:
+                message = (
+                    f"the same objects as {other.what} of resources[{other.index}]: the API server "
+                    "has Events in two groups, and each is published twice"
+                )
+                path: Path = ("resources", stream.index, "resource")
+                yield Warned("events-twice", path, message, "keep one of the two")
+                return
+        earlier.setdefault(group, Overlaps[Planned]()).add("events", reach_of(stream), stream)
+
+
+_EVENT_GROUPS: Final = frozenset({"", "events.k8s.io"})
+
+
+def _surprises(stream: Planned) -> Iterator[Warned]:
     name, entry, found = stream.name, stream.entry, resolve(stream.name)
+    at: Path = ("resources", stream.index)
+    if not entry.namespaces and "namespaces" in entry.model_fields_set:
+        message = "an empty list means all namespaces"
+        hint = "leave the key out if that is meant, else name namespaces"
+        yield Warned("all-namespaces", (*at, "namespaces"), message, hint)
     if not found:
-        close = difflib.get_close_matches(name.name.lower(), known_names(), n=1, cutoff=0.75)
-        near = f"did you mean {close[0]}?" if close else ""
-        versions = [
-            each.resource.version
-            for each in served_in(name.name)
-            if name.group in (None, each.resource.group)
-        ]
-        if versions:
-            message = f"Kubernetes 1.36 does not serve {stream.what} in {name.version}"
-            yield "resource", message, f"it does in {', '.join(versions)}"
-        elif name.group is None:
-            message = f"{stream.what} is not built into Kubernetes: only a cluster can resolve it"
-            yield "resource", message, near
-        elif name.group in GROUPS and not name.wildcard:
-            yield "resource", f"Kubernetes 1.36 has no {stream.what}", near
+        yield from _not_built_in(stream, (*at, "resource"))
     elif not name.wildcard:
         first, *others = (builtin.resource for builtin in found)
         if others:
             message = f"{entry.resource} means {first.qualified} here, as for kubectl"
-            yield "resource", message, f"not {', '.join(each.qualified for each in others)}"
+            hint = f"not {', '.join(each.qualified for each in others)}"
+            yield Warned("resource-ambiguous", (*at, "resource"), message, hint)
         scoped = f"{first.qualified} is cluster-scoped"
         if entry.namespaces and not first.namespaced:
-            yield "namespaces", f"{scoped}: the stream would never start", "remove namespaces"
+            message = f"{scoped}: the stream would never start"
+            yield Warned("cluster-scoped", (*at, "namespaces"), message, "remove namespaces")
         if entry.exclude_namespaces and not first.namespaced:
             message = f"{scoped}: the server refuses that selector"
-            yield "excludeNamespaces", message, "remove it"
+            yield Warned("cluster-scoped", (*at, "excludeNamespaces"), message, "remove it")
     if entry.include_secret_data:
         message = "the payload of Secrets will be on the topic in clear text"
-        yield "includeSecretData", message, ""
+        yield Warned("secret-data", (*at, "includeSecretData"), message)
+
+
+def _not_built_in(stream: Planned, at: Path) -> Iterator[Warned]:
+    name = stream.name
+    close = difflib.get_close_matches(name.name.lower(), known_names(), n=1, cutoff=0.75)
+    near = f"did you mean {close[0]}?" if close else ""
+    versions = [
+        each.resource.version
+        for each in served_in(name.name)
+        if name.group in (None, each.resource.group)
+    ]
+    if versions:
+        message = f"Kubernetes 1.36 does not serve {stream.what} in {name.version}"
+        yield Warned("version-unknown", at, message, f"it does in {', '.join(versions)}")
+    elif name.group is None:
+        message = f"{stream.what} is not built into Kubernetes: only a cluster can resolve it"
+        yield Warned("not-built-in", at, message, near)
+    elif name.group in GROUPS and not name.wildcard:
+        yield Warned("resource-unknown", at, f"Kubernetes 1.36 has no {stream.what}", near)

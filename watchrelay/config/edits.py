@@ -13,7 +13,11 @@ from watchrelay.config.tree import Path, show
 from watchrelay.config.values import Section
 from watchrelay.core.errors import ConfigError, ConfigProblem
 
-_COLD_EARLY: Final[tuple[Path, ...]] = (("cluster",), ("observe", "listen"))
+_COLD_EARLY: Final[tuple[Path, ...]] = (
+    ("cluster",),
+    ("observe", "listen"),
+    ("observe", "runbookBaseUrl"),
+)
 """The keys that are in use before there are connections."""
 COLD: Final[tuple[Path, ...]] = (
     ("cluster",),
@@ -22,6 +26,7 @@ COLD: Final[tuple[Path, ...]] = (
     ("overload",),
     ("queueBytes",),
     ("observe", "listen"),
+    ("observe", "runbookBaseUrl"),
     ("sharding",),
 )
 """The keys that the process is built from; all others are hot."""
@@ -45,8 +50,8 @@ def read_edit(
     connected: bool,
     environ: Mapping[str, str] | None = None,
 ) -> Edit:
-    """`take` for the config as it is now; before connections are built, only `cluster` and
-    `observe.listen` are kept."""
+    """`take` for the config as it is now; before connections are built, only what is in use by
+    then is kept."""
     cold = COLD if connected else _COLD_EARLY
     return take(current, load(config, sets, environ=environ), cold=cold)
 

@@ -119,7 +119,7 @@ def _check(given: Given) -> tuple[Settings, list[ConfigProblem]]:
     broken: set[Path] = set()
     raw = given.value
     try:
-        settings = Settings.model_validate(raw)
+        settings = Settings.load(raw)
     except ValidationError as error:
         raw = copy.deepcopy(raw)
         for detail in error.errors(include_url=False):
@@ -129,7 +129,7 @@ def _check(given: Given) -> tuple[Settings, list[ConfigProblem]]:
             message, hint = explain(detail)
             found.append(_located(given, (path,), message, hint))
             broken.add(_set_aside(raw, path))
-        settings = Settings.model_validate(raw)
+        settings = Settings.load(raw)
     settings = with_defaults(settings)
     for refusal in refusals(settings):
         concerned = {each for path in refusal.paths for each in _with_default(path)}

@@ -12,6 +12,11 @@ from watchrelay.model.builtin import resolve
 from watchrelay.model.names import parse_name
 
 VERBS: Final = ("list", "watch")
+DISCOVERY: Final = {
+    "nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/version"],
+    "verbs": ["get"],
+}
+"""What the ClusterRole system:discovery grants, as far as the relay needs it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,20 +120,25 @@ def _rules(wanted: set[_Grant], already: set[_Grant]) -> tuple[Rule, ...]:
     )
 
 
-def manifests(granted: Rights, *, namespace: str, name: str) -> list[dict[str, Any]]:
+def manifests(
+    granted: Rights, *, namespace: str, name: str, discovery: bool = False
+) -> list[dict[str, Any]]:
     """ServiceAccount, roles and bindings for `kubectl apply`, that give the account
-    `namespace`/`name` these rights and no others. Roles are named for the account, so that two
-    relays in one cluster do not overwrite each other's."""
+    `namespace`/`name` these rights and no others, with `discovery` also that of API discovery.
+    Roles are named for the account, so that two relays in one cluster do not overwrite each
+    other's."""
     labels = {"app.kubernetes.io/name": "watchrelay"}
     account = {"name": name, "namespace": namespace}
     made: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account | {"labels": labels}}
     ]
-    parts: list[tuple[str, dict[str, str], tuple[Rule, ...]]] = [
-        ("Role", {"namespace": where}, rules) for where, rules in granted.namespaced.items()
+    parts = [
+        ("Role", {"namespace": where}, [rule.manifest() for rule in rules])
+        for where, rules in granted.namespaced.items()
     ]
-    if granted.cluster:
-        parts.insert(0, ("ClusterRole", {}, granted.cluster))
+    cluster = [*([DISCOVERY] if discovery else []), *(rule.manifest() for rule in granted.cluster)]
+    if cluster:
+        parts.insert(0, ("ClusterRole", {}, cluster))
     group = "rbac.authorization.k8s.io"
     for kind, where, rules in parts:
         role = f"watchrelay:{namespace}:{name}"
@@ -137,7 +147,7 @@ def manifests(granted: Rights, *, namespace: str, name: str) -> list[dict[str, A
             "kind": kind,
             "metadata": {"name": role, **where, "labels": labels},
         }
-        made.append(head | {"rules": [rule.manifest() for rule in rules]})
+        made.append(head | {"rules": rules})
         binding = {
             "kind": f"{kind}Binding",
             "roleRef": {"apiGroup": group, "kind": kind, "name": role},

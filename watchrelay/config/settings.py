@@ -3,9 +3,11 @@ reason) is its description in the JSON Schema and in docs/reference/config.md.""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from watchrelay.config.values import (
     ClusterName,
@@ -28,6 +30,7 @@ from watchrelay.config.values import (
     TopicName,
     TopicPart,
     TopicTemplate,
+    WebAddress,
     period,
     size,
 )
@@ -168,6 +171,11 @@ class KafkaSettings(Section):
     """idempotent, or transactional: consumers that ignore headers and read committed records see
     the records of one owner at a time. Default: idempotent."""
 
+    flush_interval_s: Annotated[float, period("1ms", most="100ms")] = _written("3ms")
+    """Least time between two writes of what is queued. Default: 3ms. A longer one packs more
+    records into each request: less CPU in relay and brokers, at that much more latency. At most
+    100ms."""
+
 
 class Defaults(Section):
     """Keys that apply to every entry of `resources` that does not set them itself."""
@@ -244,9 +252,9 @@ class Defaults(Section):
     at first start and when a stream's config changes. Default: 1h; least: 5s."""
 
     relist_interval_s: Annotated[float, period("1s", zero=True)] = _written("6h")
-    """How often the state is compared with a fresh list, to find what a watch silently missed; a
-    tenth of it is added or not, at random, so that streams do not list together. 0: never. Default:
-    6h; least: 1s."""
+    """How often the state is compared with a fresh list, to find what a watch silently missed;
+    up to a tenth of it is added, at random, so that streams do not list together. 0: never.
+    Default: 6h; least: 1s."""
 
 
 class ResourceEntry(Defaults):
@@ -284,6 +292,11 @@ class ObserveSettings(Section):
     log_level: LogLevel = "info"
     """debug, info, warning or error. Default: info."""
 
+    runbook_base_url: WebAddress | None = None
+    """What precedes docs/runbooks/NAME.md in the links of the status page, such as
+    https://git.example.com/watchrelay. Default: the sources of this version; restart to change
+    it."""
+
 
 class ShutdownSettings(Section):
     """What happens between SIGTERM and the end."""
@@ -317,8 +330,37 @@ class ShardingSettings(Section):
     `sessionTimeout`, it has its streams back. Default: none."""
 
 
-class Settings(Section):
+class Laid(PydanticBaseSettingsSource):
+    """The values of the file, the environment and `--set`, one laid over the other: the only
+    source. Those of pydantic-settings know neither lines, nor lists with commas, nor unknown
+    variables."""
+
+    def __init__(self, settings: type[BaseSettings], values: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self._values = values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        key = field.alias or field_name
+        return self._values.get(key), key, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+class Settings(Section, BaseSettings):  # type: ignore[misc]  # its model_config has keys more
     """The configuration of watchrelay."""
+
+    @classmethod
+    def load(cls, values: dict[str, Any]) -> Self:
+        """The settings of `values`, as a file has them. Raises: pydantic.ValidationError."""
+        return cls(values=values)  # type: ignore[call-arg]  # no keywords, whose names are settings of pydantic-settings
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: Any, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        given = init_settings.init_kwargs
+        return (Laid(settings_cls, given.get("values", given)),)
 
     cluster: ClusterName
     """Name of the source in topics and events, such as prod-eu-1. Required; another name makes
@@ -353,6 +395,10 @@ class Settings(Section):
 
     resources: tuple[ResourceEntry, ...] = Field(min_length=1)
     """What to watch. Required, at least one entry."""
+
+    accept_warnings: tuple[Text, ...] = ()
+    """Names of warnings that `validate` prints in brackets, and that are meant: `validate --strict`
+    passes over them. Default: none."""
 
     observe: ObserveSettings = _written({})
     """Metrics, health, status page, logs."""

@@ -71,10 +71,15 @@ class Given:
         self.problems.extend(tree.problems)
 
     def take_environment(self, environ: Mapping[str, str]) -> None:
-        """Every WATCHRELAY_* variable; unknown ones become problems."""
+        """Every WATCHRELAY_* variable; unknown ones become problems, and settings in lower case."""
         found: list[tuple[Path, str]] = []
         for name in environ:
-            if not name.startswith(ENV_PREFIX) or name in NOT_SETTINGS or _SERVICE_LINK.match(name):
+            if not name.startswith(ENV_PREFIX):
+                if name.upper().startswith(ENV_PREFIX) and env_path(name.upper()):
+                    hint = f"names are in upper case: {name.upper()}"
+                    self.problems.append(ConfigProblem("is not a setting", source=name, hint=hint))
+                continue
+            if name in NOT_SETTINGS or _SERVICE_LINK.match(name):
                 continue
             if path := env_path(name):
                 found.append((path, name))

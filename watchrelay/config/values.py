@@ -86,9 +86,10 @@ def size_bytes(value: object) -> int:
     return int(count)
 
 
-def period(least: str, *, zero: bool = False) -> GetPydanticSchema:
-    """The type of a duration in seconds of at least `least`; `zero`: 0 disables what it times."""
-    least_s = duration_s(least)
+def period(least: str, *, most: str = "", zero: bool = False) -> GetPydanticSchema:
+    """The type of a duration in seconds of at least `least` and at most `most`, where that is set;
+    `zero`: 0 disables what it times."""
+    least_s, most_s = duration_s(least), duration_s(most) if most else math.inf
     schema: dict[str, Any] = {
         "type": "string",
         "pattern": f"^{_DURATION}$",
@@ -107,6 +108,8 @@ def period(least: str, *, zero: bool = False) -> GetPydanticSchema:
         if found_s < least_s and not (zero and found_s == 0):
             off = ", or 0 to turn it off" if zero else ""
             raise ValueError(f"must be at least {least}{off}, not {duration_text(found_s)}")
+        if found_s > most_s:
+            raise ValueError(f"must be at most {most}, not {duration_text(found_s)}")
         return found_s
 
     return _parsed(parse, schema)
@@ -282,6 +285,13 @@ def _listen(text: str) -> None:
     _address(text, ":8080")
 
 
+def _web_address(text: str) -> None:
+    if not re.fullmatch(r"https?://[^\s/]\S*", text):
+        raise ValueError(
+            f"{shown(text)} is no address of a web site, such as https://git.example.com"
+        )
+
+
 def _resource(text: str) -> None:
     parse_name(text)
 
@@ -308,9 +318,11 @@ def _command(value: object) -> tuple[str, ...]:
 
 
 def _no_duplicates(values: tuple[str, ...]) -> tuple[str, ...]:
-    for index, value in enumerate(values):
-        if value in values[:index]:
+    seen = set[str]()
+    for value in values:
+        if value in seen:
             raise ValueError(f"{shown(value)} is in the list twice")
+        seen.add(value)
     return values
 
 
@@ -335,6 +347,7 @@ Namespaces = Annotated[
 Paths = tuple[Annotated[StrictStr, _checked(parse_path)], ...]
 Servers = Annotated[tuple[Annotated[StrictStr, _checked(check_server)], ...], Field(min_length=1)]
 Listen = Annotated[StrictStr, _checked(_listen)]
+WebAddress = Annotated[StrictStr, _checked(_web_address, pattern=r"^https?://.+")]
 FilePath = Annotated[StrictStr, _checked(_file, minLength=1)]
 Command = Annotated[
     tuple[str, ...],

@@ -13,22 +13,28 @@ from typing import Literal
 
 import msgspec
 
+from watchrelay.consumer.errors import no_record_of
+from watchrelay.contract.age import APPEND_TIME, StateAge, state_age
 from watchrelay.contract.control_state import Origin
 from watchrelay.contract.headers import Header
 from watchrelay.contract.partitioning import partition_of
-from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, Trimmed, content_hash
-from watchrelay.contract.state import Held, Ignored, ObjectState
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, Trimmed
+from watchrelay.contract.state import Held, Ignored, ObjectState, judged
 from watchrelay.contract.wire import Position
 from watchrelay.core.text import counted
 from watchrelay.model.resources import compare
 
 Kind = Literal[
     "foreign", "hash", "gap", "order", "resend", "digest", "unproven", "partition", "partitions",
-    "source", "overlap", "missing", "extra", "differs", "unreadable",
+    "source", "overlap", "age", "missing", "extra", "differs", "unreadable",
+    "transaction",
 ]  # fmt: skip
 
 PROBLEMS_MAX = 1_000
 """Per stream and partition; the last one counts the others."""
+
+FUTURE_MS_MAX = 300_000
+"""A marker that is further ahead of the clock that it is compared with tells no age."""
 
 _VERSION_KEY = b'"resourceVersion":"'
 
@@ -43,8 +49,10 @@ class AuditProblem(msgspec.Struct, frozen=True):
     marker disagrees with the records before it), `unproven` (no marker agreed with what is held at
     the end, or the first snapshot has not ended), `partition` (a record that belongs into another),
     `partitions` (a count other than described), `source` (two clusters on one topic), `overlap`
-    (two streams with the same key). With `--cluster`: `missing` on the topic, `extra` on the topic,
-    `differs`, `unreadable` (an object that the API server lists and cannot be decoded)."""
+    (two streams with the same key), `age` (with `--max-age`: the state is older, or its age is not
+    known), `transaction` (an open one holds back later records). With `--cluster`: `missing` on the
+    topic, `extra` on the topic, `differs`, `unreadable` (an object that the API server lists and
+    cannot be decoded)."""
 
     kind: Kind
     offset: int | None
@@ -99,6 +107,10 @@ class Audit:
         self.records = 0
         self.problems: list[AuditProblem] = []
         self.frontier = ""
+        self.newest_marker: MarkerRecord | None = None
+        """That with count and digest."""
+        self.newest_stamp_ms, self.stamp_type = 0, 0
+        """Its timestamp, and the type of that, as aiokafka has them."""
         self.trimmed: dict[bytes, Trimmed] = {}
         self.as_of: dict[bytes, Held | None] = {}
         """What was held at `as_of_version` where records behind it have changed it since."""
@@ -147,16 +159,12 @@ class Audit:
             "gap", offset, None, f"sequence {missing} of epoch {state.epoch} never reached the log"
         )
 
-    def _object(self, offset: int, record: ObjectRecord, ignored: Ignored | None) -> None:
-        key, value, state = record.key, record.value, self.state
-        found = 0
-        if value is not None:
-            found = content_hash(key, value)
-            if found != record.value_hash:
-                detail = (
-                    f"the value hashes to {found:016x}, its header has {record.value_hash:016x}"
-                )
-                self._add("hash", offset, key, detail)
+    def _object(self, offset: int, claimed: ObjectRecord, ignored: Ignored | None) -> None:
+        record, state = judged(claimed), self.state
+        key, value, found = record.key, record.value, record.value_hash
+        if record is not claimed:
+            detail = f"the value hashes to {found:016x}, its header has {claimed.value_hash:016x}"
+            self._add("hash", offset, key, detail)
         if ignored is not None:
             self._outdated[key] = (offset, None if value is None else found)
             self._ignored(offset, record, found, ignored)
@@ -225,6 +233,7 @@ class Audit:
         if self.frontier and compare(marker.frontier, self.frontier) == -1:
             self._restored = True
         self.frontier = marker.frontier
+        self.newest_marker = marker
         self._judge(offset, marker)
 
     def _judge(self, offset: int, marker: MarkerRecord) -> None:
@@ -244,11 +253,11 @@ class Audit:
     def finish(self) -> None:
         """Nothing more comes: what is held must be proven."""
         if not self.state.proven and not self._failing:
-            why = (
-                "it has no marker with a digest"
-                if not self.frontier
-                else "the newest marker does not agree, or records are missing"
-            )
+            why = "the newest marker does not agree, or records are missing"
+            if not self.frontier:
+                why = "it has no marker with a digest"
+            if not self.records:
+                why = no_record_of([self.stream])
             self._add("unproven", None, None, f"what the log holds is not proven: {why}")
         elif self.state.proven and not self.state.complete:
             why = "the first snapshot of the stream has not ended: the log holds a part of it"
@@ -258,6 +267,23 @@ class Audit:
                 AuditProblem("unproven", None, None, f"and {counted(self._more, 'problem')} more")
             )
             self._more = 0
+
+    def age(self, now_ms: int) -> tuple[StateAge | None, str]:
+        """How old the state is that the log holds; None, and why, where that is not known.
+        `now_ms`: wall clock."""
+        marker, stamp_ms = self.newest_marker, self.newest_stamp_ms
+        if marker is None:
+            return None, "it has no marker with a digest"
+        if (ahead_ms := stamp_ms - now_ms) > FUTURE_MS_MAX:
+            whose = "broker" if self.stamp_type == APPEND_TIME else "relay"
+            return None, (
+                f"the newest {marker.kind} is {ahead_ms // 1000} s ahead of this clock: it, or "
+                f"that of the {whose}, is wrong"
+            )
+        age = state_age(
+            marker, timestamp_ms=stamp_ms, timestamp_type=self.stamp_type, now_ms=now_ms
+        )
+        return age, f"the newest {marker.kind} does not tell when the API server was last seen"
 
     @property
     def stale(self) -> Stale | None:

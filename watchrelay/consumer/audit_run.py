@@ -11,11 +11,13 @@ from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.changes import Problem, ReadProblems
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder, within
+from watchrelay.contract.control import VALUE_BYTES_MAX
 from watchrelay.contract.records import decode
-from watchrelay.core.errors import RecordRefused
+from watchrelay.core.errors import RecordRefused, TransactionOpen
 from watchrelay.core.text import counted
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.open_transactions import OpenTransactions
 from watchrelay.kafka.reader import COMMITTED, fetch, offset_ranges, open_consumer, read_ranges
 
 _FETCHING = {
@@ -61,12 +63,29 @@ class Auditor:
         await self._find()
         ranges = {place: (log.start, log.end) for place, log in self._logs.items()}
         await read_ranges(self._consumer, ranges, self._take)
+        await self._look_for_transactions()
 
     async def read_on(self, stream: str) -> None:
         """Read what came to the partitions of `stream` since, for half a second at most."""
         places = [place for place, log in self._logs.items() if stream in log.by_stream]
         for place, messages in (await fetch(self._consumer, places)).items():
             self._take(place, messages)
+
+    async def _look_for_transactions(self) -> None:
+        """Where one is open, read on until it has ended, or is held against the partition."""
+        transactions, held = (
+            OpenTransactions(self._servers),
+            dict[TopicPartition, TransactionOpen](),
+        )
+        while not held:
+            held = transactions.held_back(self._consumer, self._logs)
+            if not transactions.any_open:
+                return
+            for place, messages in (await fetch(self._consumer, self._logs)).items():
+                self._take(place, messages)
+        for place, error in held.items():
+            for audit in self._logs[place].by_stream.values():
+                audit.add(AuditProblem("transaction", None, None, str(error)))
 
     async def rows(self) -> list[tuple[Audit, int, int]]:
         """All audits, finished, with the first offset read and the one behind the last."""
@@ -136,6 +155,9 @@ class Auditor:
                 audit = by_stream.get(record.stream)
                 if audit is not None and offset >= audit.start:
                     audit.take(offset, log.hole, record, headers)
+                    if audit.newest_marker is record:
+                        audit.newest_stamp_ms = message.timestamp
+                        audit.stamp_type = message.timestamp_type
 
     def _share_out(self) -> None:
         """A problem of a partition is reported for its first stream; a key of two streams,
@@ -167,7 +189,8 @@ async def open_auditor(
 
     Args:
         bare: as of `Audit`."""
-    async with open_consumer(connection, **_FETCHING) as consumer:
+    limits = {control_topic: VALUE_BYTES_MAX}
+    async with open_consumer(connection, limits, **_FETCHING) as consumer:
         yield Auditor(
             consumer, connection.servers, control_topic=control_topic, streams=streams, bare=bare
         )

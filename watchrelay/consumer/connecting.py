@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.core.text import short
@@ -22,22 +22,57 @@ from watchrelay.kafka.client import (
 from watchrelay.kafka.client import consumer as kafka_consumer
 from watchrelay.kafka.client.consumer import connection_failure, is_host_and_port, stop_consumer
 from watchrelay.kafka.client.failures import plain_words, servers_text
+from watchrelay.kafka.client.fetched import Limits
 from watchrelay.kafka.reader import COMMITTED
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
+PROOF_AWAITED: Final = 30
+"""Seconds, about, that a reader waits for a heartbeat before that is a warning: three intervals."""
+_WARNINGS_MAX: Final = 20
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
 # What aiokafka says of a broker or topic that is away goes to stderr where the program has no
 # handlers: dozens of lines a second, while we report the same once. A program that does
 # configure logging gets its lines as before. Source: logging HOWTO, "for a library".
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
+_library_log = logging.getLogger("watchrelay.consumer")
 
 
-def make_consumer(arguments: Mapping[str, Any]) -> Any:
-    """A consumer that is not started: without a group or commits, blind to what was aborted."""
+class WaitingWarnings:
+    """What a reader says by default of what it waits for: a warning for each thing, until `forget`.
+    Its methods are called about once a second."""
+
+    def __init__(self) -> None:
+        self._warned = set[str]()
+        self._unproven = 0
+
+    def missing(self, problem: str) -> None:
+        """Something that has to be there is not."""
+        if problem not in self._warned and len(self._warned) < _WARNINGS_MAX:
+            self._warned.add(problem)
+            _library_log.warning("waiting: %s", problem)
+
+    def unproven(self, problem: str) -> None:
+        """All is read and waits for its proof, which takes up to a heartbeat interval."""
+        self._unproven += 1
+        if self._unproven == PROOF_AWAITED:
+            _library_log.warning("waiting: %s", problem)
+
+    def forget(self) -> None:
+        """It waits for nothing."""
+        self._warned.clear()
+        self._unproven = 0
+
+
+def make_consumer(arguments: Mapping[str, Any], limits: Limits) -> Any:
+    """A consumer that is not started: without a group or commits, blind to what was aborted.
+
+    Args:
+        limits: of topics that are no state topics."""
     return kafka_consumer.make_consumer(
         {**COMMITTED, **arguments},
+        limits,
         isolation_level="read_committed",
         key_deserializer=None,
         value_deserializer=None,

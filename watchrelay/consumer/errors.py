@@ -3,10 +3,11 @@ order RuntimeError."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from watchrelay.core.errors import SinkUnavailable, WatchrelayError
+from watchrelay.core.text import listed, printable
 
 
 class ConsumerError(WatchrelayError):
@@ -30,6 +31,16 @@ class PositionsLost(ConsumerError):
 class ObjectUnreadable(ConsumerError):
     """The value of an object is not JSON. Its bytes can still be read: `Change.value`,
     `Objects.value()`."""
+
+
+def no_record_of(streams: Sequence[str]) -> str:
+    """That nothing is on the topic of these described streams, and the cure. It proves no empty
+    state: where records were removed, a relay that runs, or starts again, publishes the objects."""
+    names, first = printable(listed(streams, shown=3, what="stream")), printable(streams[0])
+    return (
+        f"no record of {names} is there: start the relay, or, if none is to write it, "
+        f"watchrelay retire {first}"
+    )
 
 
 @contextmanager

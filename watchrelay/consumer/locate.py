@@ -53,7 +53,7 @@ class Finder:
         self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
         """What the last look missed, in words: by stream; without the control topic, by topic."""
-        self._view = ControlState()
+        self._view = ControlState(self._streams)
 
     async def look(self) -> str:
         """ "", or what is missing yet: look again later."""
@@ -95,7 +95,7 @@ class Finder:
             self._problems.add(Problem("control", self.control.topic, 0, 0, detail))
         if self.control_there and (not was or changed & control):
             # there, or there again: read from its start
-            self._view, self.control_at = ControlState(), 0
+            self._view, self.control_at = ControlState(self._streams), 0
         return self.there
 
     def _without(self, control: TopicPartition, why: str) -> None:
@@ -107,7 +107,7 @@ class Finder:
 
     async def _read_control(self, control: TopicPartition) -> str:
         consumer = self.consumer
-        self._view = ControlState()
+        self._view = ControlState(self._streams)
         try:
             ranges = await offset_ranges(consumer, [control])
             self.control_at, _ = ranges[control]
@@ -141,7 +141,7 @@ class Finder:
         before = self._view.described()
         if messages and messages[0].offset < self.control_at:
             # the topic was recreated: only its records count from here on
-            self._view = ControlState()
+            self._view = ControlState(self._streams)
         for message in messages:
             self.control_at = message.offset + 1
             try:

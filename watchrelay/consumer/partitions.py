@@ -262,8 +262,10 @@ class PartitionReplicas:
         self.absent = False
         """It was read, and does not exist now."""
         self._only = only
+        self._begins: dict[int, tuple[PartitionReplica, str]] = {}
+        """By offset, the stream and the snapshot whose begin is to be there."""
         for stream, origin in origins.items():
-            self._add(stream, origin)
+            self._expect_begin(self._add(stream, origin), origin.offset)
 
     @property
     def start(self) -> int:
@@ -285,10 +287,27 @@ class PartitionReplicas:
         partition_replica = PartitionReplica(stream, self.topic, self.partition, origin)
         return self.by_stream.setdefault(stream, partition_replica)
 
+    def _expect_begin(self, partition_replica: PartitionReplica, offset: int | None) -> None:
+        if offset is not None and (snapshot := partition_replica.replica.begun):
+            self._begins[offset] = (partition_replica, snapshot)
+
+    def _misled(self, offset: int, record: Decoded) -> PartitionReplica | None:
+        """The stream that was to begin with this record, which is not its begin: a mirrored log has
+        other offsets than those that its records name."""
+        partition_replica, snapshot = self._begins.pop(offset)
+        if (
+            isinstance(record, MarkerRecord)
+            and (record.stream, record.kind) == (partition_replica.stream, "begin")
+            and record.snapshot == snapshot
+        ):
+            return None
+        return partition_replica
+
     def restart(self) -> None:
         """The topic was recreated: what it holds now replaces start offsets and states once
         proven."""
         self.next = 0
+        self._begins.clear()
         for partition_replica in self.by_stream.values():
             partition_replica.start, partition_replica.marked = 0, -1
             partition_replica.replica.restart()
@@ -296,6 +315,9 @@ class PartitionReplicas:
     def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
         """What the record at `offset` does; None for one that is not wanted, or before its stream's
         start. After `ReadAgain`, go back to its offset and apply what comes, for all streams."""
+        if offset in self._begins and (misled := self._misled(offset, record)) is not None:
+            misled.start = 0
+            return misled, misled.replica.read_from_start()
         partition_replica = self.by_stream.get(record.stream)
         if partition_replica is None:
             if record.stream in self.elsewhere or (self._only and record.stream not in self._only):
@@ -307,6 +329,7 @@ class PartitionReplicas:
         if type(outcome) is ReadAgain:
             # not `outcome.offset`: where that is out of range, reading begins at the start
             partition_replica.start = 0
+            self._expect_begin(partition_replica, outcome.offset)
         if (
             type(record) is MarkerRecord
             and type(outcome) is not Ignored

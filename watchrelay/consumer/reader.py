@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from watchrelay.consumer.changes import ReadProblems
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder
+from watchrelay.contract.control import VALUE_BYTES_MAX
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.open_transactions import OpenTransactions
 from watchrelay.kafka.reader import (
     COMMITTED,
     SILENT_AFTER_S,
@@ -53,6 +57,20 @@ class TailRecord:
     record: Decoded | None
     refused: str = ""
     source: str = ""
+
+
+class Attached(NamedTuple):
+    """A topic that is read, the streams wanted of it, and by partition the first offset."""
+
+    topic: str
+    streams: tuple[str, ...]
+    offsets: Mapping[int, int]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: stream {', '.join(self.streams)}, from "
+            f"{' '.join(f'{partition}@{offset}' for partition, offset in self.offsets.items())}"
+        )
 
 
 @dataclass(slots=True)
@@ -115,6 +133,7 @@ class TailReader:
 
     What was there before comes in order of time over all partitions; what comes live, as it is
     read. `awaited` tells of a stream that is not described yet whether it is worth waiting for.
+    `attached` gets the partitions that are taken in, with the offset of the first record read.
     Use: `async for batch in TailReader(...).batches()`; close the generator when leaving early
     (`contextlib.aclosing`)."""
 
@@ -128,15 +147,17 @@ class TailReader:
         until_end: bool = False,
         waiting: Callable[[str], None] = lambda _: None,
         awaited: Callable[[str], bool] = lambda _: True,
+        attached: Callable[[Sequence[Attached]], None] = lambda _: None,
         silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
         wait = {"fetch_max_wait_ms": _FETCH_WAIT_MS} if from_beginning else {}
         self._connection, self._fetching = connection, {**COMMITTED, **wait}
         self._silent_after_s = silent_after_s
         self._control = TopicPartition(control_topic, 0)
+        self._limits = {control_topic: VALUE_BYTES_MAX}
         self._streams = frozenset(streams)
         self._from_beginning, self._until_end = from_beginning, until_end
-        self._waiting, self._awaited = waiting, awaited
+        self._waiting, self._awaited, self._attached = waiting, awaited, attached
         self._look_at_s = 0.0
         self._finder = Finder(
             None,
@@ -152,10 +173,11 @@ class TailReader:
 
         Raises: SinkUnavailable; NothingPublished where waiting would never end: with
         `until_end`, or for a stream that nobody awaits."""
-        async with open_consumer(self._connection, **self._fetching) as consumer:
+        async with open_consumer(self._connection, self._limits, **self._fetching) as consumer:
             self._finder.consumer = consumer
             follow = await self._find(consumer)
             silence = SilenceLimit(self._silent_after_s)
+            transactions = OpenTransactions(self._connection.servers)
             now_s = asyncio.get_running_loop().time
             merge, late, newest_s = (
                 Merge[TopicPartition, TailRecord](),
@@ -178,7 +200,11 @@ class TailReader:
                         ", ".join(sorted({place.topic for place in follow.unfinished}))
                         or self._control.topic,
                     )
-                elif now_s() >= self._look_at_s:
+                elif not fetched:
+                    places = [*follow.next, self._control]
+                    for held in transactions.held_back(consumer, places).values():
+                        self._waiting(str(held))
+                if not self._until_end and now_s() >= self._look_at_s:
                     await self._extend(consumer, follow, from_beginning=True)
                 if seen := merge.take(follow.unfinished - late):
                     yield seen  # noqa: ASYNC119  # callers close the generator, by `aclosing`
@@ -244,6 +270,19 @@ class TailReader:
             follow.ends[place], follow.next[place] = end, begin if from_beginning else end
         if new or not follow.next:
             assign(consumer, {self._control: finder.control_at, **follow.next})
+        if new:
+            self._attached(self._attachments({place: follow.next[place] for place in new}))
+
+    def _attachments(self, starts: Mapping[TopicPartition, int]) -> list[Attached]:
+        described = self._finder.described() or {}
+        return [
+            Attached(
+                topic,
+                tuple(stream for stream, each in described.items() if each.topic == topic),
+                {place.partition: starts[place] for place in places},
+            )
+            for topic, places in groupby(sorted(starts), attrgetter("topic"))
+        ]
 
     def _look(self, message: Any, start: int, end: int | None) -> tuple[float, TailRecord] | None:
         """The record with its time, in milliseconds since 1970; None for one that is not wanted."""

@@ -86,6 +86,11 @@ class Replica:
         return Position(self._shown.epoch, self._shown.last)
 
     @property
+    def begun(self) -> str:
+        """The snapshot at whose begin the state that is being filled starts, "" for none."""
+        return (self._second or self._shown).started_in
+
+    @property
     def rereading(self) -> bool:
         return self._second is not None
 
@@ -102,6 +107,14 @@ class Replica:
         if record.kind == "claim":
             return Noted()
         return self._judge(state, record)
+
+    def read_from_start(self) -> ReadAgain:
+        """Fill the state that was just begun from the partition's start instead."""
+        if self._second is not None:
+            self._second = ObjectState()
+        else:
+            self._shown = ObjectState()
+        return ReadAgain(None)
 
     def restart(self) -> None:
         """The topic was recreated: its records fill a second state, whatever their epochs."""

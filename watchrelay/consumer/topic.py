@@ -12,12 +12,13 @@ import msgspec
 from watchrelay.consumer.changes import Change, PartitionState, Problem, ProblemKind, ReadProblems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
+    WaitingWarnings,
     away,
     checked_servers,
     make_consumer,
     start_consumer,
 )
-from watchrelay.consumer.errors import NothingPublished, own_errors
+from watchrelay.consumer.errors import NothingPublished, no_record_of, own_errors
 from watchrelay.consumer.locate import Finder, within
 from watchrelay.consumer.partitions import (
     Objects,
@@ -28,8 +29,9 @@ from watchrelay.consumer.partitions import (
 from watchrelay.consumer.reader import LOOK_AGAIN_S
 from watchrelay.consumer.replica import Noted, Outcome, ReadAgain, Replaced, Unproven
 from watchrelay.consumer.saved import UnreachedPositions, saved_from
-from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
-from watchrelay.contract.state import Changed, Ignored
+from watchrelay.contract.control import VALUE_BYTES_MAX
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, decode
+from watchrelay.contract.state import Changed, Ignored, judged
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
 from watchrelay.core.text import counted, printable
 from watchrelay.kafka.client import (
@@ -40,6 +42,7 @@ from watchrelay.kafka.client import (
 )
 from watchrelay.kafka.client.consumer import position_if_known, stop_consumer
 from watchrelay.kafka.client.failures import servers_text, unreadable
+from watchrelay.kafka.open_transactions import OpenTransactions
 from watchrelay.kafka.reader import assign, fetch, offset_ranges
 
 LOOK_ANYWAY_S = 15.0
@@ -76,7 +79,8 @@ class TopicReader:
             Discard before what you hold of each stream and partition that is not in it.
         until_end: Stop at the end that the partitions have at the start.
         waiting: Called about once a second with what is missing: a topic or its partitions, a
-            broker, the proof. Reading goes on by itself when it comes.
+            broker, the proof. Reading goes on by itself when it comes. Default: a warning of the
+            logger `watchrelay.consumer`, once for each thing missing.
 
     Raises:
         ValueError or TypeError: At once, for arguments that can never be right.
@@ -94,7 +98,7 @@ class TopicReader:
         streams: Sequence[str] = (),
         resume: Sequence[Mapping[str, Any]] | None = None,
         until_end: bool = False,
-        waiting: Callable[[str], None] = lambda _: None,
+        waiting: Callable[[str], None] | None = None,
     ) -> None:
         if not control_topic and not topics:
             raise ValueError(
@@ -108,8 +112,13 @@ class TopicReader:
         )
         checked_servers(self._arguments)
         self._servers = servers_text(self._arguments)
+        self._transactions = OpenTransactions(self._servers)
+        self._limits = {control_topic: VALUE_BYTES_MAX} if control_topic else {}
         self._streams, self._topics = frozenset(streams), tuple(topics)
-        self._until_end, self._waiting = until_end, waiting
+        self._until_end = until_end
+        self._warnings = WaitingWarnings()
+        self._waiting = waiting or self._warnings.missing
+        self._waiting_for_proof = waiting or self._warnings.unproven
         saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
         self._unreached = UnreachedPositions(saved)
         self._entered, self._open = False, asyncio.Event()
@@ -142,7 +151,7 @@ class TopicReader:
         if self._entered:
             raise RuntimeError("a TopicReader is entered once: make another one")
         self._entered = True
-        self._consumer = self._finder.consumer = make_consumer(self._arguments)
+        self._consumer = self._finder.consumer = make_consumer(self._arguments, self._limits)
         self._open.set()
         try:
             await self._begin(self._consumer)
@@ -294,19 +303,16 @@ class TopicReader:
 
     def _unproven(self) -> str:
         missing = self._finder.missing
-        waits = [
-            f"{partition_replica.stream}/{partition_replica.partition}"
-            for partition_replica in self.partitions()
-            if not partition_replica.proven
-        ]
+        unproven = [each for each in self.partitions() if not each.proven]
+        waits = [f"{each.stream}/{each.partition}" for each in unproven]
+        empty = sorted({each.stream for each in unproven if not each.epoch})
         waits += [
             f"{stream} ({found} of {counted(partitions, 'partition')} found)"
             for stream, partitions in sorted(self._expected().items())
             if stream not in missing and (found := len(self._of(stream))) < partitions
         ]
-        return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or (
-            "no stream was found"
-        )
+        causes = [*([no_record_of(empty)] if empty else ()), *missing.values()]
+        return "; ".join([", ".join(waits)] * bool(waits) + causes) or "no stream was found"
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -317,9 +323,11 @@ class TopicReader:
         at_end = self._replicas and not self._behind and not self._finder.missing
         if not at_end or self.proven:
             self._unproven_s = _now_s()
+            if at_end and not self._transactions.any_open:
+                self._warnings.forget()
         elif _now_s() >= self._unproven_s + LOOK_AGAIN_S:
             self._unproven_s = _now_s()
-            self._waiting(
+            self._waiting_for_proof(
                 f"read to the end, and not proven yet: {self._unproven()}; waiting for a heartbeat"
             )
         return going
@@ -367,7 +375,7 @@ class TopicReader:
     async def _renew(self) -> str:
         """Go on with a consumer that asks the bootstrap servers, if they answer; ""."""
         self._away_since_s = None
-        consumer = make_consumer(self._arguments)
+        consumer = make_consumer(self._arguments, self._limits)
         try:
             await start_consumer(consumer, self._arguments)
         except SinkUnavailable:
@@ -440,9 +448,18 @@ class TopicReader:
         )
         if problem and self._until_end and lost:
             raise NothingPublished(problem)
+        held_back = {} if self._until_end else self._held_back()
         soon = problem or not self._replicas
         self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
+        if held_back:
+            return "; ".join(map(str, held_back.values()))
         return "" if self._until_end or self.proven else problem
+
+    def _held_back(self) -> Mapping[TopicPartition, SinkUnavailable]:
+        assigned = self._consumer.assignment()
+        wanted = [*self._replicas, *([self._control] if self._control else ())]
+        places = [place for place in wanted if place in assigned]
+        return self._transactions.held_back(self._consumer, places)
 
     def _position(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it."""
@@ -570,12 +587,10 @@ class TopicReader:
                 continue
             if self._unreached:
                 self._unreached.verify(offset, replicas)
-            if isinstance(record, ObjectRecord) and record.value is not None:
-                found = content_hash(record.key, record.value)
-                if found != record.value_hash:
+            if isinstance(record, ObjectRecord):
+                claimed, record = record, judged(record)
+                if record is not claimed:
                     self._note("hash", replicas, offset, "a value is not what ce_wrhash says")
-                    # the digest is to describe what is held
-                    record = msgspec.structs.replace(record, value_hash=found)
             applied = replicas.apply(offset, record)
             if applied is None:
                 continue

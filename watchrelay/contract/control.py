@@ -7,7 +7,7 @@ Source: docs/record-contract.md, section 7.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -25,7 +25,18 @@ Value = dict[str, Any]
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""An index record has a hundred bytes for each partition; decoded JSON takes twenty times more."""
+"""An index record has a hundred bytes for each partition."""
+VALUES_MAX: Final = 700_000
+"""Commas and opening brackets in a value, wherever they are: about the values in it. An index
+record has six for each partition; decoded, each takes up to a hundred bytes."""
+REQUESTS_MAX: Final = 10_000
+"""Requests that an index record names."""
+_BYTES_OF_FIELD: Final = {"ids": 1 << 20, "requests": 4 << 20}
+"""Of these fields as JSON: a relay writes far less."""
+_VALUES_OF_FIELD: Final = {"from": 2 * PARTITIONS_MAX + 10, "selectors": 2 * PARTITIONS_MAX + 10}
+"""Of these fields: keys of objects take several times as long to decode as anything else."""
+_VALUE_BYTES, _FROM_BYTES = 64, 130
+"""What a decoded value takes, about; those of a `from` by partition have keys of their own."""
 EPOCH_BASE_MAX: Final = EPOCH_MAX - (1 << 40)
 """The highest to write under: each claim takes as many epochs as the control topic has grown."""
 NAME_MAX: Final = 1000
@@ -33,6 +44,9 @@ NAME_MAX: Final = 1000
 _ID_MAX = 200
 _DEPTH_MAX = 32
 """Levels of nesting in a value: the deepest field of the contract has three."""
+_OTHERS_BYTES_MAX, _OTHER_VALUES_MAX = 64 << 10, 1000
+"""Fields of another version are decoded if the whole record has at most that many bytes, and these
+fields together at most that many values; otherwise they are passed over."""
 
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 _Id = Annotated[str, Meta(min_length=1, max_length=_ID_MAX)]
@@ -41,26 +55,26 @@ _Epoch = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 _TopicName = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9._-]{1,249}\Z")]
 
 
-class _Selectors(msgspec.Struct, rename="camel"):
-    label_selector: str = ""
-    field_selector: str = ""
-    namespaces: list[_Name] | None = None
+class _Selectors(TypedDict):
+    labelSelector: NotRequired[str]
+    fieldSelector: NotRequired[str]
+    namespaces: NotRequired[list[_Name] | None]
 
 
 _PartitionName = Annotated[str, Meta(pattern=r"\A(0|[1-9][0-9]{0,5})\Z")]
 
 
-class _From(msgspec.Struct):
+class _From(TypedDict):
     snapshot: _Id | dict[_PartitionName, _Id]
     begin: list[_Count] | dict[_PartitionName, _Count]
 
 
-class _IndexPartition(msgspec.Struct):
+class _IndexPartition(TypedDict):
     partition: _Count
     begin: _Count
-    end: _Count = 0
-    count: _Count = 0
-    digest: str = ""
+    end: NotRequired[_Count]
+    count: NotRequired[_Count]
+    digest: NotRequired[str]
 
 
 _Partitions = Annotated[
@@ -93,11 +107,22 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "rv": Annotated[str, Meta(max_length=NAME_MAX)],
         "time": str,
         "count": _Count,
-        "requests": list[_Id],
-        "partitions": list[_IndexPartition],
+        "requests": Annotated[list[_Id], Meta(max_length=REQUESTS_MAX)],
+        "partitions": Annotated[list[_IndexPartition], Meta(max_length=PARTITIONS_MAX)],
     },
 }
-"""What this version reads of each kind, and its type; other fields are left as they are."""
+"""What this version reads of each kind, and its type; other fields are kept if they are small."""
+_DECODERS: Final = {
+    kind: {name: msgspec.json.Decoder(shape) for name, shape in fields.items()}
+    for kind, fields in _FIELDS.items()
+}
+_UNDECODED: Final = {
+    kind: msgspec.json.Decoder(
+        msgspec.defstruct(kind, [(name, msgspec.Raw, msgspec.Raw()) for name in fields])
+    )
+    for kind, fields in _FIELDS.items()
+}
+_EACH_UNDECODED: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _REQUIRED = {
     "claim": ("instance",),
     "release": ("epoch",),
@@ -108,12 +133,14 @@ _REQUIRED = {
 
 class ControlRecord(NamedTuple):
     """A control record, its fields checked; `value` None: it was deleted. `stream` is a stream or
-    a part of one; `odd` names the fields that were left out because they cannot be used."""
+    a part of one; `odd` names the fields that were left out because they cannot be used. `size`:
+    what `value` takes in memory, about, in bytes."""
 
     kind: ControlKind
     stream: str
     value: Value | None
     odd: str = ""
+    size: int = 0
 
 
 def control_key(kind: ControlKind, stream: str) -> bytes:
@@ -146,18 +173,78 @@ def control_value(value: Value) -> bytes:
     return msgspec.json.encode(value)
 
 
-def parse_control_value(value: bytes) -> Value:
-    """A control record's value, its fields not checked. Raises: RecordRefused."""
+def _values_in(value: bytes) -> int:
+    return value.count(b",") + value.count(b"[") + value.count(b"{")
+
+
+def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
+    """A control record with every field checked that this version reads. A claim or an index
+    record is read without its odd fields; a description counts as a whole or not at all.
+
+    Raises: RecordRefused: it is not of the contract; names the field."""
+    kind, stream = parse_control_key(key)
+    if value is None:
+        return ControlRecord(kind, stream, None)
+    where, count = f"record {kind}/{short(stream)}", _values_taken(value)
+    fields, parsed = _fields(value, kind)
+    odd = dict[str, str]()
+    size = len(value) + (_FROM_BYTES if "from" in fields else _VALUE_BYTES) * count
+    for name, decoder in _DECODERS[kind].items():
+        if name in fields:
+            try:
+                parsed[name] = _decoded(fields[name], decoder, name)
+            except (ValueError, OverflowError, RecursionError) as error:
+                odd[name] = short(str(error))
+    for required in _REQUIRED[kind]:
+        if required not in fields:
+            raise RecordRefused(f"{where} has no field {required}")
+    detail = (
+        f"{where}: {'; '.join(f'field {name}: {why}' for name, why in odd.items())}" if odd else ""
+    )
+    if odd and (kind == "stream" or not odd.keys().isdisjoint(_REQUIRED[kind])):
+        raise RecordRefused(detail)
+    return ControlRecord(kind, stream, parsed, detail, size)
+
+
+def _values_taken(value: bytes) -> int:
+    """`_values_in`. Raises: RecordRefused: more than may be decoded."""
     if len(value) > VALUE_BYTES_MAX:
         raise RecordRefused(
             f"control record of {len(value):,} bytes: {VALUE_BYTES_MAX:,} are taken"
         )
+    if (count := _values_in(value)) > VALUES_MAX:
+        raise RecordRefused(
+            f"control record with {count:,} commas and opening brackets: {VALUES_MAX:,} are taken"
+        )
+    return count
+
+
+def _fields(value: bytes, kind: ControlKind) -> tuple[dict[str, msgspec.Raw], Value]:
+    """The fields that this version reads, undecoded, and those of another version, unless they are
+    large. Raises: RecordRefused."""
     try:
-        parsed = msgspec.json.decode(value, type=dict[str, Any])
+        known = msgspec.structs.asdict(_UNDECODED[kind].decode(value))
+        others = dict[str, msgspec.Raw]()
+        if len(value) <= _OTHERS_BYTES_MAX:
+            others = _EACH_UNDECODED.decode(value)
     except BROKEN_JSON as error:
         raise RecordRefused(
             f"control record that is not a JSON object: {why_broken(error, value)}"
         ) from error
+    fields = {name: field for name, field in known.items() if memoryview(field)}
+    return fields, _decoded_others(
+        {name: bytes(field) for name, field in others.items() if name not in known}
+    )
+
+
+def _decoded_others(found: dict[str, bytes]) -> Value:
+    """Raises: RecordRefused."""
+    if sum(map(_values_in, found.values())) > _OTHER_VALUES_MAX:
+        return {}
+    try:
+        parsed = {name: msgspec.json.decode(each) for name, each in found.items()}
+    except BROKEN_JSON as error:
+        raise RecordRefused(f"control record that cannot be read: {short(str(error))}") from error
     level: list[object] = [parsed]
     for _ in range(_DEPTH_MAX):
         level = [each for outer in level for each in _inside(outer)]
@@ -172,42 +259,17 @@ def _inside(value: object) -> Sequence[object]:
     )
 
 
-def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
-    """A control record with every field checked that this version reads. A claim or an index
-    record is read without its odd fields; a description counts as a whole or not at all.
-
-    Raises: RecordRefused: it is not of the contract; names the field."""
-    kind, stream = parse_control_key(key)
-    if value is None:
-        return ControlRecord(kind, stream, None)
-    parsed, where = parse_control_value(value), f"record {kind}/{short(stream)}"
-    odd = {
-        name: why
-        for name, shape in _FIELDS[kind].items()
-        if name in parsed and (why := _odd(parsed[name], shape, name))
-    }
-    for required in _REQUIRED[kind]:
-        if required not in parsed:
-            raise RecordRefused(f"{where} has no field {required}")
-    detail = (
-        f"{where}: {'; '.join(f'field {name}: {why}' for name, why in odd.items())}" if odd else ""
-    )
-    if odd and (kind == "stream" or not odd.keys().isdisjoint(_REQUIRED[kind])):
-        raise RecordRefused(detail)
-    return ControlRecord(
-        kind, stream, {name: each for name, each in parsed.items() if name not in odd}, detail
-    )
-
-
-def _odd(value: object, shape: Any, name: str) -> str:
-    """Why `value` cannot be used, "" if it can."""
-    try:
-        msgspec.convert(value, shape)
-        if name == "time":
-            parse_timestamp(str(value).encode())
-    except (ValueError, OverflowError) as error:  # a ValidationError of msgspec is a ValueError
-        return short(str(error))
-    return ""
+def _decoded(field: msgspec.Raw, decoder: msgspec.json.Decoder[Any], name: str) -> Any:
+    """A field's value. Raises: ValueError (those of msgspec are some), OverflowError,
+    RecursionError: it cannot be used."""
+    if (most := _BYTES_OF_FIELD.get(name)) and (size := len(memoryview(field))) > most:
+        raise ValueError(f"{size:,} bytes: {most:,} are taken")
+    if (most := _VALUES_OF_FIELD.get(name)) and (count := _values_in(bytes(field))) > most:
+        raise ValueError(f"{count:,} commas and opening brackets: {most:,} are taken")
+    value = decoder.decode(field)
+    if name == "time":
+        parse_timestamp(value.encode())
+    return value
 
 
 def claim_value(

@@ -5,8 +5,9 @@ Source: docs/record-contract.md, sections 4.1, 5 and 7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, NamedTuple
 
 from watchrelay.contract.control import EPOCH_BASE_MAX, Value, parse_control
@@ -14,8 +15,17 @@ from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
 from watchrelay.model.parts import Part, stream_and_part
 
+IDS_MAX: Final = 50
+"""Transactional ids that a claim names, the newest: a claimant fences all that it names, so one
+that was left out has been fenced by each claimant since."""
 _INSTANCES_MAX: Final = 100
 """A claim is appended again while its outcome is unknown: few others come between."""
+KEPT_BYTES: Final = 48 << 20
+"""What all streams and parts may take in memory, about; beyond it the oldest are forgotten."""
+KEPT_BYTES_A_STREAM: Final = 64 << 10
+"""The same, for each stream that is wanted: five times what one of ten partitions takes."""
+_ROW_BYTES: Final = 1200
+"""Of a stream or part without its records."""
 
 
 class Origin(NamedTuple):
@@ -40,7 +50,10 @@ class WriterControl:
     instances: dict[str, int] = field(default_factory=dict)
     """The offset of the first record of each claim's instance, of the newest `_INSTANCES_MAX`."""
     claimed: int = -1
-    """The highest of those, -1 before any claim."""
+    """The highest of those that name partitions, -1 before any claim."""
+    closed: int = -1
+    """The offset of the newest claim under its key that names none, -1 before any. It claims
+    nothing: the claim before it counts for what no other has claimed since."""
     holder: str | None = None
     ids: tuple[str, ...] = ()
     """The transactional ids that the claims under its key have named."""
@@ -49,12 +62,15 @@ class WriterControl:
     starting_point_claimed: Value | None = None
     """The `from` of the newest claim."""
     partitions: frozenset[int] | None = None
-    """Those that the newest claim names; None: all."""
+    """Those that the claim at `claimed` names; None: all."""
     index: Value | None = None
+    claim_bytes: int = 0
+    index_bytes: int = 0
 
-    def claims(self, partition: int) -> bool:
-        """Whether the newest claim is of `partition`."""
-        return self.claimed >= 0 and (self.partitions is None or partition in self.partitions)
+    @property
+    def size(self) -> int:
+        """What it takes in memory, about, in bytes."""
+        return _ROW_BYTES + self.claim_bytes + self.index_bytes
 
     def origins(self, partitions: int, epoch: int | None) -> dict[int, Origin]:
         """Where those who read on from the newest claim, of `epoch`, start; partitions that are
@@ -85,6 +101,20 @@ class StreamControl(WriterControl):
     """The description was deleted."""
     overwritten: bool = False
     """An unusable record follows the description: compaction will keep that one."""
+    description_bytes: int = 0
+    _owners: list[WriterControl | None] | None = None
+    _indexes: dict[int, Value] | None = None
+    _claimants: dict[str, list[WriterControl]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """The same, without its parts."""
+        return _ROW_BYTES + self.claim_bytes + self.index_bytes + self.description_bytes
+
+    def changed(self) -> None:
+        """What was found out of its claims and index records is to be found out again."""
+        self._owners = self._indexes = None
+        self._claimants.clear()
 
     def epoch_of(self, writer: WriterControl) -> int | None:
         """The epoch of the newest claim of the stream or a part of it; None before any claim or
@@ -107,7 +137,9 @@ class StreamControl(WriterControl):
     @property
     def last_claimed(self) -> int:
         """The offset of the newest claim of the stream or any part, -1 before any."""
-        return max(self.claimed, *(each.claimed for each in self.parts.values()), -1)
+        if not self.parts:
+            return self.claimed
+        return max(self.claimed, *(each.claimed for each in self.parts.values()))
 
     @property
     def next_base(self) -> int:
@@ -116,17 +148,34 @@ class StreamControl(WriterControl):
         unclaimed = self.epoch_base is None or self.last_claimed < 0
         return base if unclaimed else base + self.last_claimed + 1
 
-    def newest(self, partition: int) -> WriterControl | None:
-        """Whose claim of `partition` is the newest; None before any."""
-        claims = (each for each in (self, *self.parts.values()) if each.claims(partition))
-        return max(claims, key=lambda each: each.claimed, default=None)
+    def owners(self, partitions: int) -> list[WriterControl | None]:
+        """By partition, whose claim of it is the newest; None before any."""
+        if self._owners is None or len(self._owners) != partitions:
+            self._owners = _owners([self, *self.parts.values()], partitions)
+        return self._owners
+
+    def claimants(self, name: str) -> list[WriterControl]:
+        """Whose claims of the partitions of the stream, or of a part of it, are the newest, oldest
+        first."""
+        if (known := self._claimants.get(name)) is None:
+            _, part = stream_and_part(name)
+            known = [self.writer(name)]
+            if (self.parts or part.of > 1) and self.description is not None:
+                total = self.description["partitions"]
+                owners = self.owners(total)
+                found = (owners[partition] for partition in part.partitions(total))
+                by_claim = {each.claimed: each for each in found if each is not None}
+                known = [by_claim[claimed] for claimed in sorted(by_claim)]
+            self._claimants[name] = known
+        return known
 
     def claimed_by_parts(self, partitions: int) -> bool:
-        """Whether every partition was claimed by a part behind the newest claim under the stream's
-        own key, which names partitions."""
-        owners = [self.newest(partition) for partition in range(partitions)]
-        named = self.partitions is None or bool(self.partitions)
-        return named and not any(each is None or each is self for each in owners)
+        """Whether every partition was claimed by a part after the newest claim under the stream's
+        own key, and that is not one of no partition."""
+        is_closed = self.closed > self.claimed
+        return not is_closed and not any(
+            each is None or each is self for each in self.owners(partitions)
+        )
 
     def newest_index(self, part: Part) -> Value | None:
         """The oldest of `newest_indexes`; None for none."""
@@ -137,26 +186,21 @@ class StreamControl(WriterControl):
         empty where a partition has none."""
         if not self.parts or self.description is None:
             return [self.index] if self.index else []
-        found: list[Value] = []
-        indexes = [each.index for each in (self, *self.parts.values()) if each.index]
-        for partition in part.partitions(self.description["partitions"]):
-            of_it = [
-                index
-                for index in indexes
-                if any(each["partition"] == partition for each in index.get("partitions", ()))
-            ]
-            if not of_it:
-                return []
-            found.append(max(of_it, key=_epoch_in))
-        return found
+        if self._indexes is None:
+            self._indexes = _by_partition(
+                each.index for each in (self, *self.parts.values()) if each.index
+            )
+        wanted = part.partitions(self.description["partitions"])
+        found = [self._indexes[each] for each in wanted if each in self._indexes]
+        return found if len(found) == len(wanted) else []
 
     def starts(self, partitions: int) -> dict[int, Origin]:
         """Where each partition is read from, by its newest claim; those that are missing, from
         their start."""
         by_writer: dict[int, dict[int, Origin]] = {}
         found: dict[int, Origin] = {}
-        for partition in range(partitions):
-            if (writer := self.newest(partition)) is None:
+        for partition, writer in enumerate(self.owners(partitions)):
+            if writer is None:
                 continue
             if (origins := by_writer.get(writer.claimed)) is None:
                 origins = writer.origins(partitions, self.epoch_of(writer))
@@ -177,10 +221,11 @@ class StreamControl(WriterControl):
         Args:
             own: the partitions of a part.
             former: counts for the partitions that nobody has claimed since."""
+        owners = self.owners(partitions)
         starts = {
             partition: origin
             for partition, origin in (former.starts(partitions) if former else {}).items()
-            if self.newest(partition) is None
+            if owners[partition] is None
         } | self.starts(partitions)
         if own is None:
             return from_value(starts, partitions)
@@ -189,10 +234,19 @@ class StreamControl(WriterControl):
 
 class ControlState:
     """All streams on the control topic, as far as it was read; reading a record again changes
-    nothing."""
+    nothing.
 
-    def __init__(self) -> None:
+    What it keeps is bounded: beyond `KEPT_BYTES` and `KEPT_BYTES_A_STREAM`, streams and parts are
+    forgotten as if none of their records were there: first those that are not `wanted`, of these
+    first those without claim, then by the age of their newest claim."""
+
+    def __init__(self, wanted: Collection[str] = ()) -> None:
+        """Args: `wanted`: streams, or parts, that are forgotten after all others."""
         self.streams: dict[str, StreamControl] = {}
+        self.forgotten = 0
+        """How many streams and parts were forgotten."""
+        self._wanted = wanted
+        self._size = 0
 
     def of(self, stream: str) -> StreamControl:
         """What is known of `stream`, empty when nothing was read."""
@@ -228,7 +282,7 @@ class ControlState:
         Raises: RecordRefused: it is not of the contract. Of its stream nothing changed but
         `too_high` and `overwritten`; read on."""
         try:
-            kind, written, parsed, odd = parse_control(key, value)
+            kind, written, parsed, odd, size = parse_control(key, value)
         except RecordRefused:
             if key is not None and key.startswith(b"stream/"):
                 described = self.streams.get(key.removeprefix(b"stream/").decode(errors="replace"))
@@ -236,37 +290,120 @@ class ControlState:
                     described.overwritten = True
             raise
         stream, part = stream_and_part(written)
-        held = self.streams.setdefault(stream, StreamControl())
-        writer = held if part.of == 1 else held.parts.setdefault(written, WriterControl())
-        match kind:
-            case "claim" if parsed is not None:
-                # A repeated instance is no new claim. Source: docs/record-contract.md, section 4.1.
-                writer.ids = tuple(dict.fromkeys((*writer.ids, *parsed.get("ids", ()))))
-                first = writer.instances.setdefault(parsed["instance"], offset)
-                if len(writer.instances) > _INSTANCES_MAX:
-                    del writer.instances[min(writer.instances, key=writer.instances.__getitem__)]
-                if first > writer.claimed:
-                    named = parsed.get("partitions")
-                    writer.claimed = first
-                    writer.partitions = None if named is None else frozenset(named)
-                    writer.holder, writer.starting_point_claimed = (
-                        parsed.get("holder"),
-                        parsed.get("from"),
-                    )
-            case "stream":
-                _describe(held, stream, parsed)
-            case "release" if parsed is not None:
-                writer.released = max(writer.released, parsed["epoch"])
-            case "snapshot":
-                writer.index = parsed
-            case _:
-                pass
+        held = self._stream(stream)
+        writer = held if part.of == 1 else self._part(held, written)
+        before = writer.size
+        try:
+            match kind:
+                case "claim" if parsed is not None:
+                    _claim(writer, offset, parsed, size)
+                case "stream":
+                    _describe(held, stream, parsed, size)
+                case "release" if parsed is not None:
+                    writer.released = max(writer.released, parsed["epoch"])
+                case "snapshot":
+                    writer.index, writer.index_bytes = parsed, size
+                case _:
+                    pass
+        finally:
+            held.changed()
+            self._size += writer.size - before
+            if self._size > KEPT_BYTES + KEPT_BYTES_A_STREAM * len(self._wanted):
+                self._forget_oldest()
         return odd
 
+    def _stream(self, stream: str) -> StreamControl:
+        if (held := self.streams.get(stream)) is None:
+            held = self.streams[stream] = StreamControl()
+            self._size += held.size
+        return held
 
-def _describe(held: StreamControl, stream: str, parsed: Value | None) -> None:
+    def _part(self, held: StreamControl, name: str) -> WriterControl:
+        if (part := held.parts.get(name)) is None:
+            part = held.parts[name] = WriterControl()
+            self._size += part.size
+        return part
+
+    def _forget_oldest(self) -> None:
+        """Leave a tenth of the room free, so that the next time is not the next record."""
+        room = (KEPT_BYTES + KEPT_BYTES_A_STREAM * len(self._wanted)) * 9 // 10
+        for *_, stream, name in sorted(self._rows()):
+            if self._size <= room:
+                break
+            held = self.streams[stream]
+            self._size -= (held.parts.pop(name) if name else self.streams.pop(stream)).size
+            held.changed()
+            self.forgotten += 1
+
+    def _rows(self) -> Iterable[tuple[bool, int, bool, str, str]]:
+        """Of each stream and part: whether it is wanted, the offset of its newest claim (of a
+        stream, or of a part of it), whether it is a stream; its stream and, of a part, its id."""
+        for stream, held in self.streams.items():
+            is_wanted = stream in self._wanted
+            parts_wanted = False
+            for name, part in held.parts.items():
+                part_wanted = is_wanted or name in self._wanted
+                parts_wanted = parts_wanted or part_wanted
+                yield part_wanted, part.claimed, False, stream, name
+            yield is_wanted or parts_wanted, held.last_claimed, True, stream, ""
+
+
+def newest_ids(*older_first: Sequence[str]) -> tuple[str, ...]:
+    """The newest transactional ids of those in sequences, oldest first, each once, at the place
+    where it is named last."""
+    known: dict[str, None] = {}
+    for each in chain.from_iterable(reversed(ids) for ids in reversed(older_first)):
+        if each:
+            known[each] = None
+        if len(known) == IDS_MAX:
+            break
+    return tuple(reversed(known))
+
+
+def _owners(writers: Sequence[WriterControl], partitions: int) -> list[WriterControl | None]:
+    """Whose claim of each partition is the newest, in one walk from the newest claim on."""
+    found: list[WriterControl | None] = [None] * partitions
+    free = set(range(partitions))
+    for each in sorted(writers, key=lambda each: each.claimed, reverse=True):
+        if each.claimed < 0 or not free:
+            break
+        named = free if each.partitions is None else free & each.partitions
+        for partition in named:
+            found[partition] = each
+        free = free - named
+    return found
+
+
+def _by_partition(indexes: Iterable[Value]) -> dict[int, Value]:
+    """The index record of the highest epoch that lists each partition."""
+    newest: dict[int, Value] = {}
+    for index in sorted(indexes, key=_epoch_in):
+        newest |= dict.fromkeys((each["partition"] for each in index.get("partitions", ())), index)
+    return newest
+
+
+def _claim(writer: WriterControl, offset: int, parsed: Value, size: int) -> None:
+    """Take a claim. A repeated instance is no new one: docs/record-contract.md, section 4.1."""
+    writer.ids = newest_ids(writer.ids, parsed.get("ids", ()))
+    first = writer.instances.setdefault(parsed["instance"], offset)
+    if len(writer.instances) > _INSTANCES_MAX:
+        del writer.instances[min(writer.instances, key=writer.instances.__getitem__)]
+    named = parsed.get("partitions")
+    if named is not None and not named:
+        writer.closed = max(writer.closed, first)
+    elif first == offset > writer.claimed:
+        writer.claimed = first
+        writer.partitions = None if named is None else frozenset(named)
+        writer.holder, writer.starting_point_claimed = parsed.get("holder"), parsed.get("from")
+        writer.claim_bytes = size
+    named_bytes = sum(map(len, writer.ids)) + sum(map(len, writer.instances))
+    writer.claim_bytes = max(writer.claim_bytes, named_bytes)
+
+
+def _describe(held: StreamControl, stream: str, parsed: Value | None, size: int) -> None:
     held.too_high = None
     held.retired = parsed is None
+    held.description_bytes = size
     if parsed is None:
         held.description = None
         return

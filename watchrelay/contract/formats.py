@@ -73,7 +73,7 @@ def debezium_envelope(spec: StreamSpec, version: str) -> Envelope:
             "resource": resource.plural,
             "kind": resource.kind,
             "namespace": text_of.get("ce_namespace"),
-            "object": text_of["ce_name"],
+            "object": text_of.get("ce_name"),
             "uid": text_of.get("ce_wruid"),
             "resourceVersion": text_of.get("ce_wrrv"),
             "stream": text_of["ce_wrstream"],

@@ -6,7 +6,7 @@ cheap to build, and they compress well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Literal, get_args
@@ -41,6 +41,9 @@ Trimmed = Literal["", "fields", "stub"]
 DIGEST_MASK = (1 << 64) - 1
 _DIGITS_MAX = 20
 """Those of ce_sequence."""
+SEQUENCE_BITS = 67
+"""A sequence of so many digits fits in these."""
+_MARKER_PREFIX = b"%wr/"
 _OFFSET_MAX = (1 << 63) - 1
 """Clients fail to seek to a higher one."""
 PARTITIONS_MAX = 100_000
@@ -326,8 +329,60 @@ class MarkerRecord(msgspec.Struct, frozen=True, gc=False):
     last_snapshot: str = ""
     last_snapshot_offset: int | None = None
 
+    @property
+    def retires(self) -> bool:
+        """It ends the stream, as `watchrelay retire` leaves it."""
+        return (self.kind, self.count, self.frontier) == ("end", 0, "0")
+
 
 Decoded = ObjectRecord | MarkerRecord
+
+
+class Foreign(msgspec.Struct, frozen=True, gc=False):
+    """A record that readers ignore, for `decode` refuses it or it is of another stream: tables that
+    ignore headers show it, and compaction prefers it to the true record of its key. `named`: it has
+    the stream's ce_wrstream."""
+
+    key: bytes
+    named: bool
+
+
+class OtherCluster(msgspec.Struct, frozen=True, gc=False):
+    """A marker that names another cluster. Readers, which do not judge the source, take it by its
+    position; to a writer it proves nothing. `why`: the message for an operator where it counts."""
+
+    epoch: int
+    sequence: int
+    why: str
+
+
+LogRecord = Decoded | Foreign | OtherCluster
+"""What is read back of one stream."""
+
+
+def stream_named(headers: Sequence[Header]) -> bytes | None:
+    """The stream of which a record says that it is, as `decode` takes it: the last header counts.
+    None: of none. Such a record may hide one of any stream."""
+    for name, value in reversed(headers):
+        if name == "ce_wrstream":
+            return value
+    return None
+
+
+def foreign_of(key: bytes | None, headers: Sequence[Header], stream: str) -> Foreign | None:
+    """What a record that is refused, or of another stream, may hide of `stream`; None for nothing:
+    no object has its key, nor could a record that repairs it."""
+    if key is None or key.startswith(_MARKER_PREFIX) or not _is_utf8(key):
+        return None
+    return Foreign(key, stream_named(headers) == stream.encode())
+
+
+def _is_utf8(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Decoded:

@@ -11,10 +11,64 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord
+from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord, content_hash
 from watchrelay.contract.wire import Position
+from watchrelay.core.text import BROKEN_JSON, short, why_broken
 
 Kept = TypeVar("Kept")
+
+
+# ---- what a record is worth ----------------------------------------------------------------------
+
+
+def judged(record: ObjectRecord) -> ObjectRecord:
+    """The record as it counts for every reader: with the hash of its bytes. Not the same object
+    where its ce_wrhash says otherwise: then a marker of a writer that believed it does not
+    agree."""
+    if record.value is None:
+        return record
+    found = content_hash(record.key, record.value)
+    if found == record.value_hash:
+        return record
+    return msgspec.structs.replace(record, value_hash=found)
+
+
+class _Metadata(msgspec.Struct):
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resourceVersion: str | None = None  # noqa: N815 - as in the JSON
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+_object = msgspec.json.Decoder(_Object).decode
+
+
+def misfit(key: bytes, prefix: bytes, value: bytes, *, uid: str, version: str) -> str:
+    """Why `value` is not the object of `key`, with this uid and resourceVersion; "" where it is.
+    No transform changes these fields of the metadata. `prefix`: of each key of the stream."""
+    namespace, slash, name = key.removeprefix(prefix).partition(b"/")
+    if not (key.startswith(prefix) and slash and name) or b"/" in name:
+        return f"no object has the key {short(key.decode(errors='replace'))}"
+    try:
+        metadata = _object(value).metadata
+    except BROKEN_JSON as error:
+        return f"the value is no object: {why_broken(error, value)}"
+    for field, found, expected in (
+        ("name", metadata.name, name.decode()),
+        ("namespace", metadata.namespace, namespace.decode()),
+        ("uid", metadata.uid, uid),
+        ("resourceVersion", metadata.resourceVersion, version),
+    ):
+        if (found or "") != expected:
+            return f"metadata.{field} of the value is not that of key and headers"
+    return ""
+
+
+# ---- the fold ------------------------------------------------------------------------------------
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -135,7 +189,7 @@ class ObjectState(State[Held]):
         super().__init__(attrgetter("value_hash"), attrgetter("position"), started_in)
 
     def put(self, record: ObjectRecord) -> Changed:
-        """Apply an object's record that was admitted."""
+        """Apply an object's record that was `judged` and admitted."""
         after = None
         if record.value is not None:
             after = Held(

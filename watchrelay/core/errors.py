@@ -7,16 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from watchrelay.core import causes
-from watchrelay.core.causes import Cause
 from watchrelay.core.text import cut_within, printable
+from watchrelay.core.trouble import Cause, Trouble
 
 
 class WatchrelayError(Exception):
     """Anything that this program raises on purpose. The message is one line for an operator: what,
-    where, cure; `cause` says the same to a program."""
+    where, cure. The attributes are those of the `trouble()` that it is while it lasts."""
 
-    cause: Cause = causes.OTHER
+    cause = Cause.OTHER
+    subject = ""
+
+    def __init__(self, message: str = "", *, cure: str = "") -> None:
+        super().__init__(message)
+        self.cure = cure
+
+    def trouble(self, *, subject: str = "", operator: bool = False) -> Trouble:
+        """What to show of it. `operator`: only an operator can end it."""
+        return Trouble(subject or self.subject, self.cause, str(self), self.cure, operator)
 
 
 # ---- the API server's side: what the watch does next ---------------------------------------------
@@ -31,12 +39,12 @@ class KubeError(WatchrelayError):
     """
 
     reason = "error"
-    cause = causes.KUBERNETES
+    cause = Cause.KUBERNETES
 
     def __init__(
         self, message: str, *, status: int = 0, retry_after_s: float = 0.0, cure: str = ""
     ) -> None:
-        super().__init__(message + cure)
+        super().__init__(message + cure, cure=cure.strip(" ()"))
         self.what = message
         self.status = status
         self.retry_after_s = retry_after_s
@@ -84,14 +92,14 @@ class Unauthorized(KubeError):
     """401: re-read credentials once for all, then retry. Class E."""
 
     reason = "unauthorized"
-    cause = causes.CREDENTIALS
+    cause = Cause.CREDENTIALS
 
 
 class Forbidden(KubeError):
     """403: a person must grant a right; keep what is held, retry slowly. Class F."""
 
     reason = "forbidden"
-    cause = causes.MISSING_RIGHT
+    cause = Cause.MISSING_RIGHT
 
 
 class TransientlyForbidden(Interrupted):
@@ -105,7 +113,14 @@ class NotFound(KubeError):
     """404 on a collection: the resource is not served (now); ask discovery. Class G."""
 
     reason = "not_found"
-    cause = causes.RESOURCE_NOT_SERVED
+    cause = Cause.RESOURCE_NOT_SERVED
+
+
+class Hidden(NotFound):
+    """The same, while the resource's objects may exist: the server has them in another version, or
+    in none that this release serves."""
+
+    reason = "hidden"
 
 
 class NotWatchable(KubeError):
@@ -113,14 +128,14 @@ class NotWatchable(KubeError):
     config. Class H, T12."""
 
     reason = "not_watchable"
-    cause = causes.ENTRY_UNUSABLE
+    cause = Cause.ENTRY_UNUSABLE
 
 
 class NotAcceptable(KubeError):
     """406: ask again without the metadata-only representation, and trim here. Class I."""
 
     reason = "not_acceptable"
-    cause = causes.ENTRY_UNUSABLE
+    cause = Cause.ENTRY_UNUSABLE
 
 
 class Invalid(KubeError):
@@ -128,7 +143,7 @@ class Invalid(KubeError):
     "version" (resourceVersion), or "selector" (and all else)."""
 
     reason = "invalid"
-    cause = causes.ENTRY_UNUSABLE
+    cause = Cause.ENTRY_UNUSABLE
 
     def __init__(
         self,
@@ -148,7 +163,7 @@ class Misconfigured(KubeError):
     re-read. Class K. `status` is 401 where that answer had us look for another credential."""
 
     reason = "misconfigured"
-    cause = causes.CREDENTIALS
+    cause = Cause.CREDENTIALS
 
 
 class Undecodable(KubeError):
@@ -168,7 +183,7 @@ class Undecodable(KubeError):
 class SinkError(WatchrelayError):
     """Kafka, or the way to it, did not give what was asked."""
 
-    cause = causes.KAFKA
+    cause = Cause.KAFKA
 
 
 class SinkUnavailable(SinkError):
@@ -185,20 +200,34 @@ class SinkForbidden(SinkMisconfigured):
     """The brokers know us, and this user lacks a right: what needs it waits for a person to grant
     it, all else goes on."""
 
-    cause = causes.TOPIC_UNUSABLE
+    cause = Cause.TOPIC_UNUSABLE
+
+
+class TransactionOpen(SinkUnavailable):
+    """A transaction that a program leaves open holds back the records after it: what reads them
+    tries again until it ends."""
+
+    cause = Cause.TOPIC_UNUSABLE
 
 
 class RecordTooLarge(SinkError):
-    """The record at `index` of the batch given does not fit the topic's `max.message.bytes`.
+    """The record at `index` of the batch given does not fit the topic, by its `setting`.
 
     `acked`: offsets of the records before it that were acknowledged, a prefix of the batch; nothing
     from there on was appended. Trim the record, then deliver again what follows the prefix, or
     everything, under the same positions.
     """
 
-    def __init__(self, message: str, *, index: int, acked: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        index: int,
+        acked: Sequence[int] = (),
+        setting: str = "max.message.bytes",
+    ) -> None:
         super().__init__(message)
-        self.index = index
+        self.index, self.setting = index, setting
         self.acked = tuple(acked)
 
 
@@ -206,7 +235,7 @@ class TopicRefused(SinkError):
     """A topic is missing, has a dangerous config, or another shape than pinned: that stream waits
     for a person."""
 
-    cause = causes.TOPIC_UNUSABLE
+    cause = Cause.TOPIC_UNUSABLE
 
 
 class TopicLost(SinkError):
@@ -226,7 +255,8 @@ class EpochSpoiled(SinkError):
         super().__init__(
             f"stream {stream}: partition {partition} holds a record with epoch {epoch} and "
             f"sequence {sequence}, and this relay, whose epoch that is, did not write it: a new "
-            "epoch is claimed; find out who else may write to the topic"
+            "epoch is claimed; find out who else may write to the topic, or whether brokers lost "
+            "records of the control topic"
         )
 
 
@@ -239,7 +269,7 @@ class ForeignRecords(Fenced):
     """The topic holds records that no claim on the control topic explains: the stream waits for an
     operator, the others go on."""
 
-    cause = causes.TOPIC_UNUSABLE
+    cause = Cause.TOPIC_UNUSABLE
 
 
 class EpochAhead(ForeignRecords):
@@ -257,6 +287,10 @@ class EpochAhead(ForeignRecords):
 
 class Shared(ForeignRecords):
     """The stream's topic holds records of another cluster. An operator must name another topic."""
+
+
+class NotRelayed(WatchrelayError):
+    """No relay writes the streams that a command asked it about."""
 
 
 class Died(WatchrelayError):

@@ -60,6 +60,8 @@ def read_bounded(
 ) -> bytes:
     """What `path` holds, and no more than `bytes_max` of it, however endless it is.
 
+    In the thread of an event loop no pipe is waited for: what it holds by now is all.
+
     Raises: OSError; TimeoutError for a pipe without a writer, or whose writer pauses for too long.
     """
     # Opened so, a pipe without a writer does not hang; nothing else that is opened for reading is
@@ -70,8 +72,10 @@ def read_bounded(
             # Process substitution and `/dev/stdin` lead to a pipe without a name: no writer can
             # come to that any more.
             named = Path(os.path.realpath(path)).exists()
+            if _in_event_loop():
+                writer_s = silence_s = 0.0
             return _from_pipe(
-                descriptor, bytes_max, writer_s=writer_s if named else 0.0, silence_s=silence_s
+                descriptor, bytes_max, writer_s=writer_s if named else None, silence_s=silence_s
             )
         os.set_blocking(descriptor, True)
         content = bytearray()
@@ -84,7 +88,19 @@ def read_bounded(
         os.close(descriptor)
 
 
-def _from_pipe(descriptor: int, bytes_max: int, *, writer_s: float, silence_s: float) -> bytes:
+def _in_event_loop() -> bool:
+    import asyncio  # here: only pipes need it
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _from_pipe(
+    descriptor: int, bytes_max: int, *, writer_s: float | None, silence_s: float
+) -> bytes:
     content = bytearray()
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -93,18 +109,17 @@ def _from_pipe(descriptor: int, bytes_max: int, *, writer_s: float, silence_s: f
             chunk = os.read(descriptor, min(_CHUNK_BYTES, bytes_max - len(content)))
         except BlockingIOError:  # it is open for writing
             if not poll.poll(silence_s * 1000):
-                raise TimeoutError(
-                    errno.ETIMEDOUT,
-                    f"it is a pipe whose writer has sent nothing for {silence_s:g} s",
-                ) from None
+                within = f" for {silence_s:g} s" if silence_s else ", and it is not waited for"
+                message = f"it is a pipe whose writer has sent nothing{within}"
+                raise TimeoutError(errno.ETIMEDOUT, message) from None
             continue
         if chunk:
             content += chunk
-        elif content or not writer_s:
+        elif content or writer_s is None:
             break
         elif not poll.poll(writer_s * 1000):
             # wakes for the first byte, and for a writer that came and left again
             raise TimeoutError(errno.ETIMEDOUT, "it is a pipe without a writer")
         else:
-            writer_s = 0.0
+            writer_s = None
     return bytes(content)

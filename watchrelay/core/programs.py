@@ -13,6 +13,8 @@ from typing import NamedTuple, cast
 STDERR_BYTES_MAX = 64 * 1024
 """How much of the end of stderr is kept."""
 _PIPES_GRACE_S = 1.0
+_running: set[int] = set()
+"""The process groups of programs that have not ended."""
 _REAP_TIMEOUT_S = 5.0
 
 
@@ -81,6 +83,7 @@ class _Collector(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._pid = cast("asyncio.SubprocessTransport", transport).get_pid()
+        _running.add(self._pid)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
@@ -92,6 +95,7 @@ class _Collector(asyncio.SubprocessProtocol):
                 self.kill_group()
 
     def process_exited(self) -> None:
+        _running.discard(self._pid)
         self.exited.set()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -99,7 +103,17 @@ class _Collector(asyncio.SubprocessProtocol):
         self.closed.set()
 
     def kill_group(self) -> None:
-        # The group bears the program's own pid (a session of its own), which is not free for
-        # others until the program is reaped.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)
+        _kill_group(self._pid)
+
+
+def kill_programs() -> None:
+    """Kill those that run, with their children: this process is about to end. By any thread."""
+    for group in tuple(_running):
+        _kill_group(group)
+
+
+def _kill_group(pid: int) -> None:
+    # The group bears the program's own pid (a session of its own), which is not free for others
+    # until the program is reaped.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -49,6 +50,12 @@ def counted(number: object, noun: str, plural: str = "") -> str:
     """A number with its noun: `1 object`, `2 objects`; `plural` is for nouns that take more than an
     s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(names: Sequence[str], *, shown: int, what: str) -> str:
+    """The first `shown` of `names`, and how many others there are: `a, b and 3 other topics`."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {counted(more, f'other {what}')}" if more > 0 else "")
 
 
 def why_broken(error: Exception, value: bytes) -> str:

@@ -10,18 +10,22 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from watchrelay import __version__
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.clock_offset import ClockOffset
 from watchrelay.core.errors import ConfigError, KubeError, WatchrelayError
 from watchrelay.core.exit_codes import FAILED, OK, OWNERSHIP_LOST
-from watchrelay.daemon.memory import tune_collector
+from watchrelay.core.signals import received_by
+from watchrelay.core.trouble import Cause, Trouble
+from watchrelay.daemon.memory import too_small, tune_collector
 from watchrelay.daemon.plan import provisional_ids
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
-from watchrelay.daemon.tasks import first_of, log_loop_exception, must_run
+from watchrelay.daemon.tasks import first_of, log_loop_exception, must_run, unless
 from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
@@ -35,7 +39,9 @@ from watchrelay.publish.timing import FlushTimer
 
 if TYPE_CHECKING:
     from watchrelay.config import Settings
+    from watchrelay.core.deadline import Deadline
     from watchrelay.daemon.context import DaemonContext
+    from watchrelay.daemon.relaying import Relaying
     from watchrelay.daemon.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -45,13 +51,19 @@ _HEAD_START_S = 0.05
 the event loop for 0.1 s."""
 
 
+CLOSING_S = 3.5
+"""After `shutdown.drainTimeout`, for what is left to close. Kubernetes ends the process a second
+later."""
+
+
 class ListenAddressUnavailable(WatchrelayError):
     """`observe.listen` cannot be used: an operator must choose another address."""
 
 
 class Daemon:
     """One relay. Call `run()` once; `stop()` starts the drain. With a `source`, edits of the
-    config are applied while it runs; `settings` are those in effect."""
+    config are applied while it runs; `settings` are those in effect. A `deadline` ends the process
+    where the drain, or what follows it, does not end in time."""
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class Daemon:
         *,
         environ: Mapping[str, str] | None = None,
         source: ConfigSource | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.cluster)
@@ -69,11 +82,13 @@ class Daemon:
         self.started = asyncio.Event()
         self.holder = f"{socket.gethostname()}-{os.getpid()}"
         self._rng = random.Random()
-        self._flush_timer = FlushTimer()
+        self._flush_timer = FlushTimer(settings.kafka.flush_interval_s)
+        self._clock_offset = ClockOffset()
         self._environ = os.environ if environ is None else environ
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._superseded = asyncio.Event()
+        self._deadline = deadline
         self._connected = False
         self._supervisor: Supervisor | None = None
         self._reloader: Reloader | None = None
@@ -96,7 +111,14 @@ class Daemon:
 
     async def _serve(self) -> int:
         self._open_rows()
-        about = About(self.settings.cluster, self.holder, __version__, clock.wall_ms())
+        self.statuses.endpoints["kafka"] = ", ".join(self.settings.kafka.bootstrap_servers)
+        about = About(
+            self.settings.cluster,
+            self.holder,
+            __version__,
+            clock.wall_ms(),
+            self.settings.observe.runbook_base_url or "",
+        )
         server = AdminServer(
             statuses=self.statuses, readiness=self.readiness, metrics=self.metrics, about=about
         )
@@ -113,6 +135,8 @@ class Daemon:
         cluster, listen = self.settings.cluster, f"{host}:{self.port}"
         extra = {"version": __version__, "cluster": cluster, "listen": listen}
         log.info("started", extra=extra)
+        if warning := too_small():
+            log.warning("memory limit is low", extra={"warning": warning})
         self.started.set()
         try:
             with measure_interpreter(self.metrics):
@@ -163,8 +187,10 @@ class Daemon:
         credentials = await self._credentials()
         if credentials is None:
             return OK
-        drained = True
-        kube = KubeClient(credentials, self.metrics, self._flush_timer.before_flush)
+        kube = KubeClient(
+            credentials, self.metrics, self._flush_timer.before_flush, self._clock_offset.kubernetes
+        )
+        self.statuses.endpoints["kubernetes"] = kube.where
         async with kube as client, asyncio.TaskGroup() as tasks:
             self._connected = True
             discovery = self._make_discovery(client)
@@ -183,19 +209,40 @@ class Daemon:
             )
             self._supervisor = relaying.supervisor
             tune_collector()
+            self._end_with(FAILED)  # until it has drained
             relaying.start()
-            await first_of(self._stopping, self._superseded)
-            self._stopping.set()
-            log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
-            if self._reloading is not None:
-                self._reloading.cancel()
-            deadline_s = clock.now_s() + self.settings.shutdown.drain_timeout_s
-            drained = await relaying.drain(deadline_s=deadline_s, at_once=self._at_once)
-            first.cancel()
+            try:
+                await first_of(self._stopping, self._superseded)
+                drained = await self._drain(relaying)
+                first.cancel()
+            finally:
+                self._end_within(CLOSING_S)
         log.info("stopped", extra={"drained": drained})
+        return self._code(drained=drained)
+
+    async def _drain(self, relaying: Relaying) -> bool:
+        drain_s = self.settings.shutdown.drain_timeout_s
+        self._stopping.set()
+        self._end_within(drain_s + CLOSING_S)
+        log.info("draining", extra={"timeout_s": drain_s})
+        if self._reloading is not None:
+            self._reloading.cancel()
+        drained = await relaying.drain(deadline_s=clock.now_s() + drain_s, at_once=self._at_once)
+        self._end_with(self._code(drained=drained))
+        return drained
+
+    def _code(self, *, drained: bool) -> int:
         if self._superseded.is_set():
             return OWNERSHIP_LOST
         return OK if drained else FAILED
+
+    def _end_with(self, code: int) -> None:
+        if self._deadline is not None:
+            self._deadline.code = code
+
+    def _end_within(self, seconds: float) -> None:
+        if self._deadline is not None:
+            self._deadline.within(seconds)
 
     def _make_discovery(self, client: KubeClient) -> Discovery:
         return Discovery(client)
@@ -211,6 +258,7 @@ class Daemon:
             holder=self.holder,
             rng=self._rng,
             flush_timer=self._flush_timer,
+            clock_offset=self._clock_offset,
         )
 
     def _eternal(
@@ -224,18 +272,25 @@ class Daemon:
         backoff = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
-            try:
-                credentials = load_credentials(
-                    kubernetes.kubeconfig, kubernetes.context, environ=self._environ
+            load = partial(
+                load_credentials,
+                kubernetes.kubeconfig,
+                kubernetes.context,
+                environ=self._environ,
+            )
+            try:  # in a thread: a pipe may be waited for
+                credentials = await unless(
+                    self._stopping, asyncio.to_thread(load), name="credentials"
                 )
             except (ConfigError, KubeError) as error:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
-                if self.statuses.problems.put("kubernetes", str(error), cause=causes.CREDENTIALS):
+                trouble = Trouble("", Cause.CREDENTIALS, str(error), error.cure)
+                if self.statuses.problems.put("kubernetes", trouble):
                     log.error(
                         "cannot load Kubernetes credentials",
                         extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
                     )
-                self.statuses.fail_all(str(error), causes.CREDENTIALS, wait_s)
+                self.statuses.fail_all(trouble, wait_s)
                 tune_collector()  # it may take days until they are there
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
@@ -247,21 +302,24 @@ class Daemon:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        handlers: dict[int, Callable[[], None]] = {
-            signal.SIGTERM: self.stop,
-            signal.SIGINT: self.stop,
-        }
-        if self._reloader is not None:
-            handlers[signal.SIGHUP] = self._reloader.request
-        before = {number: signal.getsignal(number) for number in handlers}
-        for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
-        try:
+        reloader, received = self._reloader, 0
+
+        def take(number: int) -> None:
+            nonlocal received
+            if reloader is not None and number == signal.SIGHUP:
+                loop.call_soon_threadsafe(reloader.request)
+                return
+            received += 1
+            if received <= 2:
+                drain_s = self.settings.shutdown.drain_timeout_s if received == 1 else 0.0
+                try:
+                    loop.call_soon_threadsafe(self.stop)
+                finally:
+                    self._end_within(drain_s + CLOSING_S)
+
+        numbers = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if reloader else ()))
+        with received_by(take, numbers):
             yield
-        finally:
-            for number, former in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, former)
 
 
 def split_address(listen: str) -> tuple[str, int]:

@@ -8,15 +8,17 @@ written beside them is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from watchrelay.contract.records import PARTITIONS_MAX
-from watchrelay.daemon.plan import PLAIN, PREFIXED, reach_of, stream_ids
+from watchrelay.daemon.plan import PLAIN, PREFIXED, stream_ids
 from watchrelay.kube.discovery.catalog import ApiCatalog
-from watchrelay.kube.discovery.resolve import Found, Resolution
+from watchrelay.kube.discovery.resolve import Found, Resolution, Unknown
 from watchrelay.model.names import parse_name
+from watchrelay.model.reach import KeyRange, Reach, reach_of
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 
@@ -34,7 +36,7 @@ def resources_described(
     entry: ResourceEntry, described: Mapping[str, Mapping[str, object]]
 ) -> tuple[Resource, ...]:
     """What an entry meant when its streams were described: what it names in the plural, or all of
-    the group of a wildcard. None where a name without a group has meant several.
+    the group of a wildcard. Empty where a name without a group has meant several.
 
     Args:
         described: the descriptions on the control topic, by stream."""
@@ -59,7 +61,7 @@ def in_versions_described(
     catalog: ApiCatalog | None,
 ) -> Resolution:
     """`resolution`, each resource in the version in which its streams are described, unless the
-    entry names a version or that one is not served any more. Which version is preferred depends on
+    entry names a version or that one is no longer served. Which version is preferred depends on
     the server that answers: there are two kinds of them during an upgrade of the control plane."""
     if catalog is None or not isinstance(resolution, Found) or parse_name(entry.resource).version:
         return resolution
@@ -69,11 +71,41 @@ def in_versions_described(
             held = resource_of(described.get(stream, {}))
             if held is not None and held.qualified == resource.qualified:
                 former = replace(resource, version=held.version)
-                if catalog.serves(former) is not False:
+                if catalog.availability(former).state in {"served", "unknown"}:
                     return former
         return resource
 
     return replace(resolution, resources=tuple(kept(each) for each in resolution.resources))
+
+
+def with_absent(
+    entry: ResourceEntry,
+    resolution: Resolution,
+    described: Mapping[str, Mapping[str, object]],
+    catalog: ApiCatalog,
+    *,
+    running: Container[str],
+) -> Resolution:
+    """`resolution`, and the resources that the entry meant when its streams were described, if that
+    version is not served now. The watch of each one then decides, as in a relay that runs when a
+    version ends: it waits, or removes the objects if no version of the resource is served.
+
+    Args:
+        running: the resources of the entry whose streams run: their watches know already."""
+    if isinstance(resolution, Unknown):
+        return resolution
+    found = resolution if isinstance(resolution, Found) else Found(())
+    if found.resources and not parse_name(entry.resource).wildcard:
+        return resolution
+    meant = {each.qualified for each in found.resources}
+    absent = [
+        each
+        for each in resources_described(entry, described)
+        if each.qualified not in meant
+        and each.qualified not in running
+        and catalog.availability(each, any_scope=True).state in {"gone", "hidden"}
+    ]
+    return replace(found, resources=(*found.resources, *absent)) if absent else resolution
 
 
 def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
@@ -102,7 +134,11 @@ def deadlocked(
     wait for one that may go on are not among them."""
     plans = {each.id: each for each in planned}
     known = {other: theirs for other, theirs in described.items() if other in plans}
-    waiting = {plan.id: _clashes(plan, known) for plan in plans.values()}
+    formats = KeyFormats(known)
+    waiting = {
+        plan.id: _clashes(plan, known) if formats.may_conflict(plan) else {}
+        for plan in plans.values()
+    }
     while free := [
         stream for stream, others in waiting.items() if not waiting.keys() & others.keys()
     ]:
@@ -142,8 +178,7 @@ def topic_conflict(
         ):
             return (
                 f"stream {stream.stream} writes {stream.description['keyFormat']} keys for "
-                f"{resource}, "
-                f"stream {other} on the same topic {stream.topic} plain ones for "
+                f"{resource}, stream {other} on the same topic {stream.topic} plain ones for "
                 f"{qualified(theirs)}: take all of topic {stream.topic} out of the config, "
                 f"retire {other} (`watchrelay retire {other}`) and put all of it back; or name "
                 "another topic"
@@ -186,29 +221,143 @@ def _clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) 
 
 
 class KeyFormats:
-    """Key formats and partitions of topics, as the control topic describes their streams."""
+    """Key formats and partitions of topics, as the control topic describes their streams. A
+    question about one stream costs the same however many streams its topic has, but for the first
+    one about a topic; streams on other topics cost next to nothing."""
 
-    def __init__(self, described: Mapping[str, Mapping[str, object]]) -> None:
-        self._topics: dict[object, dict[str, Mapping[str, object]]] = {}
+    def __init__(self, described: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        self._described: dict[str, Mapping[str, object]] = {}
+        self._on_topic: dict[object, dict[str, Mapping[str, object]]] = {}
+        self._topics: dict[object, _Topic] = {}
+        self.take(described or {})
+
+    def take(self, described: Mapping[str, Mapping[str, object]]) -> None:
+        """Hold these descriptions from now on. One that is the same object has not changed."""
+        for stream in self._described.keys() - described.keys():
+            self._forget(stream)
         for stream, description in described.items():
-            self._topics.setdefault(description.get("topic"), {})[stream] = description
+            if self._described.get(stream) is not description:
+                self._forget(stream)
+                self._described[stream] = description
+                topic = description.get("topic")
+                self._on_topic.setdefault(topic, {})[stream] = description
+                if topic in self._topics:
+                    self._topics[topic].add(stream, description)
+
+    def _forget(self, stream: str) -> None:
+        former = self._described.pop(stream, None)
+        if former is not None:
+            topic = former.get("topic")
+            del self._on_topic[topic][stream]
+            if not self._on_topic[topic]:
+                del self._on_topic[topic]
+            if topic in self._topics:
+                self._topics[topic].remove(stream, former)
+
+    def _topic(self, name: str) -> _Topic:
+        if name not in self._topics:
+            there = self._topics[name] = _Topic()
+            for stream, description in self._on_topic.get(name, {}).items():
+                there.add(stream, description)
+        return self._topics[name]
 
     def kept(self, stream: StreamSpec) -> StreamSpec:
         """The stream with its keys on its topic; a new one with those of the topic, unless
         these are plain keys of another resource. Likewise with partitions, unless the
         config sets their number."""
-        others = self._topics.get(stream.topic, {})
-        known = stream.stream in others
-        there = [others[stream.stream]] if known else list(others.values())
-        counts = {_partitions(each) for each in there}
-        if len(counts) == 1 and (count := counts.pop()):
+        there = self._topic(stream.topic)
+        known = stream.stream in there.streams
+        if known:
+            own, there = there.streams[stream.stream], _Topic()
+            there.add(stream.stream, own)
+        counts, formats = there.partitions.keys(), there.formats.keys()
+        if len(counts) == 1 and (count := next(iter(counts))):
             stream = _with_partitions(stream, count, known=known)
-        resource = stream.plan.selection.resource.qualified
-        formats = {each.get("keyFormat") for each in there}
-        alike = all(qualified(each) == resource for each in there)
+        alike = there.resources.keys() <= {stream.plan.selection.resource.qualified}
         if formats == {PREFIXED} and (alike or not known):
             return _with_keys(stream, PREFIXED)
         return _with_keys(stream, PLAIN) if formats == {PLAIN} and alike else stream
+
+    def shape(self, topic: str) -> Hashable | None:
+        """What `kept` depends on for every stream of the topic, described there or not; None where
+        it depends on the stream."""
+        there = self._topic(topic)
+        counts, formats = frozenset(there.partitions), frozenset(there.formats)
+        uniform = formats <= {PREFIXED} or (formats <= {PLAIN} and len(there.resources) <= 1)
+        return (counts, formats) if uniform and len(counts) <= 1 else None
+
+    def may_conflict(self, stream: StreamSpec) -> bool:
+        """False only where `topic_conflict` finds nothing. Args: stream: as `kept`."""
+        return self._topic(stream.topic).may_conflict(stream)
+
+
+class _Topic:
+    """The streams described on one topic, counted by what decides over others there."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, Mapping[str, object]] = {}
+        self.partitions = Counter[int | None]()
+        self.formats = Counter[object]()
+        self.resources = Counter[str]()
+        self._reaches: dict[tuple[str, str | None], dict[str, Reach]] = {}
+        """By resource and namespace, None for any: the streams with objects there."""
+
+    def add(self, stream: str, description: Mapping[str, object]) -> None:
+        self.streams[stream] = description
+        self._count(description, 1)
+        reach = reach_of(description.get("selectors"))
+        for place in _places(qualified(description), reach):
+            self._reaches.setdefault(place, {})[stream] = reach
+
+    def remove(self, stream: str, description: Mapping[str, object]) -> None:
+        del self.streams[stream]
+        self._count(description, -1)
+        for place in _places(qualified(description), reach_of(description.get("selectors"))):
+            del self._reaches[place][stream]
+
+    def _count(self, description: Mapping[str, object], by: int) -> None:
+        counters: tuple[tuple[Counter[Any], object], ...] = (
+            (self.partitions, _partitions(description)),
+            (self.formats, description.get("keyFormat")),
+            (self.resources, qualified(description)),
+        )
+        for counter, value in counters:
+            counter[value] += by
+            if not counter[value]:
+                del counter[value]
+
+    def may_conflict(self, stream: StreamSpec) -> bool:
+        """As of `KeyFormats`."""
+        resource, ours = stream.plan.selection.resource.qualified, stream.description
+        own = self.streams.get(stream.stream)
+        formats, resources = self.formats.copy(), self.resources.copy()
+        if own is not None:
+            formats[own.get("keyFormat")] -= 1
+            resources[qualified(own)] -= 1
+        if +formats and (+formats).keys() != {ours["keyFormat"]}:
+            return True
+        if PLAIN in +formats and (+resources).keys() - {resource}:
+            return True
+        reach = reach_of(ours["selectors"])
+        places = _places(resource, reach)
+        if reach.namespaces.inverted:
+            places = [place for place in self._reaches if place[0] == resource]
+        return any(
+            other != stream.stream and theirs.meets(reach)
+            for place in {*places, (resource, None)}
+            for other, theirs in self._reaches.get(place, {}).items()
+        )
+
+
+def _places(resource: str, reach: Reach) -> list[tuple[str, str | None]]:
+    namespaces = (None,) if reach.namespaces.inverted else reach.namespaces.listed
+    return [(resource, namespace) for namespace in namespaces]
+
+
+def keys_described(description: Mapping[str, object]) -> KeyRange:
+    """The keys that the objects of a stream can have by its description."""
+    prefix = f"{qualified(description)}/" if description.get("keyFormat") == PREFIXED else ""
+    return KeyRange(prefix.encode(), reach_of(description.get("selectors")))
 
 
 def resource_of(description: Mapping[str, object]) -> Resource | None:

@@ -106,7 +106,7 @@ class Doubt:
 
     def unsure(self) -> bool:
         """Whether this replica may be no member any more. It may write then, once it has looked at
-        the claims, but nothing behind a newer one, whose writer does not wait for it."""
+        the claims, but nothing after a newer one, whose writer does not wait for it."""
         return self.check() or self._group.doubtful
 
     def membership_lost(self) -> None:
@@ -126,7 +126,7 @@ class Doubt:
             await self._in_doubt.wait()
             began_s = self._now_s()
             await self._make_sure()
-            while self._stood_still:  # suspended again behind the end of the claims that were read
+            while self._stood_still:  # suspended again after the end of the claims that were read
                 await self._make_sure()
             self._sure_until_s = self._boot_s() + SURE_S
             self._in_doubt.clear()

@@ -7,6 +7,8 @@ import ctypes
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from watchrelay.core import clock
 
@@ -15,6 +17,10 @@ _YOUNG_OBJECTS = 50_000
 chunk of events makes more than the default of 700: the collector took 9 % of all CPU."""
 
 
+NEEDED_BYTES: Final = 208 << 20
+"""More than the 180 MiB that a relay of a few objects was seen to take under foreign records on its
+control topic, and under bombs on all of its topics (`tests/integration/test_bombs_embedded.py`)."""
+_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 _TRIM_EVERY_S = 5.0
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -55,6 +61,22 @@ def trim_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
         return
+
+
+def too_small(file: Path = _LIMIT_FILE) -> str:
+    """What is wrong with the memory limit of the container (cgroup v2), and the cure; "" where
+    there is none, or it is enough."""
+    try:
+        limit_bytes = int(file.read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return ""
+    if limit_bytes >= NEEDED_BYTES:
+        return ""
+    return (
+        f"the memory limit of this container is {limit_bytes >> 20} MiB, and what others write to "
+        f"the topics can take up to {NEEDED_BYTES >> 20} MiB beside the objects: raise "
+        "resources.limits.memory"
+    )
 
 
 class HeapTrimmer:

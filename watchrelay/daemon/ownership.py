@@ -9,7 +9,7 @@ from typing import Final
 
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import StreamStatus
+from watchrelay.observe.status import StatusRegistry
 
 RETIRE: Final = "watchrelay retire on "
 """How the holder begins in the claim of a retirement, which is no relay."""
@@ -38,16 +38,18 @@ def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
     return f"stream {stream}: relay {holder} claimed it: two relays have it in their configs"
 
 
-def show_owner(status: StreamStatus, control: ControlTopic, metrics: Metrics) -> None:
+def show_owner(
+    stream: str, statuses: StatusRegistry, control: ControlTopic, metrics: Metrics
+) -> None:
     """Show a stream that another replica writes, as the control topic describes it. That it is not
     owned is no news while another layout is written, whose parts are."""
-    status.owner = control.holder_of(status.stream)
-    status.objects = objects_of(status.stream, control)
+    status = statuses.open(stream)
+    status.owner, status.objects = control.holder_of(stream), objects_of(stream, control)
     owned = metrics.gauge("stream_owned")
-    if _another_layout_is_written(status.stream, control):
-        owned.remove_by_labels({"stream": status.stream})
+    if _another_layout_is_written(stream, control):
+        owned.remove(stream)
     else:
-        owned.labels(status.stream).set(0)
+        owned.labels(stream).set(0)
 
 
 def objects_of(stream: str, control: ControlTopic) -> int:

@@ -21,13 +21,12 @@ from watchrelay.config.streams import (
     separate,
     shared_topics,
 )
-from watchrelay.core import causes
-from watchrelay.core.causes import Cause
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.names import DOTLESS_GROUPS
 from watchrelay.model.parts import Part, part_id
-from watchrelay.model.reach import Overlaps, Reach
+from watchrelay.model.reach import Overlaps, reach_of
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.store.transform import Transform
@@ -58,15 +57,14 @@ class EntryPlan:
 
     Attributes:
         resources: what it means; empty while that is not known.
-        cause: of `problem`; None while nothing is known about its resource.
+        problem: of the cause KUBERNETES while nothing is known about its resource.
     """
 
     entry: ResourceEntry
     resources: tuple[Resource, ...] = ()
     streams: list[PlannedStream] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
-    problem: str = ""
-    cause: Cause | None = None
+    problem: Trouble | None = None
 
 
 def plan_entry(
@@ -74,12 +72,12 @@ def plan_entry(
 ) -> EntryPlan:
     """The streams of an entry that discovery has resolved; `shared` as `shared_topics` gives it."""
     if isinstance(resolution, Unknown):
-        return EntryPlan(entry, problem=resolution.reason)
-    unusable = causes.ENTRY_UNUSABLE.about(entry.resource)
+        unknown = Trouble(entry.resource, Cause.KUBERNETES, resolution.reason)
+        return EntryPlan(entry, problem=unknown)
     if not isinstance(resolution, Found):
-        absent = causes.RESOURCE_NOT_SERVED.about(entry.resource)
-        cause = absent if isinstance(resolution, Missing) else unusable
-        return EntryPlan(entry, problem=resolution.reason, cause=cause)
+        absent = isinstance(resolution, Missing)
+        cause = Cause.RESOURCE_NOT_SERVED if absent else Cause.ENTRY_UNUSABLE
+        return EntryPlan(entry, problem=Trouble(entry.resource, cause, resolution.reason))
     resources, warnings = resolution.resources, resolution.warnings
     try:
         streams = [
@@ -90,7 +88,8 @@ def plan_entry(
             )
         ]
     except ValueError as error:
-        return EntryPlan(entry, resources, [], warnings, str(error), unusable)
+        unusable = Trouble(entry.resource, Cause.ENTRY_UNUSABLE, str(error))
+        return EntryPlan(entry, resources, [], warnings, unusable)
     return EntryPlan(entry, resources, streams, warnings)
 
 
@@ -150,16 +149,20 @@ def plan_streams(
 
 def plan_hash(spec: StreamSpec, *, suppress_unchanged: bool) -> str:
     """The hash of how a replica would run the stream: the same before and after it has read where
-    the number of partitions comes from."""
+    the number of partitions comes from. Ten digits: the group's record has them once for each
+    stream and replica."""
     spec = replace(spec, partitions_from="config")
     plan = msgspec.json.encode((spec, suppress_unchanged), order="deterministic")
-    return hashlib.sha256(plan).hexdigest()[:16]
+    return hashlib.sha256(plan).hexdigest()[:10]
 
 
 def config_hash(settings: Settings) -> str:
-    """Twelve digits that change with the settings. Neither passwords go into them nor the name of
-    a replica, the one thing in which replicas of one config differ, nor the revision."""
-    shared = settings.model_dump_json(exclude={"sharding": {"instance"}, "revision": True})
+    """Twelve digits that change with the settings. Passwords do not go into them, nor the name of a
+    replica and the address that it listens on, in which replicas of one config differ, nor the
+    revision."""
+    shared = settings.model_dump_json(
+        exclude={"sharding": {"instance"}, "observe": {"listen"}, "revision": True}
+    )
     return hashlib.sha256(shared.encode()).hexdigest()[:12]
 
 
@@ -221,17 +224,6 @@ def why_overlapping(
         f"on the same topic {stream.spec.topic}"
     )
     return why, separate(namespaced=stream.spec.plan.selection.resource.namespaced)
-
-
-def reach_of(selectors: object) -> Reach:
-    """Of a description's selectors; what is none of those that a relay writes limits nothing."""
-    held = selectors if isinstance(selectors, dict) else {}
-    namespaces, fields = held.get("namespaces"), held.get("fieldSelector")
-    listed = namespaces if isinstance(namespaces, list) else []
-    return Reach.of(
-        [each for each in listed if isinstance(each, str)],
-        fields if isinstance(fields, str) else "",
-    )
 
 
 def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:

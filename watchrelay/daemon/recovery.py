@@ -9,7 +9,17 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
-from watchrelay.contract.records import Decoded, MarkerRecord, decode
+from watchrelay.contract.records import (
+    Decoded,
+    Foreign,
+    LogRecord,
+    MarkerRecord,
+    ObjectRecord,
+    OtherCluster,
+    decode,
+    foreign_of,
+)
+from watchrelay.contract.state import misfit
 from watchrelay.core import clock
 from watchrelay.core.errors import (
     EpochAhead,
@@ -19,6 +29,9 @@ from watchrelay.core.errors import (
     Shared,
     SinkUnavailable,
 )
+from watchrelay.core.text import short
+from watchrelay.core.turns import Turns
+from watchrelay.daemon.described import keys_described
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_scan import no_epoch_left, other_cluster, shared_topic
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
@@ -26,6 +39,7 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.recovery import (
+    Decision,
     FirstSnapshot,
     LogRecovery,
     ReadAgainFromStart,
@@ -34,6 +48,7 @@ from watchrelay.publish.recovery import (
     interleaved,
     lowest_frontier,
     recovered_state,
+    remove_strays,
 )
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
@@ -47,8 +62,19 @@ class Reads(Protocol):
     """The part of `LogReader` that a resume needs."""
 
     async def spans(
-        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[LogRecord]], None]
     ) -> set[int]: ...
+
+    def owns(self, key: bytes) -> bool:
+        """As of `GapReader`."""
+        ...
+
+
+class Descriptions(Protocol):
+    """The part of the control topic that tells whose a key is."""
+
+    def described(self, stream: str) -> Mapping[str, object] | None: ...
+    def described_streams(self) -> Mapping[str, Mapping[str, object]]: ...
 
 
 class LogReader:
@@ -63,33 +89,53 @@ class LogReader:
         failed: Failed,
         succeeded: Callable[[], None] = lambda: None,
         reads: TopicReads | None = None,
+        control: Descriptions | None = None,
     ) -> None:
         """`failed` is called after each failed attempt, `succeeded` when all is read.
         `reads` reads the spans of a resume, together with those of other streams; `read` waits
         for none."""
         self._spec, self._connection, self._sink = spec, connection, sink
-        self._stream = spec.stream
+        self._stream, self._keys, self._control = spec.stream, spec.keys, control
         self._failed, self._succeeded = failed, succeeded
         self._reads = reads or TopicReads(connection)
         self.refused = 0
+        self._writers: set[str] = set()
+        """The other streams of which `between` has met a marker."""
+        self._reported: set[str] = set()
 
     def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no acknowledgement of this process covers."""
         return self._sink.unacknowledged_ranges(self._spec.topic, partition, start, stop)
 
+    def log_start(self, partition: int) -> int:
+        """As of `GapReader`."""
+        return self._sink.log_start(self._spec.topic, partition)
+
+    def owns(self, key: bytes) -> bool:
+        """As of `GapReader`: one that its objects can have, or that has its prefix and can be of no
+        other stream on the topic."""
+        keys, control = self._keys, self._control
+        if keys.has(key) or control is None or not key.startswith(keys.prefix):
+            return key.startswith(keys.prefix)
+        return not any(
+            keys_described(each).has(key)
+            for stream, each in control.described_streams().items()
+            if stream != self._stream and each.get("topic") == self._spec.topic
+        )
+
     async def read(
         self,
         ranges: Mapping[int, Sequence[tuple[int, int]]],
-        take: Callable[[int, int, Decoded], None],
+        take: Callable[[int, int, LogRecord], None],
     ) -> None:
-        """Hand over this stream's records in `ranges`, which are in order; one consumer reads each
-        partition from its first range to its last one."""
+        """As of `GapReader`; one consumer reads each partition from its first range to its last
+        one."""
 
         def decoded(partition: int, records: Sequence[Any]) -> None:
             wanted = ranges[partition]
             for record in records:
                 start, _ = wanted[bisect_right(wanted, record.offset, key=itemgetter(1))]
-                if start <= record.offset and (each := self.understood(record)) is not None:
+                if start <= record.offset and (each := self.between(record)) is not None:
                     take(partition, record.offset, each)
 
         spans = [OffsetRange(each, of[0][0], of[-1][1]) for each, of in ranges.items()]
@@ -100,7 +146,7 @@ class LogReader:
         self._succeeded()
 
     async def spans(
-        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[LogRecord]], None]
     ) -> set[int]:
         """Hand the stream's records over, batch by batch; the partitions that were read
         from their start."""
@@ -112,14 +158,37 @@ class LogReader:
             )
 
         topic, stream = self._spec.topic, self._stream
-        whole = await self._reads.read(topic, stream, spans, decoded, self._failed)
+        whole = await self._reads.read(topic, stream, spans, decoded, self._failed, keys=self._keys)
         self._succeeded()
         return whole
 
-    def understood(self, record: Any) -> Decoded | None:
-        """The record, if it is one of this stream and follows the contract.
+    def understood(self, record: Any) -> LogRecord | None:
+        """The record, if it is one of this stream and follows the contract, or may hide one that
+        does."""
+        content = self._content(record)
+        if not isinstance(content, Decoded) or content.stream == self._stream:
+            return content
+        return self._hiding(record, content)
 
-        Raises: Shared for a marker that the same stream of another cluster put there."""
+    def between(self, record: Any) -> LogRecord | None:
+        """As `understood`, of a record between two of the writer's own. If a writer that this
+        control topic does not know has the same keys, nothing is repaired: it would repair the
+        repair. This is reported."""
+        content = self._content(record)
+        if not isinstance(content, Decoded) or content.stream == self._stream:
+            return content
+        if isinstance(content, MarkerRecord):
+            self._writers.add(content.stream)
+            return None
+        hiding = self._hiding(record, content)
+        if hiding is None or content.stream not in self._writers or self._knows(content.stream):
+            return hiding
+        self._report(content)
+        return None
+
+    def _content(self, record: Any) -> LogRecord | None:
+        """What a record says, of any stream; or what it may hide, if it does not follow the
+        contract."""
         try:
             content = decode(record.key, record.value, record.headers)
         except RecordRefused as error:
@@ -129,19 +198,40 @@ class LogReader:
                     "topic": self._spec.topic,
                     "partition": record.partition,
                     "offset": record.offset,
+                    "key": short((record.key or b"").decode(errors="replace")),
                     "error": str(error),
                 }
                 log.warning("skipping records that do not follow the record contract", extra=extra)
             self.refused += 1
-            return None
-        if content.stream != self._stream:
-            return None
-        if type(content) is MarkerRecord and (
-            other := other_cluster(record.headers, self._spec.cluster)
-        ):
-            why = shared_topic(self._spec.topic, other, self._spec.cluster)
-            raise Shared(f"stream {self._spec.id}: {why}")
+            return foreign_of(record.key, record.headers, self._stream)
+        if type(content) is MarkerRecord and content.stream == self._stream and not content.retires:
+            cluster = self._spec.cluster
+            if other := other_cluster(record.headers, cluster):
+                why = shared_topic(self._spec.topic, self._stream, other, cluster)
+                return OtherCluster(content.epoch, content.sequence, why)
         return content
+
+    def _hiding(self, record: Any, content: Decoded) -> Foreign | None:
+        """What a record of another stream hides of this one."""
+        if isinstance(content, MarkerRecord) or not self._keys.has(content.key):
+            return None
+        return foreign_of(content.key, record.headers, self._stream)
+
+    def _knows(self, stream: str) -> bool:
+        described = None if self._control is None else self._control.described(stream)
+        return described is not None and described.get("topic") == self._spec.topic
+
+    def _report(self, content: ObjectRecord) -> None:
+        if content.stream not in self._reported:
+            self._reported.add(content.stream)
+            extra = {
+                "stream": self._spec.id,
+                "topic": self._spec.topic,
+                "other": short(content.stream),
+                "key": short(content.key.decode(errors="replace")),
+                "hint": "give one of the two streams another topic",
+            }
+            log.error("another relay writes the same keys to the topic", extra=extra)
 
 
 def log_recovery(spec: StreamSpec, partition: int, store: Store) -> LogRecovery:
@@ -168,7 +258,7 @@ class LogFold:
             for each in self.recoveries.values()
         )
 
-    def take(self, partition: int, records: list[Decoded]) -> None:
+    def take(self, partition: int, records: Sequence[LogRecord]) -> None:
         """Apply the next records of a partition. What no watch can show again is forgotten, so that
         a log that is followed for weeks costs its live objects."""
         self.records += len(records)
@@ -180,6 +270,65 @@ class LogFold:
             self._lowest = lowest
             for recovery in recoveries:
                 recovery.forget_deleted(lowest)
+
+
+async def _leave_to_others(fold: LogFold, owns: Callable[[bytes], bool]) -> bool:
+    """Take what is under keys of other streams out of what was read. Nothing is published for
+    them: it would hide the objects of those streams. Whether one was held: only a snapshot tells
+    readers that it is not of this stream."""
+    held, turns = False, Turns()
+    for recovery in fold.recoveries.values():
+        for key in [*recovery.to_repair, *recovery.tail.keys]:
+            if not owns(key):
+                held = recovery.leave(key) or held
+            await turns.pause()
+    return held
+
+
+async def _misfit_of(fold: LogFold) -> str:
+    """Why a value after the newest markers is not the object of its key, "" for none. JSON is
+    decoded only here: what is before a marker that agrees, a writer had taken from the server."""
+    prefix = fold.spec.key_prefix
+    turns = Turns()
+    for partition, recovery in fold.recoveries.items():
+        for key in list(recovery.tail.keys):
+            if (entry := recovery.entries.get(key)) is None:
+                continue
+            why = misfit(
+                key,
+                prefix,
+                fold.store.unpack(entry),
+                uid=entry.uid,
+                version=entry.resource_version,
+            )
+            if why:
+                return f"partition {partition}, key {short(key.decode(errors='replace'))}: {why}"
+            await turns.pause()
+    return ""
+
+
+def _check_epochs(spec: StreamSpec, recoveries: Sequence[LogRecovery], epoch: int) -> None:
+    """Raises: as `resume`, where the log may not be written with this epoch."""
+    highest = max((recovery.highest_epoch for recovery in recoveries), default=0)
+    if highest > epoch:
+        if why := no_epoch_left(spec.topic, spec.id, highest):
+            raise ForeignRecords(why)
+        if shared := next((each.shared for each in recoveries if each.shared), ""):
+            raise Shared(f"stream {spec.id}: {shared}")
+        raise EpochAhead(spec.id, highest, epoch)
+    for recovery in recoveries:
+        if recovery.shared and recovery.shared_epoch >= recovery.claimed_before:
+            raise Shared(f"stream {spec.id}: {recovery.shared}")
+        epoch_read, last = recovery.state.epoch, recovery.state.last
+        if epoch_read == epoch and (last > 1 or recovery.claimed_epoch < epoch):
+            raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
+
+
+async def _recovered(recoveries: Sequence[LogRecovery], decision: Decision) -> RecoveredState:
+    turns = Turns()
+    for _ in remove_strays(recoveries):
+        await turns.pause()
+    return recovered_state(recoveries, decision)
 
 
 async def resume(
@@ -198,7 +347,7 @@ async def resume(
     already; where it does not match its digests, everything is read back.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
-    epoch. EpochSpoiled: there are more records of this epoch than its claim."""
+    epoch. EpochSpoiled: there are more records of this epoch than its claim, or not even that."""
     began_s, places = clock.now_s(), writer.to_read
     # of a followed log nothing is read again in part: `decide` is to answer FirstSnapshot where it
     # would else answer ReadAgainFromStart, and below everything is read back
@@ -213,14 +362,17 @@ async def resume(
         ]
         whole = await reader.spans(spans, fold.take)
     recoveries = fold.recoveries
+    others = await _leave_to_others(fold, reader.owns)
+    wrong = await _misfit_of(fold)
     decided = partial(
         decide,
         config=spec.config_hash,
         recreated=recreated,
         foreign=foreign,
+        wrong=wrong,
         bookmarks=spec.plan.bookmarks,
     )
-    decision = decided(list(recoveries.values()), from_start=whole)
+    decision = decided(list(recoveries.values()), from_start=whole, others=others)
     if followed is not None and isinstance(decision, FirstSnapshot):
         log.info("followed log does not verify, reading it back", extra={"stream": spec.id})
         return await resume(
@@ -240,21 +392,14 @@ async def resume(
             ],
             fold.take,
         )
-        decision = decided(list(recoveries.values()), from_start=recoveries)
+        others = await _leave_to_others(fold, reader.owns) or others
+        decision = decided(list(recoveries.values()), from_start=recoveries, others=others)
     fresh = isinstance(decision, FirstSnapshot) and not decision.log_unverified
     if isinstance(decision, FirstSnapshot) and decision.log_unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
-    highest = max((recovery.highest_epoch for recovery in recoveries.values()), default=0)
-    if highest > epoch:
-        if why := no_epoch_left(spec.topic, spec.id, highest):
-            raise ForeignRecords(why)
-        raise EpochAhead(spec.id, highest, epoch)
-    for recovery in recoveries.values():
-        epoch_read, last = recovery.state.epoch, recovery.state.last
-        if epoch_read == epoch and (last > 1 or recovery.claimed_epoch < epoch):
-            raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
-    result = recovered_state(list(recoveries.values()), decision)
+    _check_epochs(spec, list(recoveries.values()), epoch)
+    result = await _recovered(list(recoveries.values()), decision)
     if fresh:
         store.loading(())
     else:

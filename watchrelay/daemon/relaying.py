@@ -8,14 +8,15 @@ API server first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from functools import partial
 
 from watchrelay.config import Settings
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.causes import Cause, CauseKind
+from watchrelay.core.clock_offset import ClockOffset
 from watchrelay.core.errors import (
     KubeError,
     Misconfigured,
@@ -25,9 +26,11 @@ from watchrelay.core.errors import (
     Unauthorized,
     Unavailable,
 )
+from watchrelay.core.trouble import Cause, Trouble
+from watchrelay.daemon.clock_watch import ClockWatch
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_spec, replicas_group, signal_spec
+from watchrelay.daemon.plan import control_spec, replicas_group, signal_spec, topic_spec
 from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.supervisor import Supervisor
@@ -36,6 +39,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.group import GroupMember
 from watchrelay.kafka.log_follower import LogFollower
+from watchrelay.kafka.record_times import RecordTimes
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
@@ -49,9 +53,13 @@ from watchrelay.watch.admission import Admission
 
 log = logging.getLogger(__name__)
 
+_DESCRIBED_EVERY_S = 5.0
+
 _API_TIMEOUT_S = 5.0
 _CHECK_TIMEOUT_S = 20.0
 """With an exec plugin that runs first: less than a replica takes to be unfit."""
+_LOOK_EVERY_S = 600.0
+_LIMIT_READ_S = 3.0
 _HAND_OVER = 0.75
 """The part of `shutdown.drainTimeout` in which other replicas may take the streams."""
 
@@ -65,12 +73,23 @@ def make_context(
     holder: str,
     rng: random.Random,
     flush_timer: FlushTimer,
+    clock_offset: ClockOffset,
 ) -> DaemonContext:
     """What the streams share; nothing connects yet."""
     connection = kafka_connection(settings, client_id=f"watchrelay-{settings.cluster}")
-    sink = KafkaSink(connection, metrics=metrics, statuses=statuses)
+    topics = Topics(connection, create=settings.kafka.create_topics)
+    times = RecordTimes(clock_offset, servers=connection.servers)
+    clock_watch = ClockWatch(
+        times, metrics=metrics, statuses=statuses, ask=client.version, kept=topics.kept
+    )
+    sink = KafkaSink(connection, metrics=metrics, statuses=statuses, times=times)
     control = ControlTopic(
-        connection, control_spec(settings).name, sink, statuses=statuses, holder=holder
+        connection,
+        control_spec(settings).name,
+        sink,
+        statuses=statuses,
+        holder=holder,
+        reread_limit=partial(limit_has_grown, topics, sink, control_spec(settings)),
     )
     sharing = follower = None
     if settings.sharding.enabled:
@@ -85,6 +104,7 @@ def make_context(
             statuses=statuses,
             holder=holder,
             rng=rng,
+            clock_watch=clock_watch,
         )
     return DaemonContext(
         settings=settings,
@@ -95,10 +115,11 @@ def make_context(
         connection=connection,
         sink=sink,
         control=control,
-        topics=Topics(connection, create=settings.kafka.create_topics),
-        requests=SnapshotRequests(control, configured=statuses.streams),
+        topics=topics,
+        requests=SnapshotRequests(control, configured=statuses.streams, wall_ms=times.true_ms),
         holder=holder,
         heartbeat_interval=HeartbeatInterval(settings.heartbeat_interval_s),
+        clock_watch=clock_watch,
         rng=rng,
         flush_timer=flush_timer,
         sharing=sharing,
@@ -117,6 +138,7 @@ def make_sharing(
     statuses: StatusRegistry,
     holder: str,
     rng: random.Random,
+    clock_watch: ClockWatch,
 ) -> Sharing:
     """This replica's part in the group; nothing connects yet."""
     sharding = settings.sharding
@@ -135,11 +157,26 @@ def make_sharing(
         sink=sink,
         metrics=metrics,
         statuses=statuses,
-        api_answers=partial(api_answers, client),
+        api_answers=partial(is_fit, client, clock_watch),
         balance_after_s=sharding.balance_after_s,
         standbys=sharding.standbys,
         rng=rng,
     )
+
+
+async def limit_has_grown(topics: Topics, sink: KafkaSink, topic: TopicSpec) -> bool:
+    """Read the size that the topic takes again; whether more fits than before."""
+    before = sink.limit_of(topic.name)
+    with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
+        async with asyncio.timeout(_LIMIT_READ_S):
+            if (facts := await topics.check_topic(topic)) is not None:
+                sink.limit(topic.name, facts.max_message_bytes, facts.bounded_by)
+    return sink.limit_of(topic.name) > before
+
+
+async def is_fit(client: KubeClient, clock_watch: ClockWatch) -> bool:
+    """Whether this replica can follow the API server, and write what it receives."""
+    return await api_answers(client) and clock_watch.fit
 
 
 async def api_answers(client: KubeClient) -> bool:
@@ -152,6 +189,40 @@ async def api_answers(client: KubeClient) -> bool:
     except KubeError:
         return True  # an error is an answer too
     return True
+
+
+async def look_at_topics(context: DaemonContext) -> None:
+    """Tell what somebody changes of the topics while they are used; nothing stops for it."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        settings = context.settings
+        specs = [
+            control_spec(settings),
+            signal_spec(settings),
+            *(topic_spec(each, settings) for each in context.planned),
+        ]
+        try:
+            found = await context.topics.look_again(specs)
+        except SinkUnavailable as error:
+            log.debug("topics cannot be looked at", extra={"error": str(error)})
+        else:
+            context.risks.put(found, of={each.name for each in specs})
+
+
+async def keep_descriptions(context: DaemonContext) -> None:
+    """Write the descriptions of streams again that another writer of the control topic changed:
+    readers find a stream by it, and give up its objects where it names another topic. Only those
+    that two looks find: a claim may follow its description."""
+    altered = set[str]()
+    while True:
+        await asyncio.sleep(_DESCRIBED_EVERY_S)
+        found = context.control.altered({each.stream for each in context.planned})
+        for stream in altered.intersection(found):
+            try:
+                await context.control.describe_again(stream)
+            except TopicRefused as error:
+                log.error("stream cannot be described", extra={"error": str(error)})
+        altered = set(found) - altered
 
 
 class Relaying:
@@ -170,17 +241,21 @@ class Relaying:
         self.supervisor = Supervisor(
             context, discovery, tasks=tasks, readiness=readiness, superseded=superseded
         )
-        context.served = self.supervisor.served
+        context.availability = self.supervisor.availability
         self._context, self._tasks, self._stopping = context, tasks, stopping
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Connect to Kafka, discover and run the streams."""
         sharing, follower = self._context.sharing, self._context.follower
+        watch = self._context.clock_watch
         for work, name in (
             (self._context.sink.run(), "sink"),
+            *(() if watch is None else ((watch.run(), "clock"),)),
             (self._control(), "control"),
             (self._signal(), "signal"),
+            (look_at_topics(self._context), "topics"),
+            (keep_descriptions(self._context), "descriptions"),
             *(() if sharing is None else ((self._share(sharing), "group"),)),
             *(() if follower is None else ((follower.run(), "standby"),)),
             (self.supervisor.run(), "supervisor"),
@@ -248,9 +323,7 @@ class Relaying:
         facts = await self._topic(topic, Backoff(), first=first)
         if first:
             context.statuses.recover_all()
-        for warning in facts.warnings:
-            extra = {"topic": topic.name, "warning": warning}
-            log.warning("topic has a questionable setting", extra=extra)
+        context.note_topic(facts)
 
     async def _topic(
         self, topic: TopicSpec, backoff: Backoff, *, first: bool = False
@@ -259,8 +332,8 @@ class Relaying:
         streams have it where they wait for the topic, the `first` time."""
         context, statuses = self._context, self._context.statuses
         problem: str = topic.kind
-        unusable = Cause(CauseKind(topic.kind))
-        away = causes.KAFKA if topic.kind == "control" else unusable
+        unusable = Cause(topic.kind)
+        away = Cause.KAFKA if topic.kind == "control" else unusable
         while True:
             try:
                 facts = await context.topics.ensure_topic(topic)
@@ -269,11 +342,14 @@ class Relaying:
                     clock.now_s(), healthy=False, rng=context.rng
                 )
                 refused = isinstance(error, TopicRefused)
+                # a replica that is ready ends the one that a roll-out replaces by it
+                operator = refused and context.sharing is None
                 cause = unusable if refused else away
-                former, problem = problem, cause.kind.value if first else topic.kind
+                trouble = Trouble(topic.name, cause, str(error), error.cure, operator)
+                former, problem = problem, cause.value if first else topic.kind
                 if problem != former:
                     statuses.problems.pop(former, None)
-                new = statuses.problems.put(problem, str(error), cause=cause)
+                new = statuses.problems.put(problem, trouble)
                 extra = {"topic": topic.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
                 if new and topic.kind == "control":
                     log.error("control topic is not usable", extra=extra)
@@ -281,9 +357,8 @@ class Relaying:
                     log.warning(
                         "signal topic is not usable, snapshot requests are not read", extra=extra
                     )
-                if first:  # a replica that is ready ends the one that a roll-out replaces by it
-                    alone = context.sharing is None
-                    statuses.fail_all(str(error), cause, wait_s, operator=refused and alone)
+                if first:
+                    statuses.fail_all(trouble, wait_s)
                 await asyncio.sleep(wait_s)
             else:
                 statuses.problems.pop(problem, None)
@@ -307,10 +382,11 @@ class Relaying:
             metrics=context.metrics,
             statuses=context.statuses,
             rng=context.rng,
+            wall_ms=context.sink.times.true_ms,
         )
         while True:
             backoff = Backoff(base_s=5.0, cap_s=300.0)
-            await self._topic(signal_spec(context.settings), backoff)
+            context.note_topic(await self._topic(signal_spec(context.settings), backoff))
             try:
                 await follower.run()
             except TopicLost as lost:

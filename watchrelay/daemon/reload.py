@@ -15,6 +15,7 @@ from watchrelay.config.edits import Edit, read_edit
 from watchrelay.core import clock
 from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.files import Mark, mark_of
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.plan import config_hash
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -135,9 +136,8 @@ class Reloader:
             extra = {"error": message, "problems": len(problems)}
             log.error("edited config refused, keeping the previous one", extra=extra)
         self._logged = message
-        self._statuses.problems["reload"] = (
-            f"edited config refused, keeping the previous one: {message}"
-        )
+        shown = f"edited config refused, keeping the previous one: {message}"
+        self._statuses.problems.put("reload", Trouble("", Cause.CONFIG_REFUSED, shown))
         self._metrics.gauge("config_last_reload_successful").set(0)
 
     def _taken(self, edit: Edit) -> None:
@@ -148,7 +148,8 @@ class Reloader:
                 f"a restart is needed for what was edited in {', '.join(edit.kept)}: the "
                 "former values stay in force until then"
             )
-            if self._statuses.problems.put("restart", message):
+            trouble = Trouble("", Cause.RESTART_NEEDED, message)
+            if self._statuses.problems.put("restart", trouble):
                 extra = {"keys": list(edit.kept)}
                 log.warning("configuration change requires a restart", extra=extra)
         else:

@@ -18,9 +18,10 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.text import short
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.assignor import (
     MemberAssignment,
     MemberMetadata,
@@ -36,6 +37,7 @@ from watchrelay.daemon.group_view import group_status, rebalance_reason
 from watchrelay.daemon.ownership import is_retirement, objects_of, show_owner
 from watchrelay.daemon.tasks import first_of
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.model.progress import StreamProgress
 from watchrelay.observe.group import GroupStatus
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -47,17 +49,19 @@ UNFIT_AFTER_S: Final = 30.0
 API_CHECK_S: Final = 10.0
 API_CHECK_AGAIN_S: Final = 2.0
 AWAIT_ASSIGNMENT_S: Final = 0.5
-"""How long a writer that reads a claim of another member waits for the assignment behind it; that
+"""How long a writer that reads a claim of another member waits for the assignment after it; that
 member waits for the release for 1 s."""
 REGATHER_S: Final = 3.0
 """How long a replica that the group has forgotten claims nothing after: the others are forgotten
 too, perhaps, and write on; within this time they join again."""
 LEAVE_TIMEOUT_S: Final = 2.0
 _UNREADABLE: Final = "assignment"
-_UNREADABLE_CURE: Final = (
+_UNREADABLE_TROUBLE: Final = Trouble(
+    "",
+    Cause.GROUP,
     "what the leader of the group assigns cannot be read, so this replica writes no other streams: "
     "another program, or a release that does not fit, leads the group: end it, or choose another "
-    "kafka.topicPrefix or cluster"
+    "kafka.topicPrefix or cluster",
 )
 _BALANCE_CHECK_S: Final = 1.0
 _DECIDE_AGAIN_S: Final = 10.0
@@ -118,6 +122,7 @@ class _Tenure:
     since_s: float
     takeover: str
     assigned_s: float
+    progress: StreamProgress
     epoch: int | None = None
     ending: bool = False
     superseded_s: float | None = None
@@ -300,14 +305,15 @@ class Sharing:
         """Whether this replica writes the stream, or is about to claim it."""
         return stream in self._tenures
 
-    def claiming(self, stream: str, end: Callable[[], None]) -> None:
+    def claiming(self, stream: str, progress: StreamProgress, end: Callable[[], None]) -> None:
         """The claim begins. `end` is called when the stream is not to be claimed any more, and,
         once it was claimed, when a newer claim is read."""
         former, takeover = self._control.holder_of(stream), ""
         if former is not None and former != self._holder:
             takeover = "handover" if self._assignment.own.get(stream) else "failover"
         now_s = self._now_s()
-        self._tenures[stream] = _Tenure(end, now_s, takeover, self._given_s.get(stream, now_s))
+        assigned_s = self._given_s.get(stream, now_s)
+        self._tenures[stream] = _Tenure(end, now_s, takeover, assigned_s, progress)
 
     def claimed(self, stream: str, epoch: int) -> None:
         """The claim is acknowledged."""
@@ -317,7 +323,7 @@ class Sharing:
             # nobody hands it over any more: it may be claimed again without a copy
             self._assignment = replace(self._assignment, own={**own, stream: ""})
         if tenure.takeover:
-            self._statuses.open(stream).next_acked = partial(self._took_over, tenure)
+            tenure.progress.next_acked = partial(self._took_over, tenure)
         self._end_superseded()
 
     def _took_over(self, tenure: _Tenure) -> None:
@@ -346,7 +352,7 @@ class Sharing:
         return stream not in self._assignment.own or stream not in self._plan_hashes
 
     def _awaits_assignment(self, stream: str, tenure: _Tenure) -> float:
-        """For how many seconds more the assignment behind a newer claim may come."""
+        """For how many seconds more the assignment after a newer claim may come."""
         if tenure.superseded_s is None:
             tenure.superseded_s = self._now_s()
         owners = self._assignment.owners
@@ -423,9 +429,8 @@ class Sharing:
 
     def _is_beginning(self, stream: str) -> bool:
         """Whether the stream is being claimed, or what was published before is not known yet."""
-        status = self._statuses.streams.get(stream)
-        being_claimed = self._tenures[stream].epoch is None
-        return being_claimed or (status is not None and status.state == "resuming")
+        tenure = self._tenures[stream]
+        return tenure.epoch is None or tenure.progress.state == "resuming"
 
     def _assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         known = {
@@ -485,7 +490,7 @@ class Sharing:
         assignment = decode_assignment(data)
         if assignment is None:
             log.warning("assignment of the group cannot be read", extra={"generation": generation})
-            self._statuses.problems.put(_UNREADABLE, _UNREADABLE_CURE, cause=causes.GROUP)
+            self._statuses.problems.put(_UNREADABLE, _UNREADABLE_TROUBLE)
             assignment = MemberAssignment()
         else:
             self._statuses.problems.pop(_UNREADABLE, None)
@@ -557,9 +562,8 @@ class Sharing:
     def _read(self) -> bool:
         """Show the streams that others write; whether one that this replica writes was claimed by
         another."""
-        for status in self._statuses.streams.values():
-            if status.state == "standby":
-                show_owner(status, self._control, self._metrics)
+        for stream in self._statuses.standing_by:
+            show_owner(stream, self._statuses, self._control, self._metrics)
         self._stop_offering_retired()
         return any(
             not self._tenures[stream].ending for stream in self._superseded(self._tenures.keys())

@@ -58,7 +58,8 @@ class SnapshotRequests:
         streams of the config, which may have no description yet."""
         self._control, self._configured = control, configured
         self._now_s, self._wall_ms = now_s, wall_ms
-        self._writers: dict[str, Ask] = {}
+        self._writers: dict[str, dict[str, Ask]] = {}
+        """By stream, the writers of it or of its parts."""
         self._open: dict[str, dict[str, _Waiting]] = {}
         """By stream, the requests that no index record named when last looked at, oldest first."""
         self._unknown = LogLimit()  # who writes signals writes our log
@@ -67,20 +68,16 @@ class SnapshotRequests:
         """Hand `request` on; with `backlog` an earlier relay may have answered it already."""
         unknown = []
         for stream in request.streams:
-            writers = {
-                each: writer
-                for each, writer in self._writers.items()
-                if stream_and_part(each)[0] == stream
-            }
+            writers = self._writers.get(stream, {})
             # "%" is in no id of a stream, only in those of parts
             described = "%" not in stream and self._control.described(stream) is not None
             if not writers and not described and stream not in self._configured:
                 unknown.append(stream)
                 continue
             self._keep(stream, request.id, written_ms)
-            for each, writer in writers.items():
+            for each, writer in list(writers.items()):
                 if backlog:
-                    self._ask_open(each, writer, only=request.id)
+                    self._ask_open(each, writer, [request.id])
                 else:
                     writer(request.id)
         stream = short(unknown[0], 100) if unknown else ""
@@ -97,12 +94,16 @@ class SnapshotRequests:
     def serving(self, stream: str, ask: Ask) -> Iterator[None]:
         """Inside the block `ask` gets the id of each request for `stream`, or for the stream of
         which it is a part; at once those still open."""
-        self._writers[stream] = ask
+        whole, _ = stream_and_part(stream)
+        writers = self._writers.setdefault(whole, {})
+        writers[stream] = ask
         try:
-            self._ask_open(stream, ask)
+            self._ask_open(stream, ask, list(self._open.get(whole, ())))
             yield
         finally:
-            del self._writers[stream]
+            del writers[stream]
+            if not writers:
+                self._writers.pop(whole, None)
 
     def _keep(self, stream: str, request_id: str, written_ms: int) -> None:
         waiting, now_s = self._open.setdefault(stream, {}), self._now_s()
@@ -112,17 +113,20 @@ class SnapshotRequests:
         while len(waiting) > share or now_s - next(iter(waiting.values())).taken_s > EXPIRE_S:
             del waiting[next(iter(waiting))]
 
-    def _ask_open(self, stream: str, ask: Ask, *, only: str = "") -> None:
+    def _ask_open(self, stream: str, ask: Ask, requests: Sequence[str]) -> None:
+        """Hand on those of `requests` that are open and were not answered."""
         indexes, now_ms = self._control.newest_indexes(stream), self._wall_ms()
         whole, part = stream_and_part(stream)
         waiting = self._open.get(whole, {})
-        for request_id, kept in list(waiting.items()):
+        for request_id in requests:
+            if (kept := waiting.get(request_id)) is None:
+                continue
             done = bool(indexes) and all(
                 answered(index, request_id, kept.written_ms, now_ms) for index in indexes
             )
             if self._now_s() - kept.taken_s > EXPIRE_S or (done and part.of == 1):
                 del waiting[request_id]
-            elif not done and (not only or request_id == only):
+            elif not done:
                 ask(request_id)
         if not waiting:
             self._open.pop(whole, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from watchrelay.contract.control_state import Origin, claim_origins
-from watchrelay.contract.records import Decoded
+from watchrelay.contract.records import LogRecord
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
@@ -74,6 +74,7 @@ class Standby:
     ) -> None:
         spec = pinned()
         self.id, self.stream, self.topic = spec.id, spec.stream, spec.topic
+        self.keys = spec.keys
         self.next: dict[int, int] = {}
         self.urgent = False
         self._pinned, self._make_store, self._make_reader = pinned, make_store, make_reader
@@ -148,6 +149,7 @@ class Standby:
         """Read what is committed of the log now; True. Raises: SinkUnavailable, and what the
         log's records raise."""
         spec = self._pinned()
+        self.keys = spec.keys
         self._starting_point = self._control.starting_point(spec.id, spec.partitions)
         origins = claim_origins(self._starting_point, spec.partitions)
         starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
@@ -163,7 +165,7 @@ class Standby:
             raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
         spans = [OffsetRange(each, at, ends[each]) for each, at in starts.items()]
 
-        def take(partition: int, records: list[Decoded]) -> None:
+        def take(partition: int, records: list[LogRecord]) -> None:
             if self._fold is fold:
                 fold.take(partition, records)
 
@@ -249,5 +251,5 @@ class Standby:
             if self._lost.is_set() or self.next == followed:
                 break
         reached = self._fold is fold and self._reached.is_set()
-        self.end()  # what comes behind the claim is not of this fold
+        self.end()  # what comes after the claim is not of this fold
         return fold if reached else None

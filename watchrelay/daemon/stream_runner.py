@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import cached_property
 
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.beside import beside
 from watchrelay.core.errors import (
@@ -18,8 +19,8 @@ from watchrelay.core.errors import (
     fenced_by,
     first_cause,
 )
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.described import KeyFormats
 from watchrelay.daemon.ownership import ownership_lost, show_owner
 from watchrelay.daemon.plan import PlannedStream, transactional_id
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
@@ -29,8 +30,10 @@ from watchrelay.daemon.stream_topic import REFUSED, StreamTopic
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.topic_reads import TopicReads
+from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics
+from watchrelay.observe.status import index_problem
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
@@ -46,8 +49,9 @@ _FAILED = Backoff(base_s=1.0, cap_s=300.0, jitter=0.1)
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which a superseded relay has ended."""
+_CLAIM_AGAIN_S = 30.0
 _FINISH_S = 1.0
-"""How long a writer goes on behind a newer claim; its successor waits no longer.
+"""How long a writer goes on after a newer claim; its successor waits no longer.
 docs/record-contract.md, section 4.1."""
 
 
@@ -68,8 +72,8 @@ class StreamRunner:
         self._context = context
         spec = planned.spec
         self._status = context.statuses.open(spec.id, spec.topic)
-        self._topic = StreamTopic(spec, context, self._status)
-        self._metrics = self._new_metrics()
+        self._progress = StreamProgress()
+        self._topic = StreamTopic(spec, context, self._status, self._progress)
         self._watcher: Watcher | None = None
         self._stopping = False
         self._ended = asyncio.Event()
@@ -92,6 +96,10 @@ class StreamRunner:
         """The stream, with the keys and the partitions of its topic once that is usable."""
         return self._topic.spec
 
+    @cached_property
+    def _metrics(self) -> StreamMetrics:
+        return self._new_metrics()
+
     def _new_metrics(self) -> StreamMetrics:
         resource = self.spec.plan.selection.resource
         return self._context.metrics.stream(self.spec.id, resource)
@@ -113,9 +121,9 @@ class StreamRunner:
         """What the stream is built on is lost: claim and read back as at a start."""
         if not self._stopping:
             log.warning("restarting stream", extra={"stream": self.spec.id, "reason": why})
-            self._topic_recreated = self._topic_recreated and not self._status.complete
-            self._status.complete = False
-            self._status.failed("stream", why, cause=causes.KAFKA)
+            self._topic_recreated = self._topic_recreated and not self._progress.whole
+            self._progress.whole = False
+            self._status.failed("stream", Trouble(self.spec.topic, Cause.KAFKA, why))
             self._ended.set()
 
     def recheck(self) -> None:
@@ -130,8 +138,11 @@ class StreamRunner:
         Raises: Fenced: a newer relay claimed the stream, and the process exits with 75; where
         replicas share the streams, this one becomes a standby instead."""
         self._stopping |= self._ends_with_tenure  # that was the tenure of its predecessor
+        self._status.follow(self._progress)
         delays = {"lost": _AGAIN, "refused": REFUSED, "failed": _FAILED}
         try:
+            await self._context.one_by_one.turn()
+            self._metrics.stream_owned.set(0)  # its metrics are made now
             while not self._stopping:
                 self._ended.clear()
                 began_s = clock.now_s()
@@ -142,7 +153,7 @@ class StreamRunner:
                         self._show_end(error, 0.0)
                     continue
                 if not self._stopping:
-                    self._status.complete = False
+                    self._progress.whole = False
                     now_s = clock.now_s()
                     why = "lost" if error is None else "failed"
                     if isinstance(error, ForeignRecords):
@@ -155,7 +166,7 @@ class StreamRunner:
                     await first_of(self._ended, timeout_s=wait_s)
         finally:
             self._context.sink.close(self.spec.topic, self.spec.id)
-            self._status.state = "stopped"
+            self._progress.state = "stopped"
             self._metrics.stream_owned.set(0)
             if self._context.sharing is not None:
                 self._context.sharing.ended(self.spec.id)
@@ -231,6 +242,7 @@ class StreamRunner:
         if over:
             self._epoch, self._topic_recreated, self._foreign = 0, False, False
             self._context.sink.close(self.spec.topic, self.spec.id, taken_over=True)
+            self._progress.renew()
             self._status.renew()
             self._status.objects = 0
             self._status.epoch = self._status.frontier = None
@@ -240,7 +252,7 @@ class StreamRunner:
     def _show_end(self, error: Exception | None, wait_s: float) -> None:
         """Log, count and show why the stream restarts in `wait_s`."""
         if error is None:
-            self._status.state = "waiting"
+            self._progress.state = "waiting"
             return
         if isinstance(error, ForeignRecords):
             self._topic.refuse(error, wait_s)
@@ -249,13 +261,10 @@ class StreamRunner:
         extra = {"stream": self.spec.id, "error": message, "retry_in_s": round(wait_s, 1)}
         log.error("stream restarts after an unexpected error", extra=extra, exc_info=cause)
         self._metrics.stream_failures_total.inc()
-        self._status.state = "backoff"
-        self._status.failed(
-            "stream",
-            f"{message}; only this stream restarts; please report it with the log",
-            cause=causes.INTERNAL,
-            next_attempt_ms=clock.wall_ms_in(wait_s),
-        )
+        self._progress.state = "backoff"
+        shown = f"{message}; only this stream restarts; please report it with the log"
+        trouble = Trouble(self.spec.id, Cause.INTERNAL, shown)
+        self._status.failed("stream", trouble, next_attempt_ms=clock.wall_ms_in(wait_s))
 
     async def _begin(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
         """Claim and read back, then give up the standby. Nothing is promised before, so this may be
@@ -270,10 +279,8 @@ class StreamRunner:
         standby runs meanwhile."""
         if not self._context.control_made.is_set():
             problems = self._context.statuses.problems
-            if name := next((each for each in ("control", "kafka") if each in problems), ""):
-                cause = problems.causes[name]
-                operator = name == "control" and self._context.sharing is None
-                self._status.failed("daemon", problems[name], cause=cause, operator=operator)
+            if problem := problems.get("control") or problems.get("kafka"):
+                self._status.failed("daemon", problem)
             await self._context.control_made.wait()
         await self._context.control.caught_up()
         if (sharing := self._context.sharing) is None:
@@ -356,15 +363,16 @@ class StreamRunner:
             self._epoch = 0  # what others claim meanwhile supersedes nothing of this replica's
             control, metrics = self._context.control, self._context.metrics
             metrics.forget_gauges(stream)
+            self._context.statuses.problems.pop(index_problem(stream), None)
             self._status.recovered("stream")
-            self._status.state = "standby"
-            show_owner(self._status, control, metrics)
+            self._progress.state = "standby"
+            show_owner(stream, self._context.statuses, control, metrics)
         assert self._standby is not None, "made before"
         former = await sharing.assigned(stream, self._standby)
         self._metrics = self._new_metrics()
         self._metrics.ownership_changes_total["assigned"].inc()
-        self._status.state, self._status.assigned = "waiting", True
-        sharing.claiming(stream, self._tenure_lost)
+        self._progress.state, self._status.assigned = "waiting", True
+        sharing.claiming(stream, self._progress, self._tenure_lost)
         return former
 
     def _new_standby(self, sharing: Sharing) -> Standby:
@@ -377,7 +385,7 @@ class StreamRunner:
             self._status.warm = is_warm
             context.metrics.gauge("stream_warm").labels(stream).set(is_warm)
             if not is_warm:
-                lag.remove_by_labels({"stream": stream})
+                lag.remove(stream)
             sharing.warmed(stream, is_warm)
 
         return Standby(
@@ -400,22 +408,29 @@ class StreamRunner:
 
     def _pinned_spec(self) -> StreamSpec:
         """The stream with the keys and the partitions that its topic has."""
-        return KeyFormats(self._context.control.described_streams()).kept(self.planned.spec)
+        formats = self._context.formats
+        formats.take(self._context.control.described_streams())
+        return formats.kept(self.planned.spec)
 
     def _tenure_lost(self) -> None:
         self._tenure_over = True
         self._ended.set()
 
     async def _wait_claimable(self, error: TopicRefused) -> None:
-        """Return once the control topic holds nothing that keeps the stream from being claimed."""
-        self._status.state = "waiting"
-        self._status.failed("stream", str(error), cause=error.cause, operator=True)
+        """Return once the control topic holds nothing that keeps the stream from being claimed, or
+        its claim is to be tried again."""
+        self._progress.state = "waiting"
+        self._status.failed("stream", error.trouble(operator=True))
         log.error("stream cannot be claimed", extra={"stream": self.spec.id, "error": str(error)})
-        await self._context.control.until(lambda: not self._context.control.blocked(self.spec.id))
+        control = self._context.control
+        if control.blocked(self.spec.id):
+            await control.until(lambda: not control.blocked(self.spec.id))
+        else:  # its records do not fit the topic
+            await asyncio.sleep(_CLAIM_AGAIN_S)
         self._status.recovered("stream")
 
     async def _topic_ready(self) -> int:
-        """The topic's max.message.bytes once it exists and is safe."""
+        """The size that the topic takes, once it exists and is safe."""
         facts = await self._topic.ready(self.planned.spec)
         if not self._foreign:
             self._status.recovered()
@@ -442,6 +457,7 @@ class StreamRunner:
             failed=self._topic.unreadable,
             succeeded=lambda: self._status.recovered("log"),
             reads=reads,
+            control=self._context.control,
         )
 
     def _writer(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
@@ -454,6 +470,7 @@ class StreamRunner:
             metrics=self._metrics,
             topic_metrics=self._context.metrics.topic(self.spec.topic),
             status=self._status,
+            progress=self._progress,
             heartbeat_interval=self._context.heartbeat_interval,
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
@@ -477,7 +494,7 @@ class StreamRunner:
     async def _resumed(
         self, writer: StreamWriter, store: Store, reader: LogReader, followed: LogFold | None
     ) -> RecoveredState:
-        self._status.state = "resuming"
+        self._progress.state = "resuming"
         found = await resume(
             self.spec,
             writer,
@@ -503,6 +520,7 @@ class StreamRunner:
             self.spec.own_plan,
             source=context.client,
             outlet=Reflector(
+                self.spec.id,
                 store,
                 writer,
                 metrics=self._metrics,
@@ -513,7 +531,8 @@ class StreamRunner:
             admission=context.admission,
             metrics=self._metrics,
             status=self._status,
-            served=context.served,
+            progress=self._progress,
+            availability=context.availability,
             server_version=lambda: context.server_version,
             rng=context.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
@@ -548,7 +567,7 @@ class StreamRunner:
                 raise
             raise fenced_by(group_error) from group_error
         finally:
-            self._foreign = self._foreign and not self._status.complete
+            self._foreign = self._foreign and not self._progress.whole
             self._watcher = None
 
     def _may_finish(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     EpochAhead,
@@ -18,11 +19,14 @@ from watchrelay.core.errors import (
     SinkUnavailable,
     TopicRefused,
 )
+from watchrelay.core.trouble import Cause, Trouble
+from watchrelay.daemon.clock_watch import LOOK_EVERY_S
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
 from watchrelay.daemon.plan import topic_spec
-from watchrelay.kafka.log_scan import Written, written
+from watchrelay.kafka.log_scan import Written, no_epoch_left
 from watchrelay.kafka.topic_config import TopicFacts
+from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import StreamStatus
 
@@ -32,6 +36,8 @@ Result = TypeVar("Result")
 
 REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
 """A refused topic waits for a person, as a missing right does: looked at again rarely."""
+_TOPIC_AGAIN_S = 30.0
+"""A stream that waits for the clock looks so often whether its topic depends on it still."""
 _AWAY = Backoff(base_s=0.8, cap_s=30.0)
 _LIMIT_READ_S = 3.0
 """Less than the 5 s within which a superseded relay has ended: heartbeats wait for it."""
@@ -40,10 +46,16 @@ _LIMIT_READ_S = 3.0
 class StreamTopic:
     """The topic of one stream. What it waits for is shown in `status` and logged once."""
 
-    def __init__(self, spec: StreamSpec, context: DaemonContext, status: StreamStatus) -> None:
+    def __init__(
+        self,
+        spec: StreamSpec,
+        context: DaemonContext,
+        status: StreamStatus,
+        progress: StreamProgress,
+    ) -> None:
         self.spec = spec
         """The stream, with the keys and the partitions of its topic once that is `ready`."""
-        self._context, self._status = context, status
+        self._context, self._status, self._progress = context, status, progress
         self._written: dict[str, Written] | None = None
         """What the topic holds, by stream, where the control topic does not describe this one."""
 
@@ -51,24 +63,30 @@ class StreamTopic:
         """The facts of the topic of `planned` once it exists and is safe."""
 
         facts = await self._until_usable(lambda: self._ensured(planned))
-        for warning in facts.warnings:
-            log.warning(
-                "topic has a questionable setting",
-                extra={"topic": self.spec.topic, "warning": warning},
-            )
-        self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
+        self._learn(facts)
+        if why := self._wrong_clock():
+            extra = {"stream": self.spec.id, "topic": self.spec.topic, "error": why.message}
+            log.error("stream waits for this machine's clock", extra=extra)
+        while why := self._wrong_clock():
+            await self._until_right(why)
+            # by now its brokers may give the time of records
+            facts = await self._until_usable(lambda: self._ensured(planned))
+            self._learn(facts)
+        self._context.note_topic(facts)
         return facts
 
     async def _ensured(self, planned: StreamSpec) -> TopicFacts:
         """The topic, and the stream as it was started there: as the control topic describes it,
         else as the topic itself shows."""
         self._written = None
+        await self._context.one_by_one.turn()
         self._check_pins(planned)
         facts = await self._ensure()
         described = self._context.control.described(planned.id)
         if facts.created or (described is not None and not self.moved()):
             return facts
         self._written, expected = await self._read(), self.spec
+        await self._context.one_by_one.turn()
         self._check_pins(planned)
         found = self._written.get(planned.stream, Written())
         self._written = {planned.stream: found}  # there may be hundreds of others
@@ -80,11 +98,11 @@ class StreamTopic:
         )
 
     async def _read(self) -> dict[str, Written]:
-        spec = self.spec
-        async with self._context.scanning:
-            return await written(
-                self._context.connection, spec.topic, spec.stream, cluster=spec.cluster
-            )
+        topic, stream = self.spec.topic, self.spec.stream
+        found = await self._context.scans.result(topic)
+        if stream in found and (why := no_epoch_left(topic, stream, found[stream].epoch)):
+            raise TopicRefused(why)
+        return dict(found)
 
     async def _until_usable(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """What `attempt` returns, repeated while the topic is refused or Kafka is away."""
@@ -102,48 +120,87 @@ class StreamTopic:
             await asyncio.sleep(wait_s)
 
     async def limit_again(self) -> int | None:
-        """The topic's max.message.bytes, read again; None: it cannot be read now."""
+        """The size that the topic takes, read again; None: it cannot be read now."""
         with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
             async with asyncio.timeout(_LIMIT_READ_S):
                 facts = await self._context.topics.check_topic(
                     topic_spec(self.spec, self._context.settings)
                 )
             if facts is not None:
-                self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
-                return facts.max_message_bytes
+                limit = facts.max_message_bytes
+                self._context.sink.limit(self.spec.topic, limit, facts.bounded_by)
+                self._learn(facts)
+                return limit
         return None
+
+    # ---- the clock -------------------------------------------------------------------------------
+
+    def _learn(self, facts: TopicFacts) -> None:
+        if (watch := self._context.clock_watch) is not None:
+            watch.learn(self.spec.topic, facts.keeps_ms, assumed=not facts.checked)
+
+    def _wrong_clock(self) -> Trouble | None:
+        """Why the clock keeps the stream from writing its topic; None where it does not."""
+        watch = self._context.clock_watch
+        return None if watch is None else watch.wrong_for(self.spec.topic)
+
+    async def _until_right(self, why: Trouble | None) -> None:
+        """Return once the clock is right, or when the topic is to be looked at again."""
+        until_s = clock.now_s() + _TOPIC_AGAIN_S
+        while why is not None and clock.now_s() < until_s:
+            self._progress.state = "waiting"
+            self._status.failed("stream", why)
+            await asyncio.sleep(LOOK_EVERY_S)
+            why = self._wrong_clock()
+
+    # ---- what the topic was written with ---------------------------------------------------------
 
     def _check_pins(self, planned: StreamSpec) -> None:
         """Take the keys and the partitions that the topic has.
 
         Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
-        control, shown = self._context.control, self._shown(planned)
-        own: Mapping[str, object] | None = control.described(planned.id)
+        context = self._context
+        described: dict[str, Mapping[str, object]] = {**context.control.described_streams()}
+        shown = self._shown(planned, described)
+        own: Mapping[str, object] | None = context.control.described(planned.id)
         if own is None or own.get("topic") != planned.topic:
             own = shown.get(planned.stream, own)
-        described = {**shown, **control.described_streams()}
-        formats = KeyFormats(described if own is None else {**described, planned.stream: own})
+        described = {**shown, **described}
+        formats = context.formats
+        formats.take(described)
+        if own is not None and own is not described.get(planned.stream):
+            formats = KeyFormats({**described, planned.stream: own})
         self.spec = formats.kept(planned)
-        all_planned = [formats.kept(each) for each in self._context.planned]
-        if reason := pinned_conflict(self.spec, own) or topic_conflict(
-            self.spec, all_planned, described
-        ):
-            raise TopicRefused(reason)
-        self._context.topics.expect(
-            topic_spec(each, self._context.settings)
-            for each in all_planned
-            if each.topic == self.spec.topic
+        conflict = pinned_conflict(self.spec, own)
+        if not conflict and formats.may_conflict(self.spec):
+            others = [formats.kept(each) for each in context.planned]
+            conflict = topic_conflict(self.spec, others, described)
+        if conflict:
+            raise TopicRefused(conflict)
+        shape = formats.shape(planned.topic)
+        context.topics.expect(
+            planned.topic,
+            lambda: (
+                topic_spec(formats.kept(each), context.settings)
+                for each in context.planned
+                if each.topic == planned.topic
+            ),
+            version=None if shape is None else (context.planned, shape),
         )
 
-    def _shown(self, planned: StreamSpec) -> dict[str, Mapping[str, object]]:
-        """Descriptions of the streams of the config on the topic, with what the topic shows."""
+    def _shown(
+        self, planned: StreamSpec, described: Container[str]
+    ) -> dict[str, Mapping[str, object]]:
+        """Descriptions of the streams of the config on the topic, with what the topic shows; of
+        others than this one, those that are not `described`."""
         there = self._written or {}
         return {
             each.stream: {**each.description, **found.shape}
             for each in (*self._context.planned, planned)
-            if each.topic == planned.topic
-            and (found := there.get(each.stream)) is not None
+            if (found := there.get(each.stream)) is not None
+            and each.topic == planned.topic
             and not found.retired
+            and (each.stream not in described or each.stream == planned.stream)
         }
 
     def moved(self) -> bool:
@@ -177,30 +234,21 @@ class StreamTopic:
 
     def refuse(self, error: TopicRefused | ForeignRecords, wait_s: float) -> None:
         """Log and show why the topic cannot be written, looked at again in `wait_s`."""
-        if self._status.waits_for != str(error):
+        if self._wait(error, wait_s, operator=True):
             extra = {"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)}
             log.error(
                 "stream refused" if isinstance(error, EpochAhead) else "topic refused", extra=extra
             )
-        self._wait(error, wait_s, operator=True)
 
     def unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
         """Show why the log cannot be read, tried again in `wait_s`."""
-        forbidden = isinstance(error, SinkForbidden)
-        self._status.failed(
-            "log",
-            str(error),
-            cause=causes.TOPIC_UNUSABLE.about(self.spec.topic) if forbidden else causes.KAFKA,
-            operator=forbidden,
-            next_attempt_ms=clock.wall_ms_in(wait_s),
-        )
+        trouble = error.trouble(subject=self.spec.topic, operator=isinstance(error, SinkForbidden))
+        self._status.failed("log", trouble, next_attempt_ms=clock.wall_ms_in(wait_s))
 
-    def _wait(self, error: SinkError, wait_s: float, *, operator: bool) -> None:
-        self._status.state = "waiting"
-        self._status.failed(
-            "stream",
-            str(error),
-            cause=(error.cause if operator else causes.KAFKA).about(self.spec.topic),
-            operator=operator,
-            next_attempt_ms=clock.wall_ms_in(wait_s),
-        )
+    def _wait(self, error: SinkError, wait_s: float, *, operator: bool) -> bool:
+        """Show it. Returns: whether it says something new."""
+        trouble = error.trouble(subject=self.spec.topic, operator=operator)
+        if not operator:
+            trouble = replace(trouble, cause=Cause.KAFKA)
+        self._progress.state = "waiting"
+        return self._status.failed("stream", trouble, next_attempt_ms=clock.wall_ms_in(wait_s))

@@ -7,12 +7,13 @@ import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.causes import Cause
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.described import (
     DEADLOCK_CURE,
@@ -20,7 +21,7 @@ from watchrelay.daemon.described import (
     deadlocked,
     in_versions_described,
     pinned_conflict,
-    resources_described,
+    with_absent,
 )
 from watchrelay.daemon.plan import (
     EntryPlan,
@@ -38,8 +39,9 @@ from watchrelay.daemon.plan import (
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
-from watchrelay.kube.discovery.resolve import Found, Missing, Resolution
-from watchrelay.model.resources import Resource
+from watchrelay.kube.discovery.resolve import Resolution
+from watchrelay.model.progress import StreamProgress
+from watchrelay.model.resources import UNKNOWN, Availability, Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import Readiness
 
@@ -57,6 +59,8 @@ VERSION_INTERVAL_S = 600.0
 _VERSION_TIMEOUT_S = 5.0
 """How long the first streams wait for /version: streaming lists come with 1.34."""
 
+_NOT_KNOWN = (Cause.KUBERNETES, Cause.INTERNAL)
+"""What an entry means may be known later."""
 _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
 
@@ -79,8 +83,8 @@ class Supervisor:
         self._readiness = readiness
         self._superseded = superseded
         self._running: dict[str, StreamRunner] = {}
-        self._alive: dict[StreamRunner, asyncio.Task[None]] = {}
-        """Those that run, and those that still drain; the newest last."""
+        self._alive: dict[str, dict[StreamRunner, asyncio.Task[None]]] = {}
+        """By stream, those that run, and those that still drain; the newest last."""
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
@@ -112,7 +116,7 @@ class Supervisor:
                 )
                 backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._context.rng)
                 wait_s = max(wait_s, error.retry_after_s)
-                self._failed(str(error), wait_s, error.cause)
+                self._failed(error.trouble(), wait_s)
             except Exception as error:
                 # logged: running streams go on, whatever an answer of the API server led to
                 backoff, wait_s = backoff.after_failure(
@@ -121,7 +125,7 @@ class Supervisor:
                 message, new = self._unexpected.explain(error)
                 extra = {"error": message, "retry_in_s": round(wait_s, 1)}
                 log.error("discovery failed unexpectedly", extra=extra, exc_info=new)
-                self._failed(message, wait_s, causes.INTERNAL)
+                self._failed(Trouble("", Cause.INTERNAL, message), wait_s)
             else:
                 backoff = Backoff()
                 self._context.statuses.problems.pop("kubernetes", None)
@@ -152,15 +156,15 @@ class Supervisor:
             )
             self._look.set()
 
-    async def served(self, resource: Resource) -> bool | None:
-        """Whether the server serves `resource` now, by a new request; None: not known."""
+    async def availability(self, resource: Resource) -> Availability:
+        """What discovery reports about `resource` now, by a new request."""
         try:
             await self._refresh()
         except KubeError:
-            return None
+            return UNKNOWN
         catalog = self._discovery.catalog
         self._look.set()
-        return None if catalog is None else catalog.serves(resource)
+        return UNKNOWN if catalog is None else catalog.availability(resource)
 
     async def _refresh(self) -> None:
         if await self._discovery.refresh():
@@ -170,7 +174,7 @@ class Supervisor:
         """Stop every stream, wait for the drains until `deadline_s` (monotonic). True: all
         drained."""
         self._stopped = True
-        alive = dict(self._alive)
+        alive = {runner: task for each in self._alive.values() for runner, task in each.items()}
         for runner in alive:
             runner.stop(deadline_s=deadline_s)
         if alive:
@@ -185,8 +189,9 @@ class Supervisor:
     def abandon(self) -> None:
         """End every stream now; what is queued stays behind."""
         self._stopped = True
-        for task in self._alive.values():
-            task.cancel()
+        for each in self._alive.values():
+            for task in each.values():
+                task.cancel()
 
     def restart(self, why: str) -> None:
         """Restart every stream with a new claim: the control topic's content is lost."""
@@ -203,7 +208,11 @@ class Supervisor:
         plans = streams_by_id(self._plan(settings))
         places = {id(entry): index for index, entry in enumerate(settings.resources)}
         index = {stream: places[id(each.entry)] for stream, each in plans.items()}
-        reasons = {stream: self._repinned(each, formats) for stream, each in plans.items()}
+        running = {each.spec.stream: each for each in reversed(self._running.values())}
+        reasons = {
+            stream: self._repinned(each, formats, running.get(stream))
+            for stream, each in plans.items()
+        }
         found = [(index[stream], reason, "") for stream, reason in reasons.items() if reason]
         overlaps = self._overlapping(settings, plans.values())
         found += [(index[stream], *why) for stream, why in overlaps.items()]
@@ -225,10 +234,9 @@ class Supervisor:
             if each.spec.id not in running
         }
 
-    def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
-        stream = planned.spec.id
-        runners = (each for each in self._running.values() if each.spec.stream == stream)
-        running = next(runners, None)
+    def _repinned(
+        self, planned: PlannedStream, formats: KeyFormats, running: StreamRunner | None
+    ) -> str:
         described = self._context.control.described(planned.spec.id)
         if running is None or pinned_conflict(running.spec, described):
             return ""
@@ -258,7 +266,7 @@ class Supervisor:
             message, new = self._unexpected.explain(error)
             extra = {"error": message}
             log.error("config change could not be applied, retrying", extra=extra, exc_info=new)
-            self._failed(message, 0.0, causes.INTERNAL)
+            self._failed(Trouble("", Cause.INTERNAL, message), 0.0)
 
     async def _ask_version(self) -> None:
         """Keep the server's version known, before the first stream starts: lists depend on it."""
@@ -276,61 +284,53 @@ class Supervisor:
 
     # ---- reconciling -----------------------------------------------------------------------------
 
-    def _failed(self, message: str, wait_s: float, cause: Cause) -> None:
+    def _failed(self, trouble: Trouble, wait_s: float) -> None:
         statuses = self._context.statuses
-        if statuses.problems.put("kubernetes", message, cause=cause):
-            extra = {"error": message, "retry_in_s": round(wait_s, 1)}
+        if statuses.problems.put("kubernetes", trouble):
+            extra = {"error": trouble.message, "retry_in_s": round(wait_s, 1)}
             log.warning("discovery failed", extra=extra)
         at_ms = clock.wall_ms_in(wait_s)
         for stream in self._waiting:
-            statuses.open(stream).failed("discovery", message, cause=cause, next_attempt_ms=at_ms)
+            statuses.open(stream).failed("discovery", trouble, next_attempt_ms=at_ms)
 
     def _plan(self, settings: Settings) -> list[EntryPlan]:
         # until a stream is described, as it was started
         started = {each.spec.stream: each.spec.description for each in self._running.values()}
-        described = {**started, **self._context.control.described_streams()}
-        return plan_entries(settings, self._discovery.resolve, partial(self._plan_entry, described))
+        described = self._context.control.described_streams()
+        plan = partial(self._plan_entry, {**started, **described}, described, self._by_entry())
+        return plan_entries(settings, self._discovery.resolve, plan)
+
+    def _by_entry(self) -> dict[ResourceEntry, list[StreamRunner]]:
+        found: dict[ResourceEntry, list[StreamRunner]] = {}
+        for each in self._running.values():
+            found.setdefault(each.planned.entry, []).append(each)
+        return found
 
     def _plan_entry(
         self,
+        known: Mapping[str, Mapping[str, object]],
         described: Mapping[str, Mapping[str, object]],
+        by_entry: Mapping[ResourceEntry, list[StreamRunner]],
         settings: Settings,
         entry: ResourceEntry,
         resolution: Resolution,
         shared: set[str],
     ) -> EntryPlan:
         try:
-            catalog = self._discovery.catalog
-            meant = in_versions_described(entry, resolution, described, catalog)
-            return plan_entry(settings, entry, self._with_gone(entry, meant), shared)
+            catalog, control = self._discovery.catalog, self._context.control
+            meant = in_versions_described(entry, resolution, known, catalog)
+            if catalog is not None and control.is_caught_up:
+                running = {
+                    each.spec.plan.selection.resource.qualified for each in by_entry.get(entry, ())
+                }
+                meant = with_absent(entry, meant, described, catalog, running=running)
+            return plan_entry(settings, entry, meant, shared)
         except Exception as error:
             # logged: what is odd about one resource concerns its entry alone
             message, new = self._unexpected.explain(error)
             extra = {"resource": entry.resource, "error": message}
             log.error("entry cannot be planned", extra=extra, exc_info=new)
-            return EntryPlan(entry, problem=message, cause=causes.INTERNAL)
-
-    def _with_gone(self, entry: ResourceEntry, resolution: Resolution) -> Resolution:
-        """With the resources of its streams that nothing serves any more and that do not run: they
-        went while no relay ran, and the watch of each finds that and removes its objects."""
-        if isinstance(resolution, Found):
-            known = resolution if entry.resource.startswith("*") else None
-        else:
-            known = Found(()) if isinstance(resolution, Missing) else None
-        control, catalog = self._context.control, self._discovery.catalog
-        if known is None or catalog is None or not control.is_caught_up:
-            return resolution
-        running = {
-            each.spec.plan.selection.resource.qualified
-            for each in self._running.values()
-            if each.planned.entry == entry
-        }
-        gone = [
-            each
-            for each in resources_described(entry, control.described_streams())
-            if each.qualified not in running and not catalog.may_serve(each)
-        ]
-        return replace(known, resources=(*known.resources, *gone)) if gone else resolution
+            return EntryPlan(entry, problem=Trouble(entry.resource, Cause.INTERNAL, message))
 
     def _reconcile(self) -> None:
         if self._stopped:
@@ -354,19 +354,24 @@ class Supervisor:
         unresolved = {
             plan.entry.resource
             for plan in plans
-            if plan.problem and plan.cause in {None, causes.INTERNAL}
+            if plan.problem is not None and plan.problem.cause in _NOT_KNOWN
         }
+        entries = set(settings.resources)
         for stream, running in list(self._running.items()):
             if stream in parts:
                 continue
             entry = running.planned.entry
             if running.spec.stream in planned:
                 self._replace_part(stream, running)
-            elif entry not in settings.resources and entry.resource not in unresolved:
+            elif entry not in entries and entry.resource not in unresolved:
                 self._remove(stream, running)
-        duplicates = [each for plan in plans for each in self._show(plan, planned, refused, parts)]
+        covered = self._by_entry().keys()
+        duplicates = [
+            each for plan in plans for each in self._show(plan, planned, refused, parts, covered)
+        ]
         if duplicates:
-            self._context.statuses.problems["config"] = "; ".join(duplicates)
+            trouble = Trouble("", Cause.DUPLICATE_ENTRY, "; ".join(duplicates))
+            self._context.statuses.problems.put("config", trouble)
         else:
             self._context.statuses.problems.pop("config", None)
         for each in parts.values():
@@ -395,15 +400,15 @@ class Supervisor:
         planned: Mapping[str, PlannedStream],
         refused: Mapping[str, str],
         parts: Container[str],
+        covered: Container[ResourceEntry],
     ) -> list[str]:
-        """Record in the status registry what the entry waits for. Returns: a line for each of its
-        streams that another entry defines too."""
+        """Record in the status registry what the entry waits for; `covered`: the entries of streams
+        that run. Returns: a line for each of its streams that another entry defines too."""
         entry = plan.entry
-        if plan.problem:
+        if (problem := plan.problem) is not None:
             # streams that run notice by themselves when their resource goes
-            covered = any(each.planned.entry == entry for each in self._running.values())
-            if plan.resources or plan.cause == causes.INTERNAL or not covered:
-                self._wait_for(entry, plan.problem, plan.cause)
+            if plan.resources or problem.cause is Cause.INTERNAL or entry not in covered:
+                self._wait_for(entry, problem)
             return []
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
@@ -411,18 +416,18 @@ class Supervisor:
         duplicates = []
         for each in plan.streams:
             if reason := refused.get(each.spec.id):
-                cause = causes.ENTRY_UNUSABLE.about(entry.resource)
-                self._wait_for(entry, reason, cause, streams=[each.spec.id])
+                trouble = Trouble(entry.resource, Cause.ENTRY_UNUSABLE, reason)
+                self._wait_for(entry, trouble, streams=[each.spec.id])
                 continue
             other = planned[each.spec.id].entry
             if other is not entry and not entry.resource.startswith("*"):
-                problem = (
+                twice = (
                     f"{other.resource} and {entry.resource} are both stream {each.spec.id}: "
                     "give one of them an id"
                 )
-                duplicates.append(problem)
+                duplicates.append(twice)
                 self._warn(
-                    "two config entries define the same stream, ignoring the second", entry, problem
+                    "two config entries define the same stream, ignoring the second", entry, twice
                 )
         return duplicates
 
@@ -433,26 +438,28 @@ class Supervisor:
 
     def _wait_for_all(self) -> None:
         for entry in self._context.settings.resources:
-            self._wait_for(entry, "the API server was not queried yet", None)
+            why = "the API server was not queried yet"
+            self._wait_for(entry, Trouble(entry.resource, Cause.KUBERNETES, why))
 
     def _wait_for(
-        self, entry: ResourceEntry, reason: str, cause: Cause | None, *, streams: Sequence[str] = ()
+        self, entry: ResourceEntry, trouble: Trouble, *, streams: Sequence[str] = ()
     ) -> None:
         """Show why the entry's streams cannot start. Those that run show the error alone."""
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._context.statuses.open(stream)
             starts = stream not in self._running
-            operator = starts and cause not in (None, causes.INTERNAL)
-            if operator and status.waits_for != reason:
+            operator = starts and trouble.cause not in _NOT_KNOWN
+            if starts:
+                status.follow(StreamProgress())
+                status.assigned = self._context.sharing is None
+            if trouble.cause is Cause.KUBERNETES:
+                status.recovered("config")
+                continue
+            if status.failed("config", replace(trouble, operator=operator)) and operator:
+                reason = trouble.message
                 extra = {"stream": stream, "resource": entry.resource, "reason": reason}
                 log.warning("stream waits", extra=extra)
-            if starts:
-                status.state, status.assigned = "waiting", self._context.sharing is None
-            if cause is not None:
-                status.failed("config", reason, cause=cause, operator=operator)
-            else:
-                status.recovered("config")
 
     def _found_now(
         self,
@@ -490,23 +497,23 @@ class Supervisor:
                 "stream restarts with a changed definition",
                 extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)},
             )
-        before = [each for each in self._alive if self._precedes(each, planned.spec)]
+        alive = self._alive.setdefault(planned.spec.stream, {})
+        before = {each: task for each, task in alive.items() if self._precedes(each, planned.spec)}
         for each in before:
             if each is not running:
                 self._stop(each)  # of a layout that the config has again
         runner = self._running[stream] = StreamRunner(planned, self._context)
-        tasks = [self._alive[each] for each in before]
-        self._alive[runner] = self._tasks.create_task(
-            self._live(runner, tasks), name=f"stream {stream}"
+        alive[runner] = self._tasks.create_task(
+            self._live(runner, before.values()), name=f"stream {stream}"
         )
 
     def _precedes(self, runner: StreamRunner, spec: StreamSpec) -> bool:
-        """Whether a runner has to end before one with this `spec` begins: that of the same stream,
-        and what writes the same partitions in another layout, unless a claim ends it."""
+        """Whether a runner of the same stream has to end before one with this `spec` begins: that
+        of the same part, and what writes the same partitions in another layout, unless a claim ends
+        it."""
         if runner.spec.id == spec.id:
             return True
-        resized = runner.spec.stream == spec.stream and runner.spec.part.of != spec.part.of
-        return resized and self._context.sharing is None
+        return runner.spec.part.of != spec.part.of and self._context.sharing is None
 
     def _replace_part(self, stream: str, running: StreamRunner) -> None:
         """The stream is split otherwise. Where replicas share the streams, the part is written
@@ -524,9 +531,8 @@ class Supervisor:
         log.info("stream left the config", extra={"stream": stream, "topic": running.spec.topic})
         del self._running[stream]
         self._waiting.discard(stream)
-        for each in self._alive:
-            if each.spec.stream == running.spec.stream:
-                self._stop(each)  # parts of a former layout too: no claim ends them any more
+        for each in self._alive.get(running.spec.stream, ()):
+            self._stop(each)  # parts of a former layout too: no claim ends them now
 
     def _stop(self, runner: StreamRunner) -> None:
         drain_timeout_s = self._context.settings.shutdown.drain_timeout_s
@@ -557,13 +563,16 @@ class Supervisor:
     def _ended(self, runner: StreamRunner) -> None:
         """A stream has ended; if it left the config, it is not shown any more."""
         stream = runner.spec.id
-        del self._alive[runner]
-        written = {each.spec.topic for each in (*self._running.values(), *self._alive)}
-        if runner.spec.topic not in written:
-            self._context.metrics.forget_topic(runner.spec.topic)
+        alive, topic = self._alive[runner.spec.stream], runner.spec.topic
+        del alive[runner]
+        if not alive:
+            del self._alive[runner.spec.stream]
+        others = chain(self._running.values(), *self._alive.values())
+        if not any(each.spec.topic == topic for each in others):
+            self._context.metrics.forget_topic(topic)
         if stream not in self._running:
             self._context.metrics.forget(stream)
             if stream in self._waiting:
-                self._context.statuses.open(stream).state = "waiting"
+                self._context.statuses.open(stream).follow(StreamProgress())
             else:
                 self._context.statuses.close(stream)

@@ -8,7 +8,7 @@ discovery documents in the aggregated (v2) and in the legacy form. Source: docs/
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchrelay.demo.storage import Refused
@@ -108,6 +108,11 @@ class Catalog:
         self._served[served.name] = served
         return served
 
+    def serve(self, name: str, *versions: str) -> None:
+        """Serves a resource in these versions, as another release of Kubernetes does; in none: its
+        objects stay stored."""
+        self._served[name] = replace(self._served[name], versions=versions)
+
     def undefine(self, name: str) -> None:
         """Serves it no more."""
         self._served.pop(name, None)
@@ -118,7 +123,8 @@ class Catalog:
         """Versions by group, both in order of preference; the core group is ""."""
         found: dict[str, dict[str, None]] = {"": {}}
         for served in self:
-            found.setdefault(served.resource.group, {}).update(dict.fromkeys(served.versions))
+            if served.versions:
+                found.setdefault(served.resource.group, {}).update(dict.fromkeys(served.versions))
         return {group: list(versions) for group, versions in found.items()}
 
     def aggregated(self, *, core: bool) -> dict[str, Any]:

@@ -11,20 +11,25 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+from typing import NamedTuple
 
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.keys import ENV_PREFIX, env_path
 from watchrelay.consumer.reader import TailReader, TailRecord
-from watchrelay.core.errors import ConfigError
+from watchrelay.core.deadline import Deadline
+from watchrelay.core.errors import ConfigError, SinkUnavailable
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_topic, signal_topic
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.demo.trouble import STREAM, Trouble
 
 SHOP_EVENTS_PER_S = 4.0
+READY = "the whole state of every stream is in Kafka"
+READY_BUT = f"the state of every stream but {STREAM} is in Kafka"
 PARTITIONS = 3
-_READY_POLL_S = 0.1
+_READY_POLL_S, _AGAIN_S = 0.1, 1.0
 
 _CONFIG = """\
 cluster: demo
@@ -53,8 +58,21 @@ _SHOP = (
 _REAL = ("namespaces", "deployments.apps", "pods", "configmaps")
 
 
+class Surroundings(NamedTuple):
+    """What the relay runs between; None: it is real."""
+
+    cluster: SyntheticCluster | None
+    broker: EmbeddedKafka | None
+
+
 async def run_demo(
-    kubeconfig: str | None, kafka: str | None, show: Callable[[list[TailRecord]], None]
+    kubeconfig: str | None,
+    kafka: str | None,
+    show: Callable[[list[TailRecord]], None],
+    *,
+    heading: str = "",
+    trouble: bool = False,
+    deadline: Deadline | None = None,
 ) -> int:
     """Run until a signal stops the relay; the exit code of its drain.
 
@@ -62,18 +80,27 @@ async def run_demo(
         kubeconfig: of the real cluster to watch, None for the synthetic one.
         kafka: `host:port` of the real Kafka to publish to, None for the embedded one.
         show: gets the records as they are read.
+        heading: of the columns that `show` prints.
+        trouble: show two faults, where nothing is real.
+        deadline: ends the process where the relay, or what surrounds it, does not end.
     """
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(_temporary_directory()))
-        cluster, config, settings = await _start(kubeconfig, kafka, directory, stack)
+        around, config, settings = await _start(kubeconfig, kafka, directory, stack)
         indented = "".join(f"    {line}\n" for line in config.splitlines())
         _message(f"the relay's config:\n\n{indented}")
-        daemon = Daemon(settings)
+        daemon, cluster = Daemon(settings, deadline=deadline), around.cluster
+        faults = None
+        if trouble:
+            assert cluster is not None, "trouble needs what is not real"
+            assert around.broker is not None, "trouble needs what is not real"
+            faults = Trouble(cluster, around.broker, daemon.statuses, _message)
+            faults.begin()
         async with asyncio.TaskGroup() as tasks:
             relay = tasks.create_task(daemon.run(), name="relay")
             others = [
                 tasks.create_task(_show_events(settings, show), name="tail"),
-                tasks.create_task(_report_progress(daemon), name="progress"),
+                tasks.create_task(_report_progress(daemon, heading, faults), name="progress"),
             ]
             if cluster is not None:
                 shop = cluster.run_shop(events_per_s=SHOP_EVENTS_PER_S, shop=cluster.open_shop())
@@ -98,9 +125,8 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
 
 async def _start(
     kubeconfig: str | None, kafka: str | None, directory: Path, stack: AsyncExitStack
-) -> tuple[SyntheticCluster | None, str, Settings]:
-    """Start what is not real; the synthetic cluster, the config as an operator would write it, and
-    its settings."""
+) -> tuple[Surroundings, str, Settings]:
+    """Start what is not real; that, the config as an operator would write it, and its settings."""
     broker = None if kafka else stack.enter_context(EmbeddedKafka.start())
     cluster = None if kubeconfig else await stack.enter_async_context(SyntheticCluster())
     resources = _REAL if cluster is None else _SHOP
@@ -115,7 +141,7 @@ async def _start(
     settings = load_settings(_write(directory / "watchrelay.yaml", config), environ=environ)
     if broker is not None:
         _create_topics(broker, settings, resources)
-    return cluster, config, settings
+    return Surroundings(cluster, broker), config, settings
 
 
 def _write(file: Path, text: str) -> str:
@@ -183,27 +209,45 @@ def _create_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[s
 
 
 async def _show_events(settings: Settings, show: Callable[[list[TailRecord]], None]) -> None:
-    reader = TailReader(
-        kafka_connection(settings, client_id="watchrelay-demo-tail"),
-        control_topic=control_topic(settings),
-        from_beginning=True,
-    )
-    async with aclosing(reader.batches()) as batches:
-        async for seen in batches:
-            show(seen)
+    """Show what is on the topics while Kafka answers: the relay waits for it, and says so."""
+    shown = False
+    while True:
+        reader = TailReader(
+            kafka_connection(settings, client_id="watchrelay-demo-tail"),
+            control_topic=control_topic(settings),
+            from_beginning=not shown,
+        )
+        try:
+            async with aclosing(reader.batches()) as batches:
+                async for seen in batches:
+                    shown = True
+                    show(seen)
+        except SinkUnavailable:
+            await asyncio.sleep(_AGAIN_S)
 
 
-async def _report_progress(daemon: Daemon) -> None:
-    """Print the URLs, and when the initial state is in Kafka."""
+async def _report_progress(daemon: Daemon, heading: str, faults: Trouble | None) -> None:
+    """Print the URLs, and when the initial state is in Kafka: then both again, for the state has
+    scrolled them away. Then show the faults."""
     await daemon.started.wait()
-    base = f"http://127.0.0.1:{daemon.port}"
+    page = f"http://127.0.0.1:{daemon.port}/"
     _message(
-        f"status page {base}/   readiness {base}/readyz   metrics {base}/metrics   (Ctrl-C ends "
+        f"status page {page}   readiness {page}readyz   metrics {page}metrics   (Ctrl-C ends "
         "the demo)"
     )
+    _print(heading)
     while not daemon.readiness.check()[0]:  # noqa: ASYNC110  # computed on demand, not announced
         await asyncio.sleep(_READY_POLL_S)
-    _message("ready: the whole state of every stream is in Kafka; live changes follow")
+    _message(f"ready: {READY if faults is None else READY_BUT}; live changes follow")
+    _message(f"status page {page}   (Ctrl-C ends the demo)")
+    _print(heading)
+    if faults is not None:
+        await faults.run(page)
+
+
+def _print(text: str) -> None:
+    if text:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _message(text: str) -> None:

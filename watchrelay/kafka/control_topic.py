@@ -12,28 +12,38 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from watchrelay import __version__
 from watchrelay.contract.control import (
     EPOCH_BASE_MAX,
+    VALUE_BYTES_MAX,
     ControlKind,
     Value,
     claim_value,
     control_key,
     control_value,
 )
-from watchrelay.contract.control_state import ControlState, StreamControl, WriterControl, remembered
+from watchrelay.contract.control_state import (
+    ControlState,
+    StreamControl,
+    WriterControl,
+    newest_ids,
+    remembered,
+)
 from watchrelay.contract.records import refuse_unreadable
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
-from watchrelay.core.errors import Fenced, RecordRefused, TopicLost, TopicRefused
+from watchrelay.core.errors import Fenced, RecordRefused, RecordTooLarge, TopicLost, TopicRefused
 from watchrelay.core.text import short
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.topic_config import alter_command
 from watchrelay.kafka.topic_follower import TopicFollower
+from watchrelay.kafka.topic_settings import SIZES
 from watchrelay.model.parts import Part, stream_and_part
-from watchrelay.observe.status import Problems, StatusRegistry
+from watchrelay.observe.status import StatusRegistry, Troubles, index_problem
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +56,10 @@ _HINT = (
     "find out who else may write to this topic; to remove the record, write one with the "
     "same key and a null value"
 )
+
+
+async def _as_it_was() -> bool:
+    return False
 
 
 class Delivers(Protocol):
@@ -75,11 +89,15 @@ class ControlTopic:
         holder: str | None = None,
         rng: random.Random | None = None,
         wall_ms: Callable[[], int] = clock.wall_ms,
+        reread_limit: Callable[[], Awaitable[bool]] = _as_it_was,
     ) -> None:
+        """Args: `reread_limit`: reads the size that the topic takes again; whether it has grown."""
         self.topic = topic
         self.holder = holder or f"{socket.gethostname()}-{os.getpid()}"
         self._sink = sink
-        problems = statuses.problems if statuses is not None else Problems()
+        self._problems = problems = statuses.problems if statuses is not None else Troubles()
+        self._wanted: Collection[str] = statuses.streams if statuses is not None else ()
+        self._servers, self._reread_limit = connection.servers, reread_limit
         self._rng, self._wall_ms = rng or random.Random(), wall_ms
         self._follower = TopicFollower(
             connection,
@@ -87,12 +105,11 @@ class ControlTopic:
             self,
             name="control",
             committed=False,
+            batch_bytes_max=VALUE_BYTES_MAX,
             problems=problems,
             rng=self._rng,
         )
-        self._state = ControlState()
-        self._newest: dict[str, list[WriterControl]] = {}
-        """What `_claimants` found since the last record was read."""
+        self._state = ControlState(self._wanted)
         self._former = ControlState()
         """The content of the lost topic."""
         self._lives = 0
@@ -109,6 +126,8 @@ class ControlTopic:
         self._refused: set[bytes] = set()
         self._claims: dict[str, str] = {}
         """The instance of the newest claim that this process tried, by stream."""
+        self._descriptions: dict[str, tuple[str, Value]] = {}
+        """By whole stream, what this process claimed of it last, and described it as then."""
 
     # ---- the port --------------------------------------------------------------------------------
 
@@ -136,7 +155,7 @@ class ControlTopic:
 
         Raises: TopicLost when the control topic was recreated meanwhile: claim again. Fenced when a
         newer claim has replaced ours before it was read back. TopicRefused for a description whose
-        `epochBase` is too high, unless it is to be replaced.
+        `epochBase` is too high, unless it is to be replaced, and for records that do not fit.
         """
         await self._restored.wait()
         instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
@@ -175,20 +194,46 @@ class ControlTopic:
         if instance not in instances:  # compaction takes a claim only for one behind it
             raise Fenced(f"stream {stream}: a newer relay claimed it at the same time")
         epoch = held.epoch_base + instances[instance]
-        wanted: Value = {**description, "epochBase": held.epoch_base}
-        if held.overwritten or held.description != json.loads(json.dumps(wanted)):
+        wanted: Value = json.loads(json.dumps({**description, "epochBase": held.epoch_base}))
+        self._descriptions[whole] = stream, wanted
+        if held.overwritten or held.description != wanted:
             await self.write("stream", whole, wanted)
         if part.of > 1 and held.claimed_by_parts(total):
             await self._claim_no_partition(whole)
         _log.info("stream claimed", extra={"stream": stream, "epoch": epoch, "holder": self.holder})
         return epoch
 
+    def altered(self, streams: Iterable[str]) -> list[str]:
+        """Those of these streams that this process claimed last and whose description another
+        writer has changed since. A relay describes a stream only as it claims it, so that
+        description is not to be believed."""
+        return [
+            stream
+            for stream in streams
+            if (known := self._descriptions.get(stream)) is not None
+            and self._is_newest(stream, known[0])
+            and (self._state.of(stream).overwritten or self.described(stream) != known[1])
+        ]
+
+    def _is_newest(self, stream: str, claimed: str) -> bool:
+        """Whether the claim of `claimed`, the stream or a part of it, is the newest of them all."""
+        held, own = self._state.of(stream), self._claims.get(claimed, "")
+        return held.writer(claimed).instances.get(own) == held.last_claimed >= 0
+
+    async def describe_again(self, stream: str) -> None:
+        """Write the description of an `altered` stream as this process claimed it.
+
+        Raises: TopicRefused where it does not fit the topic."""
+        _, wanted = self._descriptions[stream]
+        await self.write("stream", stream, wanted)
+        extra = {"stream": stream, "topic": self.topic}
+        _log.warning("another writer changed the stream's description, written again", extra=extra)
+
     def _ids(self, stream: str, *more: str) -> tuple[str, ...]:
         """What a claim of `stream` names: those before it under its key are compacted."""
         whole, _ = stream_and_part(stream)
         former, now = self._former.of(whole), self._state.of(whole)
-        known = (*former.writer(stream).ids, *now.writer(stream).ids, *more)
-        return tuple(dict.fromkeys(filter(None, known)))
+        return newest_ids(former.writer(stream).ids, now.writer(stream).ids, more)
 
     def former_ids(self, stream: str, transactional_id: str) -> Sequence[str]:
         """The transactional ids other than `transactional_id` under which partitions of `stream`
@@ -221,17 +266,7 @@ class ControlTopic:
 
     def _claimants(self, stream: str) -> list[WriterControl]:
         """The owners of the newest claims of its partitions, oldest first."""
-        if (known := self._newest.get(stream)) is not None:
-            return known
-        whole, part = stream_and_part(stream)
-        held = self._state.of(whole)
-        claimants = [self._writer(stream)]
-        if (held.parts or part.of > 1) and held.description is not None:
-            found = map(held.newest, part.partitions(held.description["partitions"]))
-            by_claim = {each.claimed: each for each in found if each is not None}
-            claimants = [by_claim[claimed] for claimed in sorted(by_claim)]
-        self._newest[stream] = claimants
-        return claimants
+        return self._state.of(stream_and_part(stream)[0]).claimants(stream)
 
     def blocked(self, stream: str) -> str:
         """Why `stream` cannot be claimed, with the cure; "" when it can."""
@@ -240,11 +275,10 @@ class ControlTopic:
         if too_high is None:
             return ""
         return (
-            f"stream {stream}: epochBase {too_high} exceeds the maximum {EPOCH_BASE_MAX}, in "
-            f"the newest record stream/{stream} of topic "
-            f"{self.topic}, and no relay writes that: find out who else may write to the "
-            "topic, then delete the record (a record with that "
-            "key and a null value), or take the stream out of the config and retire it "
+            f"stream {stream}: epochBase {too_high} exceeds the maximum {EPOCH_BASE_MAX}, in the "
+            f"newest record stream/{stream} of topic {self.topic}, and no relay writes that: find "
+            "out who else may write to the topic, then delete the record (a record with that key "
+            "and a null value), or take the stream out of the config and retire it "
             f"(`watchrelay retire {stream}`)"
         )
 
@@ -266,15 +300,15 @@ class ControlTopic:
     def superseded(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
         """A newer claim than that of `epoch` was read, of `stream` or a partition of it. With
         `by_others`, the newest of this process does not count."""
-        base = self._state.of(stream_and_part(stream)[0]).epoch_base
-        if base is None:
+        held = self._state.of(stream_and_part(stream)[0])
+        if (base := held.epoch_base) is None:
             return False
         own = self._claims.get(stream, "")
-        return any(
-            base + each.claimed > epoch
-            and not (by_others and each.instances.get(own) == each.claimed)
-            for each in self._claimants(stream)
-        )
+        for each in held.claimants(stream):  # asked twice for each flush
+            newer = base + each.claimed > epoch
+            if newer and not (by_others and each.instances.get(own) == each.claimed):
+                return True
+        return False
 
     def newest_claims(self, stream: str) -> dict[str, int]:
         """By the stream or part that was claimed, the epochs of the newest claims of the partitions
@@ -289,8 +323,8 @@ class ControlTopic:
         }
 
     async def released(self, claims: Mapping[str, int], *, within_s: float) -> bool:
-        """Whether the writers of these claims, as `newest_claims` gives them, or later ones of the
-        same key, have released them, once that was read, or after `within_s`."""
+        """True once each of these claims (of `newest_claims`), or a later one under its key, is
+        released; False if that was not read within `within_s`."""
         try:
             async with asyncio.timeout(within_s):
                 await self.until(
@@ -309,12 +343,39 @@ class ControlTopic:
         value: dict[str, object] | None,
     ) -> None:
         """Write a control record, None to forget it; returns when it is acknowledged. It is read
-        back a moment later."""
-        await self._append(kind, stream, value)
+        back a moment later.
+
+        An index record that does not fit the topic is written without its requests, or left out:
+        the one before it stays right, and readers begin further back. Raises: TopicRefused for
+        another record that does not fit.
+        """
+        if kind == "snapshot" and value is not None:
+            await self._write_index(stream, value)
+        else:
+            await self._append(kind, stream, value)
+
+    async def _write_index(self, stream: str, value: Value) -> int:
+        """The offset; -1: it was left out."""
+        problem = index_problem(stream)
+        shorter = [{**value, "requests": []}] if value.get("requests") else []
+        for shape in (value, *shorter):
+            try:
+                offset = await self._append("snapshot", stream, shape)
+            except TopicRefused as error:
+                refused = str(error)
+            else:
+                self._problems.pop(problem, None)
+                return offset
+        trouble = Trouble(self.topic, Cause.TOPIC_SETTING, refused)
+        if self._problems.put(problem, trouble):
+            extra = {"stream": stream, "topic": self.topic, "error": refused}
+            _log.warning("index record left out, readers begin further back", extra=extra)
+        return -1
 
     def index(self, stream: str) -> dict[str, object] | None:
-        """The newest index record of `stream`; of a part, the oldest of those that are the newest
-        of a partition of it, which was possibly in another part then; None where one has none."""
+        """The index record from which `stream` can be read: its newest; of a part, the oldest among
+        the newest ones of its partitions (another layout may have written them). None if a
+        partition has none."""
         held, part = self._indexed(stream)
         return held.newest_index(part)
 
@@ -405,9 +466,10 @@ class ControlTopic:
         """After a loss, once the new topic was read: write again what the lost one held, unless a
         relay has written it since. True: claim all streams again.
 
-        Each stream's epochs continue above its last; its last snapshot keeps its epoch, so readers
-        start at the new claim's `from`. A stream with no epochs left above its last is not
-        described: its next claim is refused, with the reason and the cure.
+        Each stream's epochs continue above its last, also on a topic that lost its newest records
+        alone and still has a description. The last snapshot keeps its epoch, so readers start at
+        the new claim's `from`. A stream with no epochs left above its last is not described: its
+        next claim is refused, with the reason and the cure.
         """
         if self._restored.is_set():
             return False
@@ -421,13 +483,19 @@ class ControlTopic:
                 or former.next_base > EPOCH_BASE_MAX
             ):
                 continue
-            if now.description is None:
-                last = await self._append(
-                    "stream", stream, {**former.description, "epochBase": former.next_base}
-                )
+            if now.description is None or now.next_base < former.next_base:
+                described = {**(now.description or former.description)}
+                described["epochBase"] = former.next_base
+                try:
+                    last = await self._append("stream", stream, described)
+                except TopicRefused as error:  # as its claim will be
+                    _log.warning(
+                        "stream not restored", extra={"stream": stream, "error": str(error)}
+                    )
+                    continue
                 for name, writer in ((stream, former), *former.parts.items()):
                     if writer.index is not None and self._writer(name).index is None:
-                        last = await self._append("snapshot", name, writer.index)
+                        last = max(last, await self._write_index(name, writer.index))
         await self.read_up_to(last)
         _log.warning(
             "control topic restored",
@@ -440,11 +508,24 @@ class ControlTopic:
         record = WireRecord(
             control_key(kind, stream), None if value is None else control_value(value), []
         )
-        async with self._writing:
-            receipt = await self._sink.deliver(Batch(self.topic, 0, [record], stream))
-        return receipt.offsets[0]
+        batch = Batch(self.topic, 0, [record], stream)
+        while True:
+            try:
+                async with self._writing:
+                    return (await self._sink.deliver(batch)).offsets[0]
+            except RecordTooLarge as error:
+                if not await self._reread_limit():
+                    raise TopicRefused(self._too_large(record, error.setting)) from error
 
-    # ---- callbacks of the follower ---------------------------------------------------------------
+    def _too_large(self, record: WireRecord, setting: str) -> str:
+        """What does not fit, and the cure."""
+        size = len(record.value or b"")
+        cure = {setting: str(max(SIZES[setting], 2 * size))}
+        command = alter_command(self.topic, cure, servers=self._servers)
+        return (
+            f"topic {self.topic}: record {short(record.key.decode())} of {size:,} bytes is over "
+            f"its {setting}; mend it with: {command}"
+        )
 
     async def run(self) -> None:
         """Read the topic from its start and follow it, through any outage.
@@ -453,19 +534,26 @@ class ControlTopic:
         """
         await self._follower.run()
 
-    def began(self, end: int) -> None:
+    # ---- callbacks of the follower ---------------------------------------------------------------
+
+    def began(self, end: int, _partition: int = 0, /) -> None:
         """Records before `end` are the past."""
         self._end = end
 
     def take(self, record: Any) -> None:
         """The next record."""
-        self._newest.clear()
+        forgotten = self._state.forgotten
         try:
             refuse_unreadable(dict(record.headers))
             if odd := self._state.read(record.offset, record.key, record.value):
                 self._warn("control record has fields that cannot be used", record, odd)
         except RecordRefused as error:
             self._warn("control record ignored", record, str(error))
+        if self._state.forgotten > forgotten == 0:
+            extra = {"topic": self.topic, "offset": record.offset, "hint": _HINT}
+            _log.warning(
+                "control topic holds too much, its oldest claims are forgotten", extra=extra
+            )
 
     def _warn(self, message: str, record: Any, error: str) -> None:
         """Name a record that is none of ours, or in part."""
@@ -496,9 +584,9 @@ class ControlTopic:
 
     def started_over(self) -> None:
         """The topic is another, and with its offsets all claims start over."""
-        self._former, self._state = remembered(self._former, self._state), ControlState()
+        self._former = remembered(self._former, self._state)
+        self._state = ControlState(self._wanted)
         self._lives += 1
-        self._newest.clear()
         self._read = 0
         self._caught_up.clear()
         self._restored.clear()

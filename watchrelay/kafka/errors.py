@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.client import (
     ClusterAuthorizationFailedError,
+    InvalidTimestampError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     NotLeaderForPartitionError,
@@ -15,9 +17,15 @@ from watchrelay.kafka.client import (
     UnknownTopicOrPartitionError,
 )
 
-SIZES: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+SIZES: Final[dict[type[Exception], str]] = {
+    MessageSizeTooLargeError: "max.message.bytes",
+    RecordListTooLargeError: "segment.bytes",
+}
+"""By the error of a size, the setting of the topic that bounds it."""
 GONE: Final = (UnknownTopicOrPartitionError, NotLeaderForPartitionError, LeaderNotAvailableError)
 """Errors after which the brokers are asked whether the topic still exists."""
+UNTIMELY: Final = (InvalidTimestampError,)
+"""Errors about the time that our clock gave to a record."""
 NO_RIGHT: Final = "this user may not write it: grant WRITE on the topic"
 
 _KNOWN: Final[dict[type[Exception], str]] = {
@@ -31,9 +39,17 @@ _KNOWN: Final[dict[type[Exception], str]] = {
 }
 
 
-def explain(error: Exception, partition: TopicPartition) -> str:
-    """One line for an operator: what, where, cure."""
+def subject(partition: TopicPartition) -> str:
+    """A partition as the subject of a trouble."""
+    return f"{partition.topic}/{partition.partition}"
+
+
+def explain(error: Exception, partition: TopicPartition, hint: str = "") -> Trouble:
+    """Why a partition cannot be written. `hint`: what is known beyond the error."""
     known = _KNOWN.get(type(error))
-    reason = known or " ".join(str(error).split())
-    where = f"topic {partition.topic} partition {partition.partition}"
-    return f"{where}: {reason}"
+    reason = hint or known or " ".join(str(error).split())
+    cause = Cause.CLOCK if isinstance(error, UNTIMELY) else Cause.KAFKA
+    if known is NO_RIGHT:
+        cause = Cause.TOPIC_UNUSABLE
+    message = f"topic {partition.topic} partition {partition.partition}: {reason}"
+    return Trouble(subject(partition), cause, message, operator=cause is not Cause.KAFKA)

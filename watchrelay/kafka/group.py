@@ -15,6 +15,7 @@ from typing import Final
 
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -66,6 +67,7 @@ _UNEXPECTED_PAUSE_S: Final = 1.0
 _REFUSED_PAUSE_S: Final = 1.0
 _REFUSED_PAUSE_S_MAX: Final = 30.0
 """From one to the other the pause doubles."""
+_UNKNOWN: Final = "check"
 _CHECK_S: Final = 10.0
 """The first search for a coordinator has the brokers create the topic of all groups."""
 _SAME_NAME_S: Final = 60.0
@@ -328,7 +330,8 @@ class GroupMember:
 
     def _refused(self, code: int) -> float:
         """Only an operator can provide what is missing."""
-        self._report(str(_unusable(self._group, code)))
+        error = _unusable(self._group, code)
+        self._report(str(error), error.cure)
         pause_s = self._refused_pause_s
         self._refused_pause_s = min(2 * pause_s, _REFUSED_PAUSE_S_MAX)
         return pause_s
@@ -341,12 +344,14 @@ class GroupMember:
         if self._away_since_s is None:
             self._away_since_s = now_s
         if now_s - self._away_since_s > self._session_s:
-            self._report(f"the coordinator of group {self._group} does not answer: {error}")
+            message = f"the coordinator of group {self._group} does not answer: {error}"
+            self._report(message, error.cure)
         return _AWAY_PAUSE_S
 
-    def _report(self, message: str) -> None:
+    def _report(self, message: str, cure: str) -> None:
         self._members_gauge.set(0)  # another leader counts them by now, or none does
-        if self._problems.put(PROBLEM, message):
+        trouble = Trouble(f"group {self._group}", Cause.GROUP, message, cure)
+        if self._problems.put(PROBLEM, trouble):
             _log.warning("cannot use the group", extra=self._extra(error=message))
 
     # ---- what is counted -------------------------------------------------------------------------
@@ -384,9 +389,9 @@ class GroupMember:
         }
 
 
-async def check_group(connection: KafkaConnection, group: str) -> int:
-    """Whether this user may be a member of `group`, and other programs leave it alone. The number
-    of its members.
+async def check_group(connection: KafkaConnection, group: str, *, session_s: float) -> int:
+    """Whether this user may be a member of `group` with sessions of `session_s`, and other programs
+    leave it alone. The number of its members.
 
     Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when nobody answers.
     """
@@ -394,7 +399,7 @@ async def check_group(connection: KafkaConnection, group: str) -> int:
     try:
         async with asyncio.timeout(_CHECK_S):
             while True:
-                described = await _described(brokers, group)
+                described = await _described(brokers, group, session_s)
                 if described.code not in _AWAY:
                     break
                 await asyncio.sleep(_AWAY_PAUSE_S)
@@ -409,7 +414,7 @@ async def check_group(connection: KafkaConnection, group: str) -> int:
     return described.members
 
 
-async def _described(brokers: Brokers, group: str) -> DescribedGroup:
+async def _described(brokers: Brokers, group: str, session_s: float) -> DescribedGroup:
     """The group, with the code that a member would get. Raises: KafkaError, OSError."""
     try:
         coordinator = await brokers.coordinator(group)
@@ -419,9 +424,20 @@ async def _described(brokers: Brokers, group: str) -> DescribedGroup:
         return DescribedGroup(code, "", 0)
     try:
         described = await coordinator.describe()
-        # a heartbeat of nobody needs the right of a member, and changes nothing
-        code = await coordinator.heartbeat("check", 0)
-        return described._replace(code=described.code or code)
+        # what an unknown member asks needs the right of a member, and changes nothing
+        code = await coordinator.heartbeat(_UNKNOWN, 0)
+        joined = await coordinator.join(
+            _UNKNOWN,
+            b"",
+            instance="",
+            protocol_type=PROTOCOL_TYPE,
+            protocol=PROTOCOL,
+            session_ms=round(session_s * 1000),
+            rebalance_ms=round(_REBALANCE_S * 1000),
+        )
+        codes = {described.code, code, joined.code}
+        known = [*codes & _CURES.keys(), *codes & _AWAY, _OK]
+        return described._replace(code=known[0])
     finally:
         coordinator.close()
 
@@ -435,7 +451,7 @@ def _code_of(error: Exception) -> int | None:
 
 def _unusable(group: str, code: int) -> SinkMisconfigured:
     kind = SinkForbidden if code == _FORBIDDEN else SinkMisconfigured
-    return kind(f"group {group} is not usable: {_CURES[code]}")
+    return kind(f"group {group} is not usable: {_CURES[code]}", cure=_CURES[code])
 
 
 def _name(code: int) -> str:

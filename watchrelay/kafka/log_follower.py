@@ -13,9 +13,10 @@ from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.beside import beside
 from watchrelay.core.errors import SinkUnavailable
+from watchrelay.kafka.by_stream import ByStream
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import ids_of_topics, position_if_known
+from watchrelay.kafka.client.consumer import ids_of_topics, may_have_more, position_if_known
 from watchrelay.kafka.reader import (
     ANSWER_WITHIN_S,
     RECORDS_AT_ONCE,
@@ -25,6 +26,7 @@ from watchrelay.kafka.reader import (
     open_consumer,
 )
 from watchrelay.kafka.topic_identity import TopicIdentity
+from watchrelay.model.reach import KeyRange
 
 _log = logging.getLogger(__name__)
 
@@ -46,13 +48,14 @@ class FollowedLog(Protocol):
 
     stream: str
     topic: str
+    keys: KeyRange
     next: dict[int, int]
     """By partition that is read, the offset of the first record not read."""
     urgent: bool
     """It is read on without a pause."""
 
     def take(self, partition: int, records: Sequence[Any]) -> None:
-        """The next records of the stream, as aiokafka gives them."""
+        """The next records that concern the stream (`ByStream`), as aiokafka gives them."""
         ...
 
     def behind(self, records: int) -> None:
@@ -141,8 +144,9 @@ class LogFollower:
             if self._changed.is_set():
                 self._changed.clear()
                 self._assign(consumer)
-            await self._look(consumer)
-            answers.check(max(consumer.last_poll_timestamp(at) or 0 for at in self._position))
+            found = await self._look(consumer)
+            newest_ms = max(consumer.last_poll_timestamp(at) or 0 for at in self._position)
+            answers.check(found, newest_ms)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -163,22 +167,24 @@ class LogFollower:
                     self._position[place] = min(following, self._position.get(place, following))
         assign(consumer, self._position)
 
-    async def _look(self, consumer: Any) -> None:
-        """Read what is there."""
-        not_full = 0
+    async def _look(self, consumer: Any) -> bool:
+        """Read what is there; whether something was."""
+        found, not_full = False, 0
         while not_full < _NOT_FULL_MAX and not self._changed.is_set():
             try:
                 fetched = await fetch(consumer, (), wait_ms=_ANSWER_WAIT_MS)
             except TopicAuthorizationFailedError as error:
                 for topic in self._topics.keys() & set(error.args):
                     self._lose(topic, "it may not be read")
-                return
+                return found
+            found = found or bool(fetched)
             for place, records in fetched.items():
                 if self._in_order(place, records[0].offset):
                     self._pass_on(place, records)
             if not fetched:
                 break
-            not_full += sum(map(len, fetched.values())) < RECORDS_AT_ONCE
+            full = sum(map(len, fetched.values())) >= RECORDS_AT_ONCE or may_have_more(consumer)
+            not_full += not full
             if self._urgent():  # who takes over does not wait for the rest of all logs
                 self._tell_lag(consumer)
             await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
@@ -187,6 +193,7 @@ class LogFollower:
             if at is not None and at != position and self._in_order(place, at):
                 self._moved(place, at)  # compaction leaves holes
         self._tell_lag(consumer)
+        return found
 
     def _in_order(self, place: TopicPartition, offset: int) -> bool:
         """Whether the topic goes on there; else the consumer was reset, for the offset that it
@@ -197,14 +204,10 @@ class LogFollower:
         return False
 
     def _pass_on(self, place: TopicPartition, records: Sequence[Any]) -> None:
-        by_stream: dict[bytes, list[Any]] = {}
-        for record in records:
-            for name, value in record.headers:
-                if name == "ce_wrstream":
-                    by_stream.setdefault(value or b"", []).append(record)
-                    break
-        for log in self._current(place):
-            ours, following = by_stream.get(log.stream.encode(), ()), log.next[place.partition]
+        current = self._current(place)
+        shares = ByStream({log.stream.encode(): log.keys for log in current}).split(records)
+        for log in current:
+            ours, following = shares[log.stream.encode()], log.next[place.partition]
             try:
                 log.take(place.partition, [each for each in ours if each.offset >= following])
             except Exception as error:  # noqa: BLE001 - the other logs are followed on

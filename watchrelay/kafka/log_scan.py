@@ -7,14 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchrelay.contract.control import EPOCH_BASE_MAX, Value
+from watchrelay.contract.control import EPOCH_BASE_MAX, VALUE_BYTES_MAX, Value
 from watchrelay.contract.control_state import ControlState
 from watchrelay.contract.records import VERB_TYPES, MarkerRecord, decode, parse_epoch
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import wait_for_topic
+from watchrelay.kafka.client.consumer import STATE_TOPICS, wait_for_topic
+from watchrelay.kafka.client.fetched import Limits
 from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
 
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -33,6 +34,8 @@ class Written:
     """By field of a description, the highest epoch that shows it, and its value."""
     _retired: dict[int, int] = field(default_factory=dict)
     """By partition, the highest epoch of a snapshot as `watchrelay retire` leaves it."""
+    _newest: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
+    """By partition, epoch, sequence and `ce_source` of the newest record, as readers order them."""
 
     @property
     def retired(self) -> bool:
@@ -48,12 +51,24 @@ class Written:
         before = max((each for each in self._retired.values() if each < self.epoch), default=0)
         return {name: value for name, (epoch, value) in self._shape.items() if epoch > before}
 
+    def other_cluster(self, cluster: str) -> str:
+        """The cluster that wrote a partition last, if it is another one and the stream was not
+        retired; else ""."""
+        if self.retired:
+            return ""
+        sources = (source for *_, source in self._newest.values())
+        return next(filter(None, (_other_cluster(each, cluster) for each in sources)), "")
+
     def take(self, epoch: int, record: Any) -> None:
         """Note a record of the stream."""
         self.epoch = max(self.epoch, epoch)
         if record.key is None:
             return
         held = dict(record.headers)
+        sequence = held.get("ce_sequence") or b""
+        position = epoch, int(sequence) if sequence.isdigit() and len(sequence) <= 20 else 0
+        if position > self._newest.get(record.partition, (0, 0))[:2]:
+            self._newest[record.partition] = (*position, held.get("ce_source") or b"")
         if held.get("ce_type") in _OBJECTS:
             if (key_format := _KEY_FORMATS.get(record.key.count(b"/"))) is not None:
                 self._note("keyFormat", key_format, epoch)
@@ -63,7 +78,7 @@ class Written:
             marker = decode(record.key, record.value, held.items())
             if isinstance(marker, MarkerRecord):
                 self._note("partitions", marker.partitions, epoch)
-                if (marker.kind, marker.count, marker.frontier) == ("end", 0, "0"):
+                if marker.retires:
                     former = self._retired.get(record.partition, 0)
                     self._retired[record.partition] = max(former, epoch)
 
@@ -83,30 +98,33 @@ def _resource(source: bytes) -> str:
 
 
 async def highest_epoch(connection: KafkaConnection, topic: str, stream: str) -> int:
-    """The `epoch` of a stream on `written`, 0 for nothing. Raises: as `written`."""
-    return (await written(connection, topic, stream)).get(stream, Written()).epoch
+    """The `epoch` of a stream on `written`, 0 for nothing. Raises: as `written`; TopicRefused when
+    its epochs have run out."""
+    found = (await written(connection, topic)).get(stream, Written())
+    if why := no_epoch_left(topic, stream, found.epoch):
+        raise TopicRefused(why)
+    return found.epoch
 
 
 async def written(
-    connection: KafkaConnection, topic: str, stream: str, *, cluster: str = ""
+    connection: KafkaConnection, topic: str, *, cluster: str = ""
 ) -> dict[str, Written]:
     """What `topic` holds, by stream. Reads the whole topic: seconds per million records.
 
     Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` is
-    there, or the epochs of `stream` have run out.
+    there that was not retired.
     """
     found: dict[str, Written] = {}
 
     def look(record: Any) -> None:
-        if cluster and (other := other_cluster(record.headers, cluster)):
-            raise TopicRefused(shared_topic(topic, other, cluster))
         name = (dict(record.headers).get("ce_wrstream") or b"").decode(errors="replace")
         if epoch := epoch_of(record.headers, name):
             found.setdefault(name, Written()).take(epoch, record)
 
-    await _read(connection, topic, look)
-    if stream in found and (why := no_epoch_left(topic, stream, found[stream].epoch)):
-        raise TopicRefused(why)
+    await _read(connection, topic, look, STATE_TOPICS)
+    for name, each in found.items() if cluster else ():
+        if other := each.other_cluster(cluster):
+            raise TopicRefused(shared_topic(topic, name, other, cluster))
     return found
 
 
@@ -122,12 +140,13 @@ def no_epoch_left(topic: str, stream: str, highest: int) -> str:
     )
 
 
-def shared_topic(topic: str, other: str, cluster: str) -> str:
-    """What is wrong with a topic that holds streams of another cluster, and what mends it."""
+def shared_topic(topic: str, stream: str, other: str, cluster: str) -> str:
+    """What is wrong with a topic that holds a stream of another cluster, and what mends it."""
     return (
         f"topic {topic} holds records of cluster {other}, this is cluster {cluster}: the "
         "topics of two clusters must differ: "
-        "name another one, or have {cluster} in kafka.topicTemplate"
+        "name another one, or have {cluster} in kafka.topicTemplate; if nothing writes as cluster "
+        f"{other} now, retire its stream (`watchrelay retire --cluster {other} {short(stream)}`)"
     )
 
 
@@ -135,9 +154,13 @@ def other_cluster(headers: Iterable[tuple[str, bytes | None]], cluster: str) -> 
     """The cluster that a record of the contract is from; "" for `cluster` itself and for what is no
     record of the contract."""
     held = dict(headers)
-    _, _, rest = (held.get("ce_source") or b"").decode(errors="replace").partition("/clusters/")
+    return _other_cluster(held.get("ce_source") or b"", cluster) if "ce_wrstream" in held else ""
+
+
+def _other_cluster(source: bytes, cluster: str) -> str:
+    _, _, rest = source.decode(errors="replace").partition("/clusters/")
     found = rest.partition("/")[0]
-    return short(found) if found != cluster and "ce_wrstream" in held else ""
+    return short(found) if found != cluster else ""
 
 
 async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[str, Value]:
@@ -148,7 +171,7 @@ async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[
         with suppress(RecordRefused):  # the relay reports it
             state.read(record.offset, record.key, record.value)
 
-    await _read(connection, control_topic, look)
+    await _read(connection, control_topic, look, {control_topic: VALUE_BYTES_MAX})
     return state.descriptions()
 
 
@@ -168,14 +191,18 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
         return 0
 
 
-async def _read(connection: KafkaConnection, topic: str, take: Callable[[Any], None]) -> None:
+async def _read(
+    connection: KafkaConnection, topic: str, take: Callable[[Any], None], limits: Limits
+) -> None:
     """Hand each record to `take`, up to the end as it is now."""
 
     def take_all(_: TopicPartition, records: Sequence[Any]) -> None:
         for record in records:
             take(record)
 
-    async with open_consumer(connection, max_partition_fetch_bytes=_FETCH_BYTES) as consumer:
+    async with open_consumer(
+        connection, limits, max_partition_fetch_bytes=_FETCH_BYTES
+    ) as consumer:
         partitions = await wait_for_topic(consumer, topic)
         places = [TopicPartition(topic, partition) for partition in partitions]
         await read_ranges(consumer, await offset_ranges(consumer, places), take_all)

@@ -58,6 +58,8 @@ _DOUBT_S = 5.0
 _SILENCE_EVERY_S = 1.0
 _SILENCE_GRACE_S = 1.0
 _JITTER = 0.2
+_SESSION_USED = 0.8
+"""The part of a SASL session in which its link gets batches: the broker answers none after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ class OutgoingPartition:
         "is_enqueued",
         "leaderless_s",
         "link",
+        "log_start",
         "place",
         "state",
         "timer",
@@ -114,6 +117,7 @@ class OutgoingPartition:
         self.topic, self.index = place.topic.encode(), place.partition
         self.state = state
         self.link: Link | None = None
+        self.log_start = 0
         self.timer: asyncio.TimerHandle | None = None
         self.is_enqueued = False
         """Until its batch is taken, also while it waits for its leader or link."""
@@ -132,6 +136,8 @@ class Producer:
     Args:
         transactional_id: Of the requests; "" for none.
         reach: Makes what knows the cluster; in tests another one.
+        timed: Called with the topic of a batch, the time at which a broker has appended it, by its
+            clock, in milliseconds, and the seconds since the request was sent.
     """
 
     def __init__(
@@ -142,9 +148,10 @@ class Producer:
         *,
         transactional_id: str = "",
         reach: Callable[[KafkaConnection], Brokers] = Brokers,
+        timed: Callable[[str, int, float], None] = lambda *_: None,
         rng: random.Random | None = None,
     ) -> None:
-        self._settings, self._listener = settings, listener
+        self._settings, self._listener, self._timed = settings, listener, timed
         self.transactional_id = transactional_id
         self._client_id = connection.client_id
         self._rng = rng or random.Random()
@@ -170,7 +177,8 @@ class Producer:
         """How often metadata was taken, by topic."""
         self._links: dict[int, Link] = {}
         self._retired: set[Link] = set()
-        """Links of former secrets: they are answered, and get no further batch."""
+        """Links of former secrets, or whose session ends: they are answered, and get no further
+        batch."""
         self._opening: set[int] = set()
         self._rotations = 0
         """How often other secrets came into use."""
@@ -267,6 +275,12 @@ class Producer:
         await self._refresh(brokers, {place.topic})
         return await brokers.end_offset(*place, committed=committed)
 
+    def log_start(self, place: TopicPartition) -> int:
+        """The first offset of its log, as the newest acknowledgement gave it; 0 before the
+        first."""
+        partition = self._partitions.get(place)
+        return 0 if partition is None else partition.log_start
+
     def resume(self) -> None:
         """Send what was held."""
         for link in (*self._links.values(), *self._retired):
@@ -347,6 +361,14 @@ class Producer:
             retriable = STEPS.get(code) not in (None, Step.DENIED)
             self._listener.failed(partition.place, error_of(code), retriable=retriable)
         self._perform(partition, partition.state.answered(code, offset))
+
+    def _note_time(self, partition: OutgoingPartition, at_ms: int, sent_s: float) -> None:
+        """A broker gave the time of a batch. Of one that was sent before, the answer may be that of
+        a repetition, with the time of the first attempt, or of our own clock."""
+        batch = partition.state.in_flight
+        if batch is not None and batch.tries == 1:
+            took_s = asyncio.get_running_loop().time() - sent_s
+            self._timed(partition.place.topic, at_ms, took_s)
 
     def _link_lost(
         self, link: Link, unanswered: list[OutgoingPartition], waiting: list[OutgoingPartition]
@@ -569,6 +591,7 @@ class Producer:
             answered=self._answered,
             lost=self._link_lost,
             held=lambda: self.held(),
+            timed=self._note_time,
         )
         try:
             await brokers.open(node, link)
@@ -590,8 +613,22 @@ class Producer:
                 link.abort()
                 return
             self._links[node] = link
+            if link.session_s:
+                asyncio.get_running_loop().call_later(
+                    link.session_s * _SESSION_USED, self._retire, node, link
+                )
             self._access.well(node)
             self._link_up()
+
+    def _retire(self, node: int, link: Link) -> None:
+        """The link's session ends soon: the next batch leaves by another one."""
+        if self._links.get(node) is link and not self._is_cut:
+            del self._links[node]
+            self._retired.add(link)
+            for partition in self._partitions.values():
+                if partition.link is link:
+                    partition.link = None
+            self._end_idle_links()
 
     def _end_idle_links(self) -> None:
         for link in [link for link in self._retired if link.is_idle]:

@@ -16,6 +16,7 @@ from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
+from watchrelay.kafka.open_transactions import OpenTransactions
 from watchrelay.kafka.reader import SILENT_AFTER_S, open_consumer, read_ranges
 
 _log = logging.getLogger(__name__)
@@ -124,7 +125,8 @@ class RangeReader:
                 if place not in self._next:
                     self._begin(place, first[place])
             ranges = {place: (self._next[place], self._spans[place].stop) for place in behind}
-            await read_ranges(consumer, ranges, self._pass_on)
+            transactions = OpenTransactions(self._connection.servers)
+            await read_ranges(consumer, ranges, self._pass_on, transactions=transactions)
 
     def _begin(self, place: TopicPartition, first: int) -> None:
         """Decide where `place` is begun; its log begins at `first` now."""

@@ -10,11 +10,19 @@ from typing import Any, Final
 
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkUnavailable
+from watchrelay.core.turns import Turns
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import connection_failure, make_consumer, stop_consumer
+from watchrelay.kafka.client.consumer import (
+    STATE_TOPICS,
+    connection_failure,
+    make_consumer,
+    stop_consumer,
+)
 from watchrelay.kafka.client.failures import unreachable, unreadable
+from watchrelay.kafka.client.fetched import Limits
+from watchrelay.kafka.open_transactions import OpenTransactions
 
 ANSWER_WITHIN_S: Final = 20.0
 """After so long without an answer a consumer that follows topics is replaced."""
@@ -34,10 +42,13 @@ Take = Callable[[TopicPartition, Sequence[Any]], object]
 
 
 @asynccontextmanager
-async def open_consumer(connection: KafkaConnection, **options: object) -> AsyncIterator[Any]:
+async def open_consumer(
+    connection: KafkaConnection, limits: Limits = STATE_TOPICS, **options: object
+) -> AsyncIterator[Any]:
     """A consumer that has started, stopped at the end of the block.
 
     Args:
+        limits: of topics that are no state topics.
         options: keyword arguments of AIOKafkaConsumer.
 
     Raises: SinkUnavailable, with the reason and the cure, for each error of Kafka or the network in
@@ -46,7 +57,10 @@ async def open_consumer(connection: KafkaConnection, **options: object) -> Async
     """
     quiet_client_log()
     consumer = make_consumer(
-        connection.arguments(), request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000), **options
+        connection.arguments(),
+        limits,
+        request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+        **options,
     )
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
@@ -100,20 +114,27 @@ async def read_ranges(
     *,
     max_records: int = RECORDS_AT_ONCE,
     silent_after_s: float = SILENT_AFTER_S,
+    transactions: OpenTransactions | None = None,
 ) -> None:
     """Assign each partition, and pass its records to `take` from the first offset of its range
     until the position of the consumer has reached the second; the last ones may be beyond it.
 
-    Raises: KafkaError; TimeoutError when nothing arrives for `silent_after_s`.
+    Args:
+        transactions: looks for those that hold the consumer back, which reads committed records
+            up to an end that may be after them.
+
+    Raises: KafkaError; TransactionOpen; TimeoutError when nothing arrives for `silent_after_s`.
     """
     assign(consumer, {place: start for place, (start, _) in ranges.items()})
-    silence = SilenceLimit(silent_after_s)
+    silence, turns = SilenceLimit(silent_after_s), Turns()
     while behind := await _behind(consumer, ranges):
         fetched = await fetch(consumer, behind, max_records=max_records)
         for place, records in fetched.items():
             take(place, records)
+        if transactions is not None:
+            transactions.check(consumer, behind)
         silence.check(fetched, behind[0].topic)
-        await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
+        await turns.pause()  # `fetch` returns without a pause while there are records
 
 
 async def _behind(
@@ -135,11 +156,12 @@ class AnswerLimit:
         self._servers = servers
         self._newest_ms, self._newest_s = 0, clock.now_s()
 
-    def check(self, newest_ms: int | None) -> None:
-        """Call it after each fetch, with the consumer's `last_poll_timestamp`: the wall clock,
-        which may be set, so that only a change of it counts. Raises: SinkUnavailable."""
-        if newest_ms and newest_ms != self._newest_ms:
-            self._newest_ms, self._newest_s = newest_ms, clock.now_s()
+    def check(self, fetched: object, newest_ms: int | None) -> None:
+        """Call it after each fetch, with what it gave, which may be a part of an older answer, and
+        the consumer's `last_poll_timestamp`: the wall clock, which may be set, so that only a
+        change of it counts. Raises: SinkUnavailable."""
+        if fetched or (newest_ms and newest_ms != self._newest_ms):
+            self._newest_ms, self._newest_s = newest_ms or 0, clock.now_s()
         elif clock.now_s() - self._newest_s > ANSWER_WITHIN_S:
             raise SinkUnavailable(
                 f"kafka at {self._servers} has not answered for {ANSWER_WITHIN_S:g} s"

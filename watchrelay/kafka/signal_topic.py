@@ -18,7 +18,12 @@ from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.one_record import send_record
-from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
+from watchrelay.kafka.signal_records import (
+    SIGNAL_BYTES_MAX,
+    SnapshotRequest,
+    parse_signal,
+    signal_value,
+)
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -74,12 +79,17 @@ class SignalTopic:
             self,
             name="signal",
             committed=True,
+            every_partition=True,
+            batch_bytes_max=SIGNAL_BYTES_MAX,
             problems=statuses.problems,
             rng=rng,
         )
         self._take = take
         self._now_s, self._wall_ms = now_s, wall_ms
-        self._live_from: int | None = None
+        self._batch_ms: int | None = None
+        """The wall clock at the first record since `moved`."""
+        self._live_from: dict[int, int] = {}
+        """By partition, the offset of the first record that is no backlog."""
         self._taken: dict[int, float] = {}
         """By hash of id and streams, when a request was taken: oldest first."""
         self._lines, self._lines_from_s = 0, self._now_s()
@@ -97,32 +107,32 @@ class SignalTopic:
 
     # ---- callbacks of the follower ---------------------------------------------------------------
 
-    def began(self, end: int) -> None:
-        """Records before the first `end` are backlog."""
-        if self._live_from is None:
-            self._live_from = end
+    def began(self, end: int, partition: int, /) -> None:
+        """Records before the first `end` of a partition are backlog."""
+        self._batch_ms = None
+        self._live_from.setdefault(partition, end)
 
     def take(self, record: Any) -> None:
         """The next record."""
-        self._read(record.offset, record.value, record.timestamp, dict(record.headers))
+        self._read(record, dict(record.headers))
 
-    def moved(self, position: int) -> None:
-        """Nothing to do."""
+    def moved(self, _position: int) -> None:
+        """The next record comes at another time."""
+        self._batch_ms = None
 
     def started_over(self) -> None:
         """No record of the new topic is backlog."""
-        self._live_from = 0
+        self._live_from = dict.fromkeys(self._live_from, 0)
 
-    def _read(
-        self, offset: int, value: bytes | None, at_ms: int, headers: Mapping[str, bytes]
-    ) -> None:
+    def _read(self, record: Any, headers: Mapping[str, bytes]) -> None:
         """Take one record; none of them stops the reading."""
-        assert self._live_from is not None, "a record before the topic was looked at"
-        backlog = offset < self._live_from
-        old = backlog and abs(self._wall_ms() - at_ms) > BACKLOG_MS
+        if self._batch_ms is None:
+            self._batch_ms = self._wall_ms()
+        backlog = record.offset < self._live_from[record.partition]
+        old = backlog and abs(self._batch_ms - record.timestamp) > BACKLOG_MS
         try:
             refuse_unreadable(headers)
-            request = parse_signal(value)
+            request = parse_signal(record.value)
         except RecordRefused as error:
             # an old one was reported by the relay that ran when it was written
             if not old:
@@ -130,7 +140,7 @@ class SignalTopic:
                 self._say(
                     logging.WARNING,
                     "signal ignored",
-                    offset,
+                    record,
                     error=str(error),
                     hint="find out who may write to this topic",
                 )
@@ -145,11 +155,12 @@ class SignalTopic:
         self._say(
             logging.INFO,
             "signal taken",
-            offset,
+            record,
             request=request.id,
             streams=_named(request.streams),
         )
-        self._take(request, at_ms if backlog else self._wall_ms(), backlog=backlog)
+        written_ms = record.timestamp if backlog else self._batch_ms
+        self._take(request, written_ms, backlog=backlog)
 
     def _repeated(self, request: SnapshotRequest) -> bool:
         """Whether the same was taken within the hour; else it is from now on."""
@@ -161,22 +172,19 @@ class SignalTopic:
         taken[which] = now_s
         return False
 
-    def _say(self, level: int, message: str, offset: int, **more: object) -> None:
+    def _say(self, level: int, message: str, record: Any, **more: object) -> None:
         """A line of the log, as long as there are not too many."""
         if self._now_s() - self._lines_from_s >= 60.0:
             self._lines, self._lines_from_s = 0, self._now_s()
         self._lines += 1
         if self._lines <= _LINES_A_MINUTE:
-            _log.log(
-                level,
-                message,
-                extra={"topic": self.topic, "partition": 0, "offset": offset, **more},
-            )
+            where = {"partition": record.partition, "offset": record.offset}
+            _log.log(level, message, extra={"topic": self.topic, **where, **more})
         elif self._lines == _LINES_A_MINUTE + 1:
             hint = "find out who writes so many; watchrelay_signals_total counts them"
             _log.warning(
                 "too many signals; not logging more of them this minute",
-                extra={"topic": self.topic, "offset": offset, "hint": hint},
+                extra={"topic": self.topic, "offset": record.offset, "hint": hint},
             )
 
 

@@ -11,24 +11,28 @@ from dataclasses import dataclass
 from functools import partial
 
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.clock_offset import is_time
 from watchrelay.core.errors import Fenced, RecordTooLarge
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.metadata import NO_ID
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
-from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
+from watchrelay.kafka.errors import GONE, SIZES, UNTIMELY, explain, subject
+from watchrelay.kafka.outstanding import Outstanding, Place
 from watchrelay.kafka.produce_state import PendingBatch
 from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
+from watchrelay.kafka.record_times import RecordTimes
 from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
 from watchrelay.kafka.transactions import FENCED, Result, TransactionalProducer
-from watchrelay.kafka.troubles import SILENCE, KafkaTroubles
+from watchrelay.kafka.troubles import KafkaTroubles
 from watchrelay.kafka.written_offsets import WrittenOffsets
-from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics
+from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
@@ -42,21 +46,22 @@ _LOOK_EVERY_S = 30.0
 _LOOK_DOUBTFUL_S = 1.0
 _LOOK_TIMEOUT_S = 5.0
 _WATCH_EVERY_S = 1.0
+_ACK_SHOWN_EVERY_S = 0.05
+"""How often the time of the newest acknowledgement is set at most: a thousand come a second."""
 
 
-_Outstanding = tuple[TopicPartition, str]
-"""A partition and a stream that writes it: each has one batch on its way at most."""
 _Writer = tuple[str, str]
 """(topic, stream)."""
 
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of a topic. `message_bytes` bounds a batch after compression, `batch_bytes`
-    before it."""
+    """What is known of a topic. `message_bytes` bounds a batch after compression, by the setting
+    `bounded_by`, `batch_bytes` before it."""
 
     message_bytes: int
     batch_bytes: int
+    bounded_by: str = "max.message.bytes"
 
 
 Answered = Callable[[Receipt | Exception], None]
@@ -85,7 +90,7 @@ class _Deliveries:
 
     __slots__ = (
         "backoff", "is_enqueued", "marker_at", "packed", "packs", "partition", "pending",
-        "producer", "records", "sent_s", "timer", "topic", "waiting",
+        "producer", "records", "sent_s", "stop", "timer", "topic", "waiting",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, topic: _Topic, producer: Producer) -> None:
@@ -99,6 +104,8 @@ class _Deliveries:
         self.is_enqueued = False
         self.backoff = _RETRY
         self.sent_s = 0.0
+        self.stop = 0
+        """The least offset of the next record, after what is acknowledged."""
         self.marker_at = -1
         """Where the marker of the newest commit is, if nobody else wrote meanwhile."""
 
@@ -132,6 +139,7 @@ class KafkaSink:
         metrics: Metrics,
         statuses: StatusRegistry,
         settings: ProducerSettings | None = None,
+        times: RecordTimes | None = None,
         rng: random.Random | None = None,
         reach: Callable[[KafkaConnection], Brokers] = Brokers,
     ) -> None:
@@ -141,7 +149,10 @@ class KafkaSink:
         self._statuses = statuses
         self._settings = settings or ProducerSettings()
         self._rng = rng or random.Random()
-        self._producer = Producer(connection, self._settings, self, reach=reach, rng=self._rng)
+        self.times = times or RecordTimes(servers=connection.servers)
+        self._producer = Producer(
+            connection, self._settings, self, reach=reach, timed=self._timed, rng=self._rng
+        )
         self._reach = reach
         self._transactional: dict[_Writer, TransactionalProducer] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -150,14 +161,21 @@ class KafkaSink:
         self._written = WrittenOffsets()
         self._topics: dict[str, _Topic] = {}
         self._troubles = KafkaTroubles(statuses)
-        self._deliveries: dict[TopicPartition | _Outstanding, _Deliveries] = {}
+        self._outstanding = Outstanding(
+            servers=connection.servers,
+            times=self.times,
+            troubles=self._troubles,
+            metrics=metrics,
+            statuses=statuses,
+            patience_s=self._settings.stalled_after_s,
+            now_s=lambda: asyncio.get_running_loop().time(),
+        )
+        self._deliveries: dict[TopicPartition | Place, _Deliveries] = {}
         """By partition; those of a stream with a producer of its own by both."""
         self._ready: deque[_Deliveries] = deque()
         """Those to pack with the next flush."""
-        self._outstanding: dict[_Outstanding, float] = {}
-        """Since when (loop time) a batch is being delivered, however often it is sent."""
-        self._silent: dict[_Outstanding, float] = {}
-        """Of these, those that are overdue, and when each is counted again."""
+        self._untimely: dict[_Deliveries, None] = {}
+        """Those not packed, because the clock is wrong: what waits grows as while Kafka is away."""
         self._identity = TopicIdentity()
         self._writers = TopicWriters()
         self._look = asyncio.Event()
@@ -190,7 +208,7 @@ class KafkaSink:
             deliveries = _Deliveries(partition, self._topic(batch.topic), producer)
             self._deliveries[place] = deliveries
         delivery = Delivery(batch, deliveries, done)
-        self._outstanding[partition, batch.stream] = asyncio.get_running_loop().time()
+        self._outstanding.add(partition, batch.stream, asyncio.get_running_loop().time())
         # what is of a lost topic is neither sent nor answered
         if self._writers.counts(batch.topic, batch.stream):
             deliveries.waiting.append(delivery)
@@ -263,7 +281,9 @@ class KafkaSink:
         if self._writers.close(topic, stream, taken_over=taken_over):
             self._identity.forget(topic)
             self._written.forget(lambda place: place.topic == topic)
+            self.times.forget(topic)
             self._forget(topic)
+            self._topics.pop(topic, None)
 
     async def begin_transactions(
         self,
@@ -293,6 +313,7 @@ class KafkaSink:
             former_ids=former_ids,
             is_ours=is_ours,
             reach=self._reach,
+            timed=self._timed,
             rng=self._rng,
         )
         producer.held = self._producer.held
@@ -309,8 +330,8 @@ class KafkaSink:
         if producer is None:
             return
         producer.cut()
-        for subject in producer.subjects:
-            self._troubles.forget(subject)
+        for each in producer.subjects:
+            self._troubles.forget(each)
         self._running.pop((topic, stream)).cancel()
         self._drop(lambda deliveries: deliveries.producer is producer)
 
@@ -325,11 +346,21 @@ class KafkaSink:
         acknowledgements tell."""
         return self._written.gaps(TopicPartition(topic, partition), start, stop)
 
-    def limit(self, topic: str, message_bytes: int) -> None:
-        """Tell the topic's `max.message.bytes`, as often as it is read."""
+    def log_start(self, topic: str, partition: int) -> int:
+        """The first offset of the partition's log, as far as acknowledgements tell; 0 before the
+        first."""
+        place = TopicPartition(topic, partition)
+        return max(producer.log_start(place) for producer in self._producers)
+
+    def limit(self, topic: str, message_bytes: int, bounded_by: str = "max.message.bytes") -> None:
+        """Tell the largest batch that the topic takes, by which setting, as often as it is read."""
         known = self._topic(topic)
-        known.message_bytes = message_bytes
+        known.message_bytes, known.bounded_by = message_bytes, bounded_by
         known.batch_bytes = self._settings.batch_bytes
+
+    def limit_of(self, topic: str) -> int:
+        """The largest batch that the topic takes, as far as it is known."""
+        return self._topic(topic).message_bytes
 
     def hold_while(self, held: Callable[[], bool]) -> None:
         """Ask `held` before each produce request is written: while it is true none leaves."""
@@ -381,7 +412,11 @@ class KafkaSink:
             self._pack_waiting(deliveries)
 
     def _pack_waiting(self, deliveries: _Deliveries) -> None:
-        """Pack about `batch_bytes` of what waits, and append it."""
+        """Pack about `batch_bytes` of what waits, and append it, unless Kafka would remove records
+        by the time that they get here."""
+        if self.times.off_s(deliveries.partition.topic) is not None:
+            self._untimely[deliveries] = None
+            return
         waiting, packed, records = deliveries.waiting, deliveries.packed, deliveries.records
         topic, size = deliveries.topic, 0
         while waiting and size < topic.batch_bytes:
@@ -425,7 +460,8 @@ class KafkaSink:
         elif code == FENCED:
             for delivery in deliveries.unpack():
                 self._finish(delivery, _fenced(delivery.batch.stream))
-        elif issubclass(for_code(code), SIZES):
+        elif setting := SIZES.get(for_code(code)):
+            deliveries.topic.bounded_by = setting
             self._split(deliveries)
         else:
             deliveries.backoff, wait_s = deliveries.backoff.after_failure(
@@ -446,22 +482,26 @@ class KafkaSink:
 
     def _acked(self, deliveries: _Deliveries, first: int) -> str:
         """Why the offset cannot be of the topic that a stream opened, "" if it can."""
-        packed, (name, index) = deliveries.packed, deliveries.partition
+        packed, partition = deliveries.packed, deliveries.partition
         at, stop = first, first + deliveries.packs.popleft().record_count()
+        behind, deliveries.stop = deliveries.stop, stop
         for delivery in packed:
             start, offsets = at, delivery.offsets
             at = min(stop, start + len(delivery.batch.records) - len(offsets))
-            if why := self._writers.note(name, index, delivery.batch.stream, start, at):
+            if why := self._writers.contradicts(partition, delivery.batch.stream, first, behind):
                 return why
             offsets.extend(range(start, at))
             if at == stop:
                 break
-        metrics = self._metrics.topic(name)
-        metrics.produce_duration_seconds.observe(clock.now_s() - deliveries.sent_s)
-        metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
+        metrics, now_s = self._metrics.topic(partition.topic), clock.now_s()
+        metrics.produce_duration_seconds.observe(now_s - deliveries.sent_s)
+        if now_s - metrics.ack_shown_s >= _ACK_SHOWN_EVERY_S:
+            metrics.ack_shown_s = now_s
+            metrics.last_ack_timestamp_seconds.set(clock.wall_ms() / 1000)
+            metrics.last_ack_age_seconds.restart()
         self._note_written(deliveries, first, stop)
-        if self._troubles.messages:
-            self._troubles.ended(_subject(deliveries.partition))
+        if self._troubles.held:
+            self._troubles.ended(subject(partition))
         deliveries.backoff = _RETRY
         whole: list[Delivery] = []
         while packed and len(packed[0].offsets) == len(packed[0].batch.records):
@@ -482,6 +522,9 @@ class KafkaSink:
 
     def _split(self, deliveries: _Deliveries) -> None:
         """Append in two halves what was refused for its size."""
+        if self.times.off_s(deliveries.partition.topic) is not None:
+            self._pack_again(deliveries)
+            return
         topic, pack = deliveries.topic, deliveries.packs.popleft()
         if pack.record_count() == 1:
             self._refuse(deliveries, pack.start, pack)
@@ -517,16 +560,7 @@ class KafkaSink:
 
     def _close(self, delivery: Delivery) -> None:
         """The batch is not being delivered any more."""
-        partition = delivery.deliveries.partition
-        outstanding = partition, delivery.batch.stream
-        self._outstanding.pop(outstanding, None)
-        if outstanding in self._silent:
-            self._silence_ended(outstanding)
-        if self._troubles.messages and not any(
-            other == partition for other, _ in self._outstanding
-        ):
-            # it is nobody's any more who was stopped
-            self._troubles.forget(_subject(partition))
+        self._outstanding.remove(delivery.deliveries.partition, delivery.batch.stream)
 
     def _pack(
         self, topic: _Topic, records: list[WireRecord], start: int, stop: int
@@ -537,25 +571,25 @@ class KafkaSink:
             stop=stop,
             batch_bytes=topic.batch_bytes,
             limit_bytes=topic.message_bytes,
-            now_ms=clock.wall_ms(),
+            now_ms=self.times.wall_ms(),
         )
 
     def _too_large(
         self, batch: Batch, index: int, acked: list[int], refused: PackedBatch | None = None
     ) -> RecordTooLarge:
-        limit = self._topic(batch.topic).message_bytes
+        topic = self._topic(batch.topic)
         what = (
             f"record {batch.records[index].key.decode(errors='replace')} is too large for "
             f"topic {batch.topic}"
         )
         if refused is None:
-            message = f"{what}: compressed it is over max.message.bytes, {limit}"
+            message = f"{what}: compressed it is over {topic.bounded_by}, {topic.message_bytes}"
         else:
             message = (
-                f"{what}: kafka refused it with {refused.size()} bytes compressed; "
-                f"max.message.bytes was {limit} when last read"
+                f"{what}: kafka refused it with {refused.size()} bytes compressed, over "
+                f"{topic.bounded_by}"
             )
-        return RecordTooLarge(message, index=index, acked=acked)
+        return RecordTooLarge(message, index=index, acked=acked, setting=topic.bounded_by)
 
     def _topic(self, name: str) -> _Topic:
         known = self._topics.get(name)
@@ -583,9 +617,10 @@ class KafkaSink:
         for place, deliveries in list(self._deliveries.items()):
             if unwanted(deliveries):
                 del self._deliveries[place]
+                self._untimely.pop(deliveries, None)
                 deliveries.unpack()
                 deliveries.waiting.clear()
-                self._troubles.forget(_subject(deliveries.partition))
+                self._troubles.forget(subject(deliveries.partition))
 
     def _topic_lost(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
         if streams:
@@ -626,23 +661,30 @@ class KafkaSink:
         """As of ProducerListener: what passes soon by itself is counted, and not shown."""
         metrics = self._metrics.topic(place.topic)
         metrics.produce_failed(type(error).__name__, retriable=retriable)
-        if isinstance(error, SIZES):
+        if type(error) in SIZES:
             return
         if isinstance(error, GONE):
             self._look.set()
-        since_s = [since_s for (other, _), since_s in self._outstanding.items() if other == place]
-        if since_s and not (
-            retriable
-            and asyncio.get_running_loop().time() - min(since_s) < self._settings.stalled_after_s
-        ):
-            self._troubles.began(_subject(place), explain(error, place))
+        waits_long = self._outstanding.waits_long(place)
+        if waits_long or (waits_long is not None and not retriable):
+            hint = self.times.refused(place.topic) if isinstance(error, UNTIMELY) else ""
+            self._troubles.began(explain(error, place, hint))
 
     def report(self, about: str, message: str) -> None:
         """As of ProducerListener."""
         if message:
-            self._troubles.began(about, message)
+            self._troubles.began(Trouble(about, Cause.KAFKA, message))
         else:
             self._troubles.ended(about)
+
+    def _timed(self, topic: str, at_ms: int, took_s: float) -> None:
+        """A broker's clock showed `at_ms` at some time in the last `took_s`, and gave that time to
+        records of `topic`."""
+        if not is_time(at_ms):
+            return
+        self.times.timed_by_brokers(topic)
+        now_s = self.times.now_s()
+        self.times.offset.kafka.note(at_ms, within_ms=1, asked_s=now_s - took_s, answered_s=now_s)
 
     def rebuilt(self, reason: str) -> None:
         """As of ProducerListener."""
@@ -656,62 +698,16 @@ class KafkaSink:
     # ---- silence ---------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Report batches that are not acknowledged within `stalled_after_s`."""
-        loop = asyncio.get_running_loop()
-        patience_s = self._settings.stalled_after_s
+        """Report batches that are not acknowledged in time, and pack what waited for the clock."""
         while True:
-            await asyncio.sleep(min(_WATCH_EVERY_S, patience_s / 4))
-            unanswered = [
-                since_s
-                for (place, _), since_s in self._outstanding.items()
-                if _subject(place) not in self._troubles.messages
-            ]
-            silent_s = loop.time() - min(unanswered, default=loop.time())
-            if silent_s > patience_s:
-                self._troubles.began(SILENCE, self._silence(silent_s))
-            else:
-                self._troubles.ended(SILENCE)
-            self._count_silence(loop.time())
-
-    def _silence(self, silent_s: float) -> str:
-        return f"no acknowledgement from kafka at {self._connection.servers} for {silent_s:.0f} s"
-
-    def _count_silence(self, now_s: float) -> None:
-        """Whatever the reason: what is on its way for too long is counted once per
-        `stalled_after_s`, and shown with its stream."""
-        patience_s = self._settings.stalled_after_s
-        for place, since_s in self._outstanding.items():
-            if now_s - since_s <= patience_s:
-                continue
-            partition, stream = place
-            refused = self._troubles.messages.get(_subject(partition))
-            if self._silent.get(place, 0.0) <= now_s:
-                self._silent[place] = now_s + patience_s
-                if refused is None:  # what was refused is counted with its error
-                    self._metrics.topic(partition.topic).produce_failed(
-                        NO_ACKNOWLEDGEMENT, retriable=True
-                    )
-            silence = self._silence(now_s - since_s)
-            if brokers := self._troubles.brokers:
-                silence = f"{silence}: {brokers}"
-            if (status := self._statuses.streams.get(stream)) is not None:
-                operator = refused is not None and NO_RIGHT in refused
-                cause = causes.TOPIC_UNUSABLE.about(partition.topic) if operator else causes.KAFKA
-                status.failed("records", refused or silence, cause=cause, operator=operator)
-
-    def _silence_ended(self, place: _Outstanding) -> None:
-        """An overdue batch is on its way no more."""
-        del self._silent[place]
-        stream = place[1]
-        status = self._statuses.streams.get(stream)
-        if status is not None and not any(other == stream for _, other in self._silent):
-            status.recovered("records")
+            await asyncio.sleep(min(_WATCH_EVERY_S, self._settings.stalled_after_s / 4))
+            self._outstanding.look()
+            for deliveries in list(self._untimely):
+                if self.times.off_s(deliveries.partition.topic) is None:
+                    del self._untimely[deliveries]
+                    self._outstanding.restart(deliveries.partition)
+                    self._enqueue(deliveries)
 
 
 def _fenced(stream: str) -> Fenced:
     return Fenced(f"stream {stream}: a newer claim was read")
-
-
-def _subject(partition: TopicPartition) -> str:
-    """A partition as a subject of `KafkaTroubles`."""
-    return f"{partition.topic}/{partition.partition}"

@@ -1,26 +1,30 @@
-"""What a topic must be configured like: the configs it is created with, or why it is refused."""
+"""What a topic must be configured like: the configs it is created with, why it is refused, and what
+is wrong with one that is used all the same."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final
 
 from watchrelay.core.errors import TopicRefused
-from watchrelay.core.text import counted
+from watchrelay.core.text import counted, listed
+from watchrelay.core.trouble import Cause, Trouble
+from watchrelay.kafka.topic_settings import MAX_LAG, MIN_LAG, SETTINGS, Judged, TopicKind
 
-TopicKind = Literal["state", "control", "signal"]
-
-MESSAGE_BYTES = 4 * 1024 * 1024
-"""See docs/record-contract.md, section 2."""
-MESSAGE_BYTES_LEAST = 1024 * 1024
-
-_HOUR_MS = 3_600_000
-_WEEK_MS = 7 * 24 * _HOUR_MS
-_OUTAGE_MS = _WEEK_MS
-"""The longest absence of a consumer that a new topic allows for."""
-_SLACK_MS = 2 * _HOUR_MS
-"""A snapshot takes time itself; two hours above twice the interval are room for the largest."""
+RETENTION_MS_DEFAULT: Final = 604_800_000
+"""Kafka's default of `retention.ms`, assumed of a topic whose configs cannot be read."""
+_SHOWN: Final = 5
+"""Topics, and values, that a line names."""
+_IN_COMMAND: Final = 50
+_LEFT_OUT: Final = (
+    "retention.bytes",
+    "message.timestamp.type",
+    *reversed(dict.fromkeys(each.name for each in SETTINGS)),
+)
+"""In this order, where brokers do not say which setting they refuse; `cleanup.policy` is the
+last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +56,8 @@ class TopicSpec:
 
     def configs(self) -> dict[str, str]:
         """What a new topic is created with. See docs/record-contract.md, section 2."""
-        common = {"min.insync.replicas": str(self.min_insync_replicas)}
-        match self.kind:
-            case "control":
-                return common | {"cleanup.policy": "compact"}
-            case "signal":
-                return common | {"cleanup.policy": "delete"}
-            case "state":
-                twice_ms = 2 * self.interval_ms
-                return common | {
-                    "cleanup.policy": "compact" if self.keeps_all else "compact,delete",
-                    "max.message.bytes": str(MESSAGE_BYTES),
-                    "min.compaction.lag.ms": str(twice_ms + _SLACK_MS),
-                    "delete.retention.ms": str(max(_WEEK_MS, twice_ms + _SLACK_MS)),
-                    "retention.ms": str(twice_ms + _OUTAGE_MS),
-                    "compression.type": "producer",
-                }
+        created = ((each.name, each.created_for(self)) for each in SETTINGS)
+        return {name: value for name, value in created if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +72,32 @@ class FoundTopic:
     configs: Mapping[str, str] | None
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """What is wrong with a topic that is used all the same: why, and the configs that cure it.
+
+    `setting` is "" for what takes no record away: it is logged, and shown nowhere else."""
+
+    topic: str
+    why: str
+    setting: str = ""
+    value: str = ""
+    cure: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The finding without the topic and the cure."""
+        return f"{self.setting} is {self.value}: {self.why}" if self.setting else self.why
+
+
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
     """What the sink and the relay work with, once a topic is good.
 
     `partitions` is what the topic has, which may be more than the stream uses; `checked` is
-    False when its configs could not be read; `warnings` are lines for the log, each naming the
-    setting and its value; `topic_id` is empty on brokers without ids.
+    False when its configs could not be read; `topic_id` is empty on brokers without ids.
+    `max_message_bytes` is what the setting `bounded_by` accepts, the least of all sizes.
+    `append_time`: the brokers give its records their time. `keeps_ms` is as `kept_by_own_time`.
     """
 
     name: str
@@ -97,17 +106,11 @@ class TopicFacts:
     max_message_bytes: int
     checked: bool
     created: bool
-    warnings: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
     topic_id: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """A setting that is wrong: why, and the value that mends it."""
-
-    setting: str
-    why: str
-    value: str
+    append_time: bool = False
+    keeps_ms: int = 0
+    bounded_by: str = "max.message.bytes"
 
 
 def merged(specs: Iterable[TopicSpec]) -> TopicSpec:
@@ -132,14 +135,14 @@ def merged(specs: Iterable[TopicSpec]) -> TopicSpec:
     return first
 
 
-def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[str, ...]:
-    """The warnings about a topic that is good enough.
+def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[Finding, ...]:
+    """What is wrong with a topic that is good enough.
 
     Raises: TopicRefused naming every fault and the commands that mend them.
     See docs/record-contract.md, section 2, for what stale records and slow readers need.
     """
-    mends: list[str] = []
-    whys: list[str] = []
+    faults, doubts = findings(spec, found)
+    whys, mends = list[str](), list[str]()
     if found.partitions < spec.partitions:
         add = (
             f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {spec.name} "
@@ -154,18 +157,106 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[str, ...
             whys.append(
                 f"{has}, the config asks for {spec.partitions}: {cure}, or add partitions (`{add}`)"
             )
-    faults = [] if found.configs is None else _faults(spec, found, found.configs)
     if faults:
-        whys += [fault.why for fault in faults]
-        mends.append(
-            alter_command(
-                spec.name, {fault.setting: fault.value for fault in faults}, servers=servers
-            )
-        )
+        whys += [fault.text for fault in faults]
+        cures = {name: value for fault in faults for name, value in fault.cure}
+        mends.append(alter_command(spec.name, cures, servers=servers))
     if whys:
-        cure = f"; mend it with: {' && '.join(mends)}" if mends else ""
-        raise TopicRefused(f"topic {spec.name} is refused: {'; '.join(whys)}{cure}")
-    return tuple(_warnings(spec, found, servers))
+        cure = " && ".join(mends)
+        mend = f"; mend it with: {cure}" if cure else ""
+        raise TopicRefused(f"topic {spec.name} is refused: {'; '.join(whys)}{mend}", cure=cure)
+    return doubts
+
+
+def findings(spec: TopicSpec, found: FoundTopic) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """The settings for which a topic is refused before a stream starts on it, and what else is
+    wrong with it."""
+    faults, doubts = list[Finding](), [*_shape_findings(spec, found)]
+    topic = Judged(spec, found.replication_factor, found.configs or {})
+    for row in SETTINGS:
+        if why := row.wrong(topic):
+            value, cure = topic.configs[row.name], tuple(row.cured(topic).items())
+            finding = Finding(spec.name, why, row.name, value, cure)
+            (faults if spec.kind in row.refuses else doubts).append(finding)
+    return tuple(faults), tuple(doubts)
+
+
+def _shape_findings(spec: TopicSpec, found: FoundTopic) -> Iterable[Finding]:
+    if found.partitions > spec.partitions and spec.kind != "signal":  # of which all are read
+        used = f"{spec.partitions} {'is' if spec.partitions == 1 else 'are'} used"
+        if spec.pinned or spec.kind != "state":
+            why = f"it has {found.partitions} partitions, the pinned {used}"
+        else:
+            why = (
+                f"it has {found.partitions} partitions, {used}: set "
+                f"`partitions: {found.partitions}` in the config before the first start to use "
+                "all of them"
+            )
+        yield Finding(spec.name, why)
+    if found.replication_factor == 1 < spec.replication_factor:
+        why = (
+            "records are lost with their broker; add replicas with kafka-reassign-partitions.sh, "
+            "or set kafka.replicationFactor to 1"
+        )
+        yield Finding(spec.name, why, "replication.factor", "1")
+
+
+def troubles(found: Iterable[Finding], *, servers: str) -> dict[str, Trouble]:
+    """One for each cause, over all topics that have it, with the command that cures it; by the
+    setting, with a number from its second one on."""
+    causes: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[Finding]] = {}
+    for each in found:
+        causes.setdefault((each.setting, each.why, each.cure), []).append(each)
+    by_setting = dict[str, Trouble]()
+    for (setting, *_), same in causes.items():
+        name, number = setting, 1
+        while name in by_setting:
+            name, number = f"{setting} {number + 1}", number + 1
+        by_setting[name] = _trouble(same, servers)
+    return by_setting
+
+
+def _trouble(same: list[Finding], servers: str) -> Trouble:
+    first, names = same[0], list(dict.fromkeys(each.topic for each in same))
+    values = list(dict.fromkeys(each.value for each in same))
+    shown = ", ".join(values[:_SHOWN]) + (" and others" if len(values) > _SHOWN else "")
+    subject = f"topic{'s'[: len(names) > 1]} {listed(names, shown=_SHOWN, what='topic')}"
+    text, cure = f"{subject}: {replace(first, value=shown).text}", ""
+    if first.cure:
+        one = len(names) == 1
+        cure = alter_command(names[0] if one else '"$topic"', dict(first.cure), servers=servers)
+        if not one:
+            cure = f"for topic in {' '.join(names[:_IN_COMMAND])}; do {cure}; done"
+        all_of = len(names) <= _IN_COMMAND
+        mend = "it" if all_of else f"the first {_IN_COMMAND}, and then the others,"
+        text += f"; mend {mend} with: {cure}"
+    return Trouble(subject, Cause.TOPIC_SETTING, text, cure)
+
+
+def without_refused(configs: Mapping[str, str], why: str) -> dict[str, str] | None:
+    """The configs to try next where brokers refuse to create a topic with these; None: there are
+    none.
+
+    Those that the answer `why` names are left out; where it names none, the next of `_LEFT_OUT`. An
+    inherited max.compaction.lag.ms below min.compaction.lag.ms is raised to that.
+    """
+    named = set(re.findall(r"[a-z]+(?:\.[a-z]+)+", why))
+    if MAX_LAG in named and MAX_LAG not in configs and MIN_LAG in configs:
+        return {**configs, MAX_LAG: configs[MIN_LAG]}
+    out = named.intersection(configs) or {next((each for each in _LEFT_OUT if each in configs), "")}
+    if MAX_LAG in out:  # it was added for the other, which alone would be refused again
+        out.add(MIN_LAG)
+    rest = {name: value for name, value in configs.items() if name not in out}
+    return rest if len(rest) < len(configs) else None
+
+
+def kept_by_own_time(topic: Judged) -> int:
+    """For how long a topic keeps a record after the time that its writer gave it, in milliseconds;
+    0: always, or the brokers give the time. Configs that cannot be read are Kafka's defaults."""
+    if not (topic.by_clients_clock and topic.forgets):
+        return 0
+    kept_ms = topic.number("retention.ms")
+    return RETENTION_MS_DEFAULT if kept_ms is None else kept_ms
 
 
 def alter_command(topic: str, configs: Mapping[str, str], *, servers: str) -> str:
@@ -188,89 +279,3 @@ def create_command(spec: TopicSpec, *, servers: str) -> str:
         f"--partitions {spec.partitions} "
         f"--replication-factor {spec.replication_factor} {configs}"
     )
-
-
-def _faults(spec: TopicSpec, found: FoundTopic, configs: Mapping[str, str]) -> list[_Fault]:
-    faults: list[_Fault] = []
-    wanted = spec.configs()
-    if spec.kind == "state" and spec.interval_ms:
-        policy = configs.get("cleanup.policy", "delete")
-        periods = [
-            ("compact", "min.compaction.lag.ms"),
-            ("compact", "delete.retention.ms"),
-            ("delete", "retention.ms"),
-        ]
-        for cleanup, setting in periods:
-            value = _number(configs, setting)
-            if cleanup in policy and value is not None and 0 <= value < 2 * spec.interval_ms:
-                least = (
-                    f"at least {2 * spec.interval_ms}, twice the snapshot interval of "
-                    f"{spec.snapshot_interval_s:g} s"
-                )
-                faults.append(
-                    _Fault(
-                        setting,
-                        f"{setting} is {value} with cleanup.policy {policy}, and must be {least}",
-                        wanted[setting],
-                    )
-                )
-    insync = _number(configs, "min.insync.replicas")
-    if insync is not None and insync > found.replication_factor:
-        why = (
-            f"min.insync.replicas is {insync}, over its replication factor of "
-            f"{found.replication_factor}: nothing could be written"
-        )
-        faults.append(_Fault("min.insync.replicas", why, str(max(1, found.replication_factor - 1))))
-    return faults
-
-
-def _warnings(spec: TopicSpec, found: FoundTopic, servers: str) -> Iterable[str]:
-    if found.partitions > spec.partitions:
-        used = f"{spec.partitions} {'is' if spec.partitions == 1 else 'are'} used"
-        if spec.pinned or spec.kind != "state":
-            yield f"topic {spec.name} has {found.partitions} partitions, the pinned {used}"
-        else:
-            cure = (
-                f"set `partitions: {found.partitions}` in the config before the first start "
-                "to use all of them"
-            )
-            yield f"topic {spec.name} has {found.partitions} partitions, {used}: {cure}"
-    configs = found.configs
-    if configs is None:
-        return
-    if configs.get("unclean.leader.election.enable") == "true":
-        mend = alter_command(
-            spec.name, {"unclean.leader.election.enable": "false"}, servers=servers
-        )
-        yield (
-            f"topic {spec.name}: unclean.leader.election.enable is true: acknowledged "
-            f"records can be lost; mend it with: {mend}"
-        )
-    size = _number(configs, "max.message.bytes")
-    if spec.kind == "state" and size is not None and size < MESSAGE_BYTES_LEAST:
-        mend = alter_command(spec.name, {"max.message.bytes": str(MESSAGE_BYTES)}, servers=servers)
-        yield (
-            f"topic {spec.name}: max.message.bytes is {size}, large objects will be "
-            f"published in part; mend it with: {mend}"
-        )
-    policy = configs.get("cleanup.policy", "delete")
-    mend = alter_command(spec.name, {"cleanup.policy": "compact"}, servers=servers)
-    forgets = "delete" in policy and _number(configs, "retention.ms") != -1
-    if spec.keeps_all and forgets:
-        yield (
-            f"topic {spec.name}: cleanup.policy is {policy}, and a stream on it has "
-            "snapshotInterval 0: objects that do not change are removed after retention.ms; mend "
-            f"it with: {mend}"
-        )
-    if spec.kind == "control" and ("compact" not in policy or forgets):
-        yield (
-            f"topic {spec.name}: cleanup.policy is {policy}, what describes the streams, their "
-            f"claims and the index of snapshots will be forgotten; mend it with: {mend}"
-        )
-
-
-def _number(configs: Mapping[str, str], name: str) -> int | None:
-    try:
-        return int(configs[name])
-    except (KeyError, ValueError):
-        return None

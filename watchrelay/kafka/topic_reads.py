@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from watchrelay.core.errors import SinkUnavailable
+from watchrelay.kafka.by_stream import ByStream
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
+from watchrelay.model.reach import KeyRange
 
 READS_AT_ONCE: Final = 4
 """Topics that are read at the same time: each has connections and buffers of its own."""
@@ -32,6 +34,7 @@ class _Request:
     it was not given; `whole`: the partitions that were read from their first offset."""
 
     stream: bytes
+    keys: KeyRange
     spans: dict[int, OffsetRange]
     take: Take
     failed: Failed
@@ -58,15 +61,11 @@ class _Request:
         if partition in reading.whole and start <= begun:
             self.whole.add(partition)
 
-    def give(self, partition: int, records: Sequence[Any]) -> None:
-        """Its own among the next records, and those that name no stream."""
+    def give(self, partition: int, records: Sequence[Any], end: int) -> None:
+        """Its share of the next records, which end before the offset `end`."""
         following, stop = self.next[partition], self.spans[partition].stop
-        own = [
-            each
-            for each in records
-            if following <= each.offset < stop and _stream_of(each) in (self.stream, None)
-        ]
-        self.next[partition] = max(following, records[-1].offset + 1)
+        own = [each for each in records if following <= each.offset < stop]
+        self.next[partition] = max(following, end)
         try:
             self.take(partition, own)
         except Exception as error:  # noqa: BLE001 - raised where the request was made
@@ -90,12 +89,20 @@ class TopicReads:
         self._topics: dict[str, _Topic] = {}
 
     async def read(
-        self, topic: str, stream: str, spans: Sequence[OffsetRange], take: Take, failed: Failed
+        self,
+        topic: str,
+        stream: str,
+        spans: Sequence[OffsetRange],
+        take: Take,
+        failed: Failed,
+        *,
+        keys: KeyRange,
     ) -> set[int]:
-        """Pass the records of these ranges to `take` that are of `stream`, or of none; through as
-        many outages as there are.
+        """Pass the records of these ranges to `take` that are of `stream`, of none, or have one of
+        its keys; through as many outages as there are.
 
         Args:
+            keys: Those of the stream.
             failed: as for `RangeReader`.
 
         Returns: the partitions that were read from their first offset.
@@ -104,7 +111,7 @@ class TopicReads:
         wanted = {span.partition: span for span in spans if span.stop > 0}
         if not wanted:
             return set()
-        request = _Request(stream.encode(), wanted, take, failed)
+        request = _Request(stream.encode(), keys, wanted, take, failed)
         entry = self._topics.setdefault(topic, _Topic())
         entry.requests.append(request)
         try:
@@ -123,15 +130,17 @@ class TopicReads:
     async def _read(self, topic: str, entry: _Topic) -> None:
         await asyncio.sleep(_GATHER_S)
         requests = [each for each in entry.requests if not each.is_done]
+        by_stream = ByStream({each.stream: each.keys for each in requests})
 
         def take(partition: int, records: Sequence[Any]) -> None:
             if not records:
                 return
             waiting = [each for each in requests if not each.is_done]
+            shares = by_stream.split(records) if waiting else {}
             for each in waiting:
                 if partition in each.spans:
                     each.begin(partition, reading)
-                    each.give(partition, records)
+                    each.give(partition, shares[each.stream], records[-1].offset + 1)
             if not waiting:
                 raise _AllServedError
 
@@ -164,7 +173,3 @@ def _union(spans: Sequence[OffsetRange]) -> list[OffsetRange]:
             stop = max(stop, other.stop)
         union[span.partition] = OffsetRange(span.partition, start, stop)
     return list(union.values())
-
-
-def _stream_of(record: Any) -> bytes | None:
-    return next((value for name, value in record.headers if name == "ce_wrstream"), None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.metadata import NO_ID
 
 Lost = Callable[[str], None]
@@ -16,11 +17,10 @@ _Writer = tuple[str, str]
 
 @dataclass(slots=True)
 class _Opened:
-    """What a stream opened. `stops`: by partition, the least offset of its next record."""
+    """What a stream opened."""
 
     lost: Lost
     is_lost: bool = False
-    stops: dict[int, int] = field(default_factory=dict)
 
 
 class TopicWriters:
@@ -75,21 +75,18 @@ class TopicWriters:
         opened = self._opened.get((topic, stream))
         return opened is None or not opened.is_lost
 
-    def note(self, topic: str, partition: int, stream: str, start: int, stop: int) -> str:
-        """Records of `stream` were appended as [start, stop).
+    def contradicts(self, place: TopicPartition, stream: str, first: int, behind: int) -> str:
+        """Records of `stream` were appended from offset `first` on, by a producer whose records
+        before them, also those of other streams, end at offset `behind`.
 
-        Returns: why that cannot be the topic that it opened, "" if it can: a stream has one batch
-        of a partition in flight, and offsets of a log only grow.
+        Returns: why that cannot be the topic that the stream opened, "" if it can: a producer has
+        one batch of a partition in flight, and offsets of a log only grow.
         """
-        opened = self._opened.get((topic, stream))
-        if opened is None:
+        if first >= behind or (place.topic, stream) not in self._opened:
             return ""
-        behind = opened.stops.get(partition, 0)
-        opened.stops[partition] = stop
-        if start >= behind:
-            return ""
-        where = f"partition {partition}: a record got offset {start} after one at {behind - 1}"
-        return f"{where}; it was deleted and recreated, or lost records that were acknowledged"
+        what = f"a record got offset {first} after one at {behind - 1}"
+        why = "it was deleted and recreated, or lost records that were acknowledged"
+        return f"partition {place.partition}: {what}; {why}"
 
     def lose(self, topic: str, *, may_return: bool = False) -> list[Lost]:
         """The topic is gone; the callbacks of the streams that had opened it, and were not called

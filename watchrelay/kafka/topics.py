@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from watchrelay.core.errors import SinkUnavailable, TopicRefused
+from watchrelay.core.joined import Joined
 from watchrelay.kafka.client import (
     ClusterAuthorizationFailedError,
     IncompatibleBrokerVersion,
     InvalidReplicationFactorError,
+    InvalidTopicError,
     KafkaError,
     NoError,
     NotControllerError,
@@ -35,13 +38,18 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.metadata import NO_ID, ids_in, topics_in
 from watchrelay.kafka.topic_config import (
+    Finding,
     FoundTopic,
     TopicFacts,
     TopicSpec,
     create_command,
+    findings,
     judge,
+    kept_by_own_time,
     merged,
+    without_refused,
 )
+from watchrelay.kafka.topic_settings import Judged
 
 __all__ = ["TopicFacts", "TopicSpec", "Topics"]
 
@@ -59,6 +67,9 @@ _MESSAGE_BYTES_UNKNOWN = 1_048_588
 _AUTHORIZATION = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 _TRANSIENT = (UnknownTopicOrPartitionError, NotControllerError, RequestTimedOutError)
 _Answer = TypeVar("_Answer")
+_CONFIGS_REFUSED = (40, 44)
+"""INVALID_CONFIG, POLICY_VIOLATION. Source: Kafka protocol guide, "Error Codes"."""
+_TOPICS_A_REQUEST = 100
 _ABSENT = (IncompatibleBrokerVersion, UnsupportedVersionError)
 
 
@@ -68,21 +79,21 @@ class Topics:
     def __init__(self, connection: KafkaConnection, *, create: bool = True) -> None:
         self._connection = connection
         self._create = create
-        self._expected: dict[str, list[TopicSpec]] = {}
+        self._expected: dict[str, tuple[object, list[TopicSpec]]] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
+        self._looks = Joined(self._look_now)
 
-    def expect(self, specs: Iterable[TopicSpec]) -> None:
-        """Name all that will be asked for, so that a topic of several streams is made for the most
-        demanding of them.
+    def expect(
+        self, topic: str, specs: Callable[[], Iterable[TopicSpec]], *, version: object = None
+    ) -> None:
+        """Name all that will be asked for a topic, so that one of several streams is made for the
+        most demanding of them. What was named of it before is forgotten.
 
         Args:
-            specs: all specs of each topic that is among them; what was named of these topics before
-            is forgotten.
+            specs: called where `version`, of what it depends on, is None or another than last time.
         """
-        expected: dict[str, list[TopicSpec]] = {}
-        for spec in specs:
-            expected.setdefault(spec.name, []).append(spec)
-        self._expected |= expected
+        if version is None or self._expected.get(topic, (None, ()))[0] != version:
+            self._expected[topic] = version, [*dict.fromkeys(specs())]
 
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
         """The facts of a topic that exists and is safe, made now if it did not exist.
@@ -123,7 +134,12 @@ class Topics:
         return rights
 
     async def _look_after(self, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
-        spec = merged([spec, *self._expected.get(spec.name, ())])
+        """Once for all streams of a topic that ask at the same time."""
+        _, others = self._expected.get(spec.name, (None, ()))
+        return await self._looks.result((merged([spec, *others]), make))
+
+    async def _look_now(self, wanted: tuple[TopicSpec, bool]) -> TopicFacts | None:
+        spec, make = wanted
         async with self._places:
             return await self._with_admin(lambda admin: self._ensure(admin, spec, make=make))
 
@@ -152,23 +168,79 @@ class Topics:
         if found is None:
             self._may_make(spec, brokers)
             if not make:
+                await self._make(admin, spec, validate_only=True)
                 return None
             created = await self._make(admin, spec)
             found = await self._settled(admin, spec)
-        shape, topic_id = found[:2], found[2]
+        partitions, replicas, topic_id = found
         configs, doubts = await self._configs(admin, spec)
-        warnings = judge(spec, FoundTopic(*shape, configs), servers=servers)
-        size = int((configs or {}).get("max.message.bytes", _MESSAGE_BYTES_UNKNOWN))
+        seen = FoundTopic(partitions, replicas, configs)
+        judged = Judged(spec, replicas, configs or {})
+        size, bounded_by = judged.size_limit() or (_MESSAGE_BYTES_UNKNOWN, "max.message.bytes")
         return TopicFacts(
-            spec.name, *shape, size, configs is not None, created, (*doubts, *warnings), topic_id
+            spec.name,
+            partitions,
+            replicas,
+            size,
+            checked=configs is not None,
+            created=created,
+            findings=(*doubts, *judge(spec, seen, servers=servers)),
+            topic_id=topic_id,
+            append_time=not judged.by_clients_clock,
+            keeps_ms=kept_by_own_time(judged),
+            bounded_by=bounded_by,
         )
+
+    async def look_again(self, specs: Iterable[TopicSpec]) -> dict[str, list[Finding]]:
+        """What is wrong by now with the topics of `specs`, nothing refused; without those that
+        cannot be read. Raises: SinkUnavailable."""
+        by_name = dict[str, list[TopicSpec]]()
+        for spec in specs:
+            by_name.setdefault(spec.name, []).append(spec)
+        return await self._with_admin(lambda admin: self._found(admin, by_name))
+
+    async def _found(
+        self, admin: Any, specs: Mapping[str, Sequence[TopicSpec]]
+    ) -> dict[str, list[Finding]]:
+        found = dict[str, list[Finding]]()
+        known = list(specs)
+        for first in range(0, len(known), _TOPICS_A_REQUEST):
+            names = known[first : first + _TOPICS_A_REQUEST]
+            shapes = topics_in(await topic_metadata(admin, names))
+            entries = {
+                name: configs
+                for code, _message, _type, name, configs in await topic_configs(admin, names)
+                if for_code(code) is NoError
+            }
+            for _code, name, partitions in shapes:
+                if partitions and name in entries:
+                    replicas = min(len(partition[3]) for partition in partitions)
+                    seen = FoundTopic(len(partitions), replicas, _read(entries[name]))
+                    with contextlib.suppress(TopicRefused):  # its streams are, and say why
+                        faults, doubts = findings(merged(specs[name]), seen)
+                        found[name] = [*faults, *doubts]
+        return found
+
+    async def kept(self, names: Sequence[str]) -> dict[str, int]:
+        """As `kept_by_own_time`, of those that can be read. Raises: SinkUnavailable."""
+        return await self._with_admin(lambda admin: self._kept(admin, names))
+
+    async def _kept(self, admin: Any, names: Sequence[str]) -> dict[str, int]:
+        found = dict[str, int]()
+        for first in range(0, len(names), _TOPICS_A_REQUEST):
+            some = names[first : first + _TOPICS_A_REQUEST]
+            for code, _message, _type, name, configs in await topic_configs(admin, some):
+                if for_code(code) is NoError:
+                    judged = Judged(TopicSpec(name=name), 1, _read(configs))
+                    found[name] = kept_by_own_time(judged)
+        return found
 
     # ---- asking ----------------------------------------------------------------------------------
 
     async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int, bytes] | None, int]:
         """(partitions, replication factor, id), None when the topic does not exist or has no
         leaders yet; and the number of brokers."""
-        answer = await topic_metadata(admin, spec.name)
+        answer = await topic_metadata(admin, [spec.name])
         brokers, ids = len(answer.brokers), ids_in(answer)
         for code, name, partitions in topics_in(answer):
             error = for_code(code)
@@ -209,21 +281,23 @@ class Topics:
 
     async def _configs(
         self, admin: Any, spec: TopicSpec
-    ) -> tuple[dict[str, str] | None, tuple[str, ...]]:
+    ) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
         """The topic's configs; or None and why they could not be read."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _SETTLE_TIMEOUT_S
-        unchecked = f"topic {spec.name}: its configuration could not be checked"
+        unchecked = "its configuration could not be checked"
         while True:
             try:
-                code, message, _type, _name, entries = await topic_configs(admin, spec.name)
+                (answer,) = await topic_configs(admin, [spec.name])
             except _ABSENT:
-                return None, (f"{unchecked}: the brokers do not offer it",)
+                return None, (Finding(spec.name, f"{unchecked}: the brokers do not offer it"),)
+            code, message, _type, _name, entries = answer
             error = for_code(code)
             if error is NoError:
-                return {entry[0]: entry[1] for entry in entries if entry[1] is not None}, ()
+                return _read(entries), ()
             if error in _AUTHORIZATION:
-                return None, (f"{unchecked}: grant DESCRIBE_CONFIGS on it or its prefix",)
+                why = f"{unchecked}: grant DESCRIBE_CONFIGS on it or its prefix"
+                return None, (Finding(spec.name, why),)
             if error not in _TRANSIENT or loop.time() > deadline_s:
                 raise error(message or f"configuration of topic {spec.name}")
             await asyncio.sleep(_POLL_S)
@@ -249,18 +323,25 @@ class Topics:
     def _by_hand(self, spec: TopicSpec) -> str:
         return f"create it with: {create_command(spec, servers=self._connection.servers)}"
 
-    async def _make(self, admin: Any, spec: TopicSpec) -> bool:
-        """Create the topic. False: it was created meanwhile."""
-        by_hand = self._by_hand(spec)
-        new = NewTopic(
-            spec.name, spec.partitions, spec.replication_factor, topic_configs=spec.configs()
-        )
+    async def _make(self, admin: Any, spec: TopicSpec, *, validate_only: bool = False) -> bool:
+        """Create the topic. False: it was created meanwhile. Args: `validate_only`: have the
+        brokers say whether they would."""
+        by_hand, configs = self._by_hand(spec), spec.configs()
         while True:
+            new = NewTopic(
+                spec.name, spec.partitions, spec.replication_factor, topic_configs=configs
+            )
             try:
-                answer = await admin.create_topics([new], timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
+                answer = await admin.create_topics(
+                    [new],
+                    timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
+                    validate_only=validate_only,
+                )
             except (*_ABSENT, AttributeError) as error:
                 # AttributeError: aiokafka's answer to a cluster that names no controller, as the
                 # embedded one.
+                if validate_only:
+                    return True
                 raise TopicRefused(
                     f"topic {spec.name} does not exist and the brokers offer no way to create "
                     f"it; {by_hand}"
@@ -269,30 +350,43 @@ class Topics:
             error_type = for_code(code)
             if error_type is TopicAlreadyExistsError:
                 return False  # another stream of the same topic, or another relay, was first
+            if validate_only and (error_type is NoError or error_type in _AUTHORIZATION):
+                return True  # a right that is missing is reported with the others
             if error_type is NoError:
-                _log.info(
-                    "topic created",
-                    extra={
-                        "topic": spec.name,
-                        "partitions": spec.partitions,
-                        "configs": spec.configs(),
-                    },
-                )
+                extra = {"topic": spec.name, "partitions": spec.partitions, "configs": configs}
+                _log.info("topic created", extra=extra)
                 return True
-            if error_type is InvalidReplicationFactorError:
-                raise TopicRefused(
-                    f"topic {spec.name} cannot be created with kafka.replicationFactor "
-                    f"{spec.replication_factor}: "
-                    f"too few brokers are up; {by_hand}"
-                )
-            if error_type in _AUTHORIZATION:
-                raise TopicRefused(
-                    f"topic {spec.name} does not exist and this user may not create it; grant "
-                    f"CREATE, or {by_hand}"
-                )
-            if error_type not in _TRANSIENT:
-                raise TopicRefused(
-                    f"topic {spec.name} cannot be created: {message or error_type.__name__}; "
-                    f"{by_hand}"
-                )
-            await asyncio.sleep(_POLL_S)
+            if code in _CONFIGS_REFUSED and (fewer := without_refused(configs, message or "")):
+                extra = {"topic": spec.name, "error": message, "configs": fewer}
+                _log.warning("brokers refuse settings of a new topic", extra=extra)
+                configs = fewer
+            elif error_type in _TRANSIENT:
+                await asyncio.sleep(_POLL_S)
+            else:
+                raise TopicRefused(self._not_created(spec, error_type, message))
+
+    def _not_created(self, spec: TopicSpec, error: type[KafkaError], message: str | None) -> str:
+        """Why brokers refuse to create the topic, and the cure."""
+        by_hand = self._by_hand(spec)
+        if error is InvalidReplicationFactorError:
+            return (
+                f"topic {spec.name} cannot be created with kafka.replicationFactor "
+                f"{spec.replication_factor}: too few brokers are up; {by_hand}"
+            )
+        if error in _AUTHORIZATION:
+            return (
+                f"topic {spec.name} does not exist and this user may not create it; grant "
+                f"CREATE, or {by_hand}"
+            )
+        why = f"topic {spec.name} cannot be created: {message or error.__name__}"
+        if error is InvalidTopicError:
+            return (
+                f"{why}; kafka takes . and _ in names of topics as the same: choose another topic "
+                "in the resource entry, or another kafka.topicPrefix or cluster"
+            )
+        return f"{why}; {by_hand}"
+
+
+def _read(entries: Iterable[Sequence[Any]]) -> dict[str, str]:
+    """The configs of a topic, by name."""
+    return {entry[0]: entry[1] for entry in entries if entry[1] is not None}

@@ -17,8 +17,17 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from watchrelay.core import clock
-from watchrelay.core.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
+from watchrelay.core.clock_offset import TimeAnswers
+from watchrelay.core.errors import (
+    Forbidden,
+    KubeError,
+    Misconfigured,
+    NotFound,
+    Unavailable,
+    Undecodable,
+)
 from watchrelay.core.text import BROKEN_JSON
+from watchrelay.core.turns import Turns
 from watchrelay.kube import status
 from watchrelay.kube.auth.transport import (
     JSON,
@@ -91,12 +100,16 @@ class _ApiRequest:
 
 class KubeClient:
     """The API server of one cluster. Enter it as a context; requests may run side by side without
-    bound. `align` as of WatchFrames."""
+    bound. `align` as of WatchFrames; `times` is given the times of the server's answers."""
 
     def __init__(
-        self, credentials: Credentials, metrics: Metrics, align: Align | None = None
+        self,
+        credentials: Credentials,
+        metrics: Metrics,
+        align: Align | None = None,
+        times: TimeAnswers | None = None,
     ) -> None:
-        self._credentials, self._align = credentials, align
+        self._credentials, self._align, self._times = credentials, align, times
         self._metrics = metrics
         self._requests = metrics.counter("kube_requests")
         self._durations = metrics.histogram("kube_request_duration_seconds")
@@ -166,7 +179,10 @@ class KubeClient:
                 except TooLong as error:
                     raise Undecodable(f"{what}: {error}") from None
                 await asyncio.sleep(0)  # a chunk that lay ready is no turn of the loop
+        pieces = Turns()
         try:
+            for _ in reader.pieces():
+                await pieces.pause()
             return reader.finish()
         except NotAList as error:
             if status.read_status(first) is not None or not says_json(response):
@@ -218,9 +234,16 @@ class KubeClient:
             leave(response)
 
     async def get_json(self, path: str, headers: Mapping[str, str] | None = None) -> Document:
-        """The document at `path`, undecoded. Raises: KubeError."""
+        """The discovery document at `path`, undecoded. Raises: KubeError."""
+        try:
+            return await self._document(path, headers or {})
+        except Forbidden as error:
+            cure = status.DISCOVERY_CURE
+            raise Forbidden(error.what, status=error.status, cure=cure) from error
+
+    async def _document(self, path: str, headers: Mapping[str, str]) -> Document:
         what = f"get {path} at {self.where}"
-        sent = {"Accept": JSON, "Accept-Encoding": self._encoding, **(headers or {})}
+        sent = {"Accept": JSON, "Accept-Encoding": self._encoding, **headers}
         body = bytearray()
         async with self._answer(_ApiRequest("get", path, {}, sent, "discovery", what)) as response:
             while chunk := await response.content.readany():
@@ -310,7 +333,7 @@ class KubeClient:
             raise await self._refused(response, request.what)
         except KubeError as error:
             if request.resource:
-                error.cause = error.cause.about(request.resource, request.verb)
+                error.subject = request.resource
             raise
 
     async def _authenticated(self, request: _ApiRequest) -> aiohttp.ClientResponse:
@@ -350,7 +373,7 @@ class KubeClient:
                 )
             sent.add(name, value)
         endpoint = self._credentials.endpoint
-        code, began_s = "0", clock.now_s()
+        code, began_s, asked_s = "0", clock.now_s(), clock.boot_s()
         try:
             url = URL(endpoint.url.rstrip("/") + request.path)
             # it goes before a user in the URL, as in Go's client; aiohttp takes no request with
@@ -368,6 +391,7 @@ class KubeClient:
                     proxy=None if is_socks(endpoint) else endpoint.proxy,
                 )
             code = str(response.status)
+            self._note_time(response, asked_s)
         except (*EXPECTED, ValueError) as error:
             # a ValueError is of an invalid host name: yarl, socket and ssl have no class for it
             raise translate(error, what=request.what) from error
@@ -375,6 +399,17 @@ class KubeClient:
             self._requests.labels(request.verb, code).inc()
             self._durations.labels(request.verb).observe(clock.now_s() - began_s)
         return response
+
+    def _note_time(self, response: aiohttp.ClientResponse, asked_s: float) -> None:
+        """Pass on the time of an answer that the server made for this request: a cache adds `Age`,
+        and with 502 to 504 a proxy may have answered itself."""
+        now_s = clock.boot_s()
+        if self._times is None or not self._times.due(now_s):
+            return
+        if response.status < 500 and "Age" not in response.headers:
+            at_ms = status.date_ms(response.headers.get("Date", ""))
+            if at_ms is not None:
+                self._times.note(at_ms, within_ms=1000, asked_s=asked_s, answered_s=now_s)
 
     async def _refused(self, response: aiohttp.ClientResponse, what: str) -> KubeError:
         """The error of an answer that is not 200; its body is read as far as it is useful."""

@@ -7,8 +7,11 @@ buffer stays in memory.
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -29,12 +32,18 @@ DEPTH_MAX: Final = 500
 """Levels of maps and lists in one object, its own map counted. Readers of any language must decode
 what is published: Python and Jackson stop at about 1000 levels, less what encloses them."""
 
-_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+'
+"""One without an end goes up to the end of the text: else each escaped quote in it would be tried
+as the begin of another one, in quadratic time."""
 _TOKEN: Final = re.compile(_STRING + rb"|[\[\]{},:]", re.DOTALL)
 _STRINGS: Final = re.compile(_STRING, re.DOTALL)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_OUTLINE_BYTES_MAX: Final = 4 << 20
+_OUTLINE_TOKENS_MAX: Final = 1 << 16
+"""Of an object whose name is looked for: some 20 ms."""
+_TOKENS_AT_ONCE: Final = 1 << 14
 
-
+_TWICE: Final = "a JSON object has the same key twice"
 TOO_DEEP: Final = f"it is nested too deeply: more than {DEPTH_MAX} levels"
 
 
@@ -75,12 +84,14 @@ def outline(data: bytes) -> dict[str, bytes]:
     """The members of a JSON object, values unchanged, found by brackets and quotes alone, even
     where no decoder accepts them.
 
-    A duplicate key has no value; anything but an object has no members. Slow.
+    A duplicate key has no value; anything but an object has no members. Of an object that is very
+    large the end is not looked at: the last value that is found may be cut. Slow.
     """
     members: dict[str, bytes] = {}
     key: str | None = None
     string, depth, begin = b"", 0, 0
-    for token in _TOKEN.finditer(data):
+    tokens = _TOKEN.finditer(data, 0, _OUTLINE_BYTES_MAX)
+    for token in islice(tokens, _OUTLINE_TOKENS_MAX):
         sign = token[0]
         if sign in {b"}", b"]"}:
             depth -= 1
@@ -88,7 +99,7 @@ def outline(data: bytes) -> dict[str, bytes]:
             members[key] = b"" if key in members else data[begin : token.start()].strip()
             key = None
         if depth == 0 and sign != b"{":
-            break
+            return members
         if sign in {b"{", b"["}:
             depth += 1
         elif depth == 1 and sign == b":" and key is None:
@@ -98,34 +109,40 @@ def outline(data: bytes) -> dict[str, bytes]:
                 key = None
             begin = token.end()
         string = sign
+    if key is not None and (len(data) > _OUTLINE_BYTES_MAX or next(tokens, None)):
+        members[key] = b"" if key in members else data[begin:]
     return members
 
 
-def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:
-    """The items of an array behind its `[`, and the rest from its `]` on; None if it has no end or
-    holds other than objects.
+def split_items(rest: bytes) -> Iterator[bytes | int | None]:
+    """Each item of an array after its `[`, then where its `]` is; ends without that place where the
+    array has no end, or no comma between two items. None now and then within a large item.
 
     By brackets and quotes alone, so that an item may be nested without limit or hold what is no
     JSON. Slow.
     """
-    items: list[bytes] = []
-    depth = begin = last = 0
-    for token in _TOKEN.finditer(rest):
+    depth = begin = count = 0
+    last: int | None = None
+    """The end of a map or list in the item that is looked at."""
+    for number, token in enumerate(_TOKEN.finditer(rest)):
         at, sign = token.start(), token[0]
+        if number % _TOKENS_AT_ONCE == 0:
+            yield None
         if sign in {b"{", b"["}:
-            if depth == 0:
-                begin = at
-                if rest[last:begin].strip(b" \t\r\n,"):
-                    return None
+            if depth == 0 and (last is not None or rest[begin:at].strip()):
+                return
             depth += 1
         elif sign in {b"}", b"]"}:
             depth -= 1
+            last = token.end()
+        if depth < 0 or (depth == 0 and sign == b","):
+            item = rest[begin:at].strip()
+            if item or count or depth == 0:
+                yield item
             if depth < 0:
-                return None if rest[last:at].strip() else (items, rest[at:])
-            if depth == 0:
-                last = token.end()
-                items.append(rest[begin:last])
-    return None
+                yield at
+                return
+            begin, last, count = token.end(), None, count + 1
 
 
 def about(data: bytes) -> tuple[str, str] | None:
@@ -209,9 +226,11 @@ class ObjectReader:
             return None
 
 
-def refuse_duplicates(data: bytes, fields: Fields) -> None:
+def refuse_duplicates(data: bytes, fields: Fields) -> bool:
     """Pass if `data`, of which `fields` is the top level, has no duplicate key: which one counts is
     undefined.
+
+    Returns: Whether that holds for all that is in it too.
 
     Raises: Odd. Slow (the whole tree is built) where the length does not prove it: asked only if
     `compact_size` is not the length.
@@ -219,15 +238,28 @@ def refuse_duplicates(data: bytes, fields: Fields) -> None:
     first = next(iter(fields), "")
     blanks = 2 * len(fields) - 1  # as `json.dumps` of Python writes by default
     spaced = data.startswith(b'": ', 2 + len(first)) and compact_size(fields) + blanks == len(data)
-    if not spaced:
-        # Only keys are looked at: a number stays text, for Python makes no int of more than 4300
-        # digits.
+    if spaced:
+        return False
+    if fields and data.isascii():
+        # an escape of six bytes is one character, of a key too
+        blanks = len(data) - len(data.translate(None, b" \t\r\n\\"))
+        if len(data) - compact_size(fields) > 6 * blanks:
+            raise Odd(_TWICE)
+    collects = gc.isenabled()
+    gc.disable()  # to look through the tree again and again while it grows takes most of the time
+    try:
+        # Only keys are looked at: a number stays text, for Python makes no int of more than
+        # 4300 digits.
         json.loads(data, object_pairs_hook=_unique, parse_int=str, parse_float=str)
+    finally:
+        if collects:
+            gc.enable()
+    return True
 
 
 def _unique(pairs: list[tuple[str, object]]) -> None:
     if len({key for key, _ in pairs}) != len(pairs):
-        raise Odd("a JSON object has the same key twice")
+        raise Odd(_TWICE)
 
 
 def why(error: Exception) -> str:

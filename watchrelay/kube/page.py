@@ -9,12 +9,13 @@ object is a JSON object. What cannot be decoded this way is decoded in one piece
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Iterator
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from watchrelay.core.errors import KubeError, Undecodable
-from watchrelay.core.text import BROKEN_JSON
+from watchrelay.core.errors import Undecodable
+from watchrelay.core.text import BROKEN_JSON, listed, short
 from watchrelay.kube.frame import (
     ObjectReader,
     Odd,
@@ -44,6 +45,11 @@ here."""
 _GUESSES = 16
 """Wrong guesses about one item's end until the rest of the page is left for the end: keeps the cost
 linear."""
+FAILURES_MAX = 1000
+"""Items of one page that cannot be decoded, until the list fails. Each is named and logged."""
+_COMMAS_MAX = 500_000
+"""In what is decoded in one call: it may be as many items."""
+_NAMED = 3
 
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
@@ -95,7 +101,7 @@ class PageReader:
         )
         self._reader = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
         self._objects: list[ObjectFrame] = []
-        self._failures: list[KubeError] = []
+        self._failures: list[Undecodable] = []
         self._head = self._rest = b""
         self._parts: list[bytes] = []
         """What came once items were no longer split off."""
@@ -106,9 +112,13 @@ class PageReader:
         """How the text from one item's end to the next one's first value may read; one, once it was
         seen."""
         self._searched = 0
+        self._page: Page | None = None
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the body, and the items that they complete. Raises: TooLong."""
+        """Take the next bytes of the body, and the items that they complete.
+
+        Raises: TooLong; Undecodable if more than `FAILURES_MAX` items cannot be decoded.
+        """
         self._left -= len(chunk)
         if self._left < 0:
             raise TooLong(self._too_long)
@@ -139,15 +149,20 @@ class PageReader:
             )
 
     def finish(self) -> Page:
-        """The page, once the body is complete.
+        """The page, once the body is complete. Raises: as `pieces`, unless they were taken."""
+        if self._page is None:
+            for _ in self.pieces():
+                pass
+        assert self._page is not None, "the last piece makes it"
+        return self._page
 
-        Raises: NotAList; Undecodable if the answer is one shard of the list.
+    def pieces(self) -> Iterator[None]:
+        """Take what is left of the complete body, in pieces: the event loop can have its turn
+        between them.
+
+        Raises: NotAList; Undecodable as `feed`, or if the answer is one shard of the list.
         """
-        rest = b"".join((self._rest, *self._parts))
-        try:
-            found = _list.decode(self._head + rest)
-        except BROKEN_JSON as error:
-            found = self._apart(rest, error)
+        found = yield from self._rest_of_list()
         if found.items is UNSET or found.kind == "Status":
             raise NotAList("it has no items")
         metadata = found.metadata or _Metadata()
@@ -158,26 +173,43 @@ class PageReader:
             )
         for item in found.items or ():
             self._keep(bytes(item))
-        return Page(
+            yield
+        self._page = Page(
             metadata.resource_version or "",
             metadata.continue_ or None,
             self._objects,
             tuple(self._failures),
         )
 
-    def _apart(self, rest: bytes, error: Exception) -> _List:
-        """The list when it does not decode as a whole: one item that no decoder takes must not hide
-        the others."""
-        split = split_items(rest) if self._head else None
-        if split is None:
+    def _rest_of_list(self) -> Generator[None, None, _List]:
+        """The list with the items that were not taken yet."""
+        rest = b"".join((self._rest, *self._parts))
+        self._rest, self._parts = b"", []
+        if rest.count(b",") <= _COMMAS_MAX:
+            try:
+                return _list.decode(self._head + rest)
+            except BROKEN_JSON as error:
+                return (yield from self._apart(rest, error))
+        return (yield from self._apart(rest, Odd("it is not clear where its items end")))
+
+    def _apart(self, rest: bytes, error: Exception) -> Generator[None, None, _List]:
+        """The list when it does not decode as a whole, or would take too long, its items taken: one
+        item that no decoder takes must not hide the others."""
+        if not self._head and (found := _ITEMS.search(rest)) and _are_own(rest[: found.end()]):
+            self._head, rest = rest[: found.end()], rest[found.end() :]
+        end: int | None = None
+        for item in split_items(rest) if self._head else ():
+            if isinstance(item, bytes):
+                self._keep(item)
+            elif item is not None:
+                end = item
+            yield
+        if end is None:
             raise _not_a_list(self._head + rest, error)
-        items, tail = split
         try:
-            found = _list.decode(self._head + tail)
+            return _list.decode(self._head + rest[end:])
         except BROKEN_JSON:
             raise _not_a_list(self._head + rest, error) from None
-        found.items = [Raw(item) for item in items]
-        return found
 
     def _begin(self, data: bytes) -> bytes:
         """Find where the items begin and how each of them does; what is left are items."""
@@ -186,11 +218,7 @@ class PageReader:
         if found is None or first is None:
             return data
         head = data[: found.end()]
-        try:
-            begun = _list.decode(head + b"]}")
-        except BROKEN_JSON:
-            begun = _List()
-        if begun.items is UNSET:
+        if not _are_own(head):
             self._given_up = True  # an `items` deeper down
             return data
         self._head = head
@@ -231,7 +259,7 @@ class PageReader:
             fields = decode_fields(item)
         except BROKEN_JSON as error:
             if sure:
-                self._failures.append(self._undecodable(error, item))
+                self._fail(error, item)
             return False
         try:
             if not item.isascii():
@@ -242,14 +270,33 @@ class PageReader:
                 refuse_too_deep(item)
             self._objects.append(self._reader.read("ADDED", fields))
         except (*BROKEN_JSON, Odd) as error:
-            self._failures.append(self._undecodable(error, item))
+            self._fail(error, item)
         return True
 
-    def _undecodable(self, error: Exception, item: bytes) -> Undecodable:
-        return Undecodable(
-            f"an item of the list of {self._selection.resource} cannot be decoded: {why(error)}",
-            about=about(item),
+    def _fail(self, error: Exception, item: bytes) -> None:
+        if len(self._failures) == FAILURES_MAX:
+            names = [short("/".join(each.about)) for each in self._failures if each.about]
+            first = f", of {listed(names, shown=_NAMED, what='object')}" if names else ""
+            raise Undecodable(
+                f"more than {FAILURES_MAX} items of one page cannot be decoded; with a pageSize of "
+                f"at most {FAILURES_MAX} the others are published; the first error{first}: "
+                f"{self._failures[0]}"
+            )
+        self._failures.append(
+            Undecodable(
+                f"an item of the list of {self._selection.resource} cannot be decoded: "
+                f"{why(error)}",
+                about=about(item),
+            )
         )
+
+
+def _are_own(head: bytes) -> bool:
+    """Whether the items that begin after `head` are those of the list: not others, deeper down."""
+    try:
+        return _list.decode(head + b"]}").items is not UNSET
+    except BROKEN_JSON:
+        return False
 
 
 def _not_a_list(body: bytes, error: Exception) -> NotAList:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 import msgspec
@@ -28,11 +29,17 @@ from watchrelay.core.errors import (
     VersionTooLarge,
 )
 from watchrelay.core.text import BROKEN_JSON
+from watchrelay.kube.frame import Fields, decode_fields
 
 NOT_AN_API_SERVER = "is this URL the API server's?"
 """The hint where something else answers: a proxy, a login page, the wrong port."""
 
 _QUOTED = 300
+_TEXT_MAX = 4096
+"""Characters of a text that are looked at: the server's own words come first, what it quotes
+follows."""
+_FIELDS = ("kind", "code", "reason", "message", "details")
+_FIELD_MAX = 64 << 10
 _EXCERPT = re.compile(r'\{|":\S|\.\.\.\||map\[')
 """How JSON, an excerpt of it, or Go's print of an object begins. A field's `Invalid value: "x":
 must be ...` has a space there."""
@@ -60,13 +67,26 @@ _CURES = {
     403: " (grant list and watch; `watchrelay rbac` prints the rules)",
     407: " (the proxy wants a user and password in proxy-url)",
 }
+DISCOVERY_CURE = (
+    " (the ClusterRole system:discovery, or its binding to this account, is missing: "
+    "`watchrelay rbac --discovery` prints the rules)"
+)
+"""Of a 403 for /api, /apis or /version."""
 _TOO_LARGE = "ResourceVersionTooLarge"
+_TOO_OLD = re.compile(
+    r"too old resource ?version|resource ?version\b.{0,40}\btoo old", re.IGNORECASE
+)
+"""The words for an expired history, of the watch cache and of etcd; some servers have them with the
+code 500 or 200, or without a code."""
 _UNREADY = "storage is (re)initializing"
 """The watch cache of one resource: its CRD was made a moment ago, or its objects cannot be
 converted. Source: docs/watch-facts.md 6.4."""
 _UNPARSED = "resourceVersion: Invalid value"
 """A watch from a version that is no number; kube-apiserver 1.36 answers 500, where it answers a
 list with 400."""
+_TIMED_OUT = {"ServerTimeout", "Timeout"}
+"""The reasons of a request that took too long; the first comes with the code 500, and is counted as
+504. Source: k8s.io/apimachinery, errors.NewServerTimeout."""
 _PLAIN_TO_TLS = "HTTP request to an HTTPS server"
 """Source: Go net/http, server.go, the answer of its TLS port to plain HTTP."""
 
@@ -87,10 +107,9 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
     """The Status in `data`, or None when it holds none. Never raises: codes may be strings, details
     null, metadata absent."""
     try:
-        found = msgspec.json.decode(data)
+        fields = decode_fields(data)
+        found = {name: _decoded(fields, name) for name in _FIELDS if name in fields}
     except BROKEN_JSON:
-        return None
-    if not isinstance(found, dict):
         return None
     if found.get("kind") != "Status" and "code" not in found and "reason" not in found:
         return None
@@ -108,6 +127,12 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
     )
 
 
+def _decoded(fields: Fields, name: str) -> object:
+    """None for a large map or list: to decode it would take too long."""
+    raw = bytes(fields[name])
+    return msgspec.json.decode(raw) if len(raw) <= _FIELD_MAX or raw[:1] == b'"' else None
+
+
 def _integer(value: object) -> int:
     if isinstance(value, bool):
         return 0
@@ -119,14 +144,24 @@ def _integer(value: object) -> int:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:_TEXT_MAX] if isinstance(value, str) else ""
+
+
+def date_ms(text: str) -> int | None:
+    """Unix milliseconds of an HTTP date; None for what is none. Source: RFC 9110 5.6.7."""
+    try:
+        at = parsedate_to_datetime(text.strip())
+        # HTTP knows no other zone
+        return int(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * 1000)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
 
 
 def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
     """Seconds that a `Retry-After` header asks for, clamped to 0..300; None when it is absent or
     garbage.
 
-    Whole seconds, or an HTTP date (seen from `wall_ms`). Source: RFC 9110 10.2.3,
+    Whole seconds, or an HTTP date, seen from `wall_ms`, the server's time. Source: RFC 9110 10.2.3,
     docs/watch-facts.md 6.3.
     """
     if header is None:
@@ -134,12 +169,8 @@ def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
     text = header.strip()
     if re.fullmatch(r"[0-9]+", text, re.ASCII):
         return clamp_retry_after(float(text[:10]))
-    try:
-        at = parsedate_to_datetime(text)
-        seconds = at.timestamp() - wall_ms / 1000
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return clamp_retry_after(seconds)
+    at_ms = date_ms(text)
+    return None if at_ms is None else clamp_retry_after((at_ms - wall_ms) / 1000)
 
 
 def from_response(
@@ -148,7 +179,7 @@ def from_response(
     """The error for an HTTP answer that is not the one asked for, or a 2xx that carries a Status.
 
     `what` names the request for people ("list pods at host:6443"); `headers` is looked up
-    case-insensitively by its owner.
+    case-insensitively by its owner; `wall_ms` counts where the answer has no date.
     """
     if 300 <= code < 400:
         why = f"answered {code}, a redirect, which is never followed; {NOT_AN_API_SERVER}"
@@ -156,11 +187,14 @@ def from_response(
     status = read_status(body)
     reason = _reason_text(status, headers, body)
     if 200 <= code < 300:
-        if status is None or status.code < 300:
+        too_old = status is not None and _TOO_OLD.search(status.message)
+        if status is None or (status.code < 300 and not too_old):
             why = f"the answer is not what was asked for ({reason}); {NOT_AN_API_SERVER}"
             return Unavailable(f"{what}: {why}", status=code)
         code = status.code
-    wait_s = retry_after_s(headers.get("Retry-After"), wall_ms=wall_ms)
+    now_ms = date_ms(headers.get("Date", ""))
+    now_ms = wall_ms if now_ms is None else now_ms
+    wait_s = retry_after_s(headers.get("Retry-After"), wall_ms=now_ms)
     if wait_s is None:
         wait_s = status.retry_after_s if status else 0.0
     message = f"{what}: {code} {reason.removeprefix(f'{code} ')}"
@@ -172,7 +206,7 @@ def _classed(
 ) -> KubeError:
     """Source: docs/watch-facts.md 6.4."""
     kind, cure = _CLASSES.get(code, Invalid if 400 <= code < 500 else Unavailable), ""
-    if code == 410 or status.reason in {"Expired", "Gone"}:
+    if code == 410 or status.reason in {"Expired", "Gone"} or _TOO_OLD.search(status.message):
         kind = Expired
     elif _too_large(code, status):
         kind = VersionTooLarge
@@ -185,7 +219,8 @@ def _classed(
     else:
         message += _flow(headers) if code in {429, 500, 503} else ""
         cure = _CURES.get(code, "")
-    return kind(message, status=code, retry_after_s=wait_s, cure=cure)
+    timed_out = code == 500 and status.reason in _TIMED_OUT
+    return kind(message, status=504 if timed_out else code, retry_after_s=wait_s, cure=cure)
 
 
 def from_watch(data: bytes | msgspec.Raw) -> KubeError:
@@ -197,13 +232,14 @@ def from_watch(data: bytes | msgspec.Raw) -> KubeError:
     """
     status = read_status(data) or Status()
     code, wait_s = status.code, status.retry_after_s
+    counts_as = code if code >= 400 else 500  # without a code, an error of the server
     reason = _words(status.message) or _clean(status.reason) or "without a reason"
     message = f"the server ended the watch: {code or 'no code'} {reason}"
     if "RequestWatchProgress" in status.message or "sendInitialEvents" in status.message:
         return Invalid(message, about="streaming", status=code, retry_after_s=wait_s)
-    error = _classed(code, status, message, wait_s=wait_s, headers={})
+    error = _classed(counts_as, status, message, wait_s=wait_s, headers={})
     if isinstance(error, Unavailable) or code in {405, 406}:
-        return Interrupted(message, status=code, retry_after_s=wait_s)
+        return Interrupted(message, status=error.status, retry_after_s=wait_s)
     return error
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from watchrelay.core.errors import Undecodable
+from watchrelay.core.errors import KubeError, Undecodable
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.kube import status
 from watchrelay.kube.frame import (
@@ -40,6 +40,10 @@ from watchrelay.model.resources import Selection
 LINE_MAX = 32 << 20
 """Bytes of one line. Source: docs/watch-facts.md 2.15."""
 
+DAMAGED_MAX = 1000
+"""Lines that cannot be decoded, above the number of those that can, until a watch is given up: they
+are made one by one, and a read may hold 60,000."""
+
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -56,7 +60,7 @@ _LINE_DEPTH_MAX = DEPTH_MAX + 1
 
 class FrameReader:
     """Decodes one watch. After `ended` became True (an ERROR line, a bare Status, a line over the
-    limit) it takes nothing more.
+    limit, too many damaged lines) it takes nothing more.
 
     Frames do not depend on where the chunks were cut.
     """
@@ -79,6 +83,7 @@ class FrameReader:
         self._parts: list[bytes] = []
         """The line that is not whole yet, of `_held` bytes."""
         self._held = 0
+        self._damaged_left = DAMAGED_MAX
         self.ended = False
 
     def feed(self, chunk: bytes) -> list[Frame]:
@@ -101,7 +106,11 @@ class FrameReader:
             if self._part is not None:
                 block = self._part.own_lines(block)
             quick = self._quickly(block) if len(block) <= self._line_max else None
-            frames = self._carefully(block) if quick is None else quick
+            if quick is None:
+                frames = self._carefully(block)
+            else:
+                frames = quick
+                self._damaged_left = min(DAMAGED_MAX, self._damaged_left + len(quick))
         if end + 1 < len(chunk):
             self._parts.append(chunk[end + 1 :])
             self._held += len(chunk) - end - 1
@@ -171,9 +180,17 @@ class FrameReader:
             line = part.strip()
             if not line:
                 continue
-            frames.append(self._one(line))
+            frame = self._one(line)
             if self.ended:
-                break
+                return [*frames, frame]
+            if not isinstance(frame, Failure):
+                self._damaged_left = min(DAMAGED_MAX, self._damaged_left + 1)
+            elif self._damaged_left == 0:
+                self.ended = True
+                return [*frames, _too_many(frame.error)]
+            else:
+                self._damaged_left -= 1
+            frames.append(frame)
         return frames
 
     def _one(self, line: bytes) -> Frame:
@@ -197,8 +214,9 @@ class FrameReader:
             size = compact_size(decoded.object)
             is_compact = size + AROUND + len(verb) == len(line)
             if not is_compact:
-                refuse_duplicates(line, outer)
-                refuse_duplicates(bytes(outer["object"]), decoded.object)
+                proven = compact_size(outer) != len(line) and refuse_duplicates(line, outer)
+                if not proven:
+                    refuse_duplicates(bytes(outer["object"]), decoded.object)
             if decoded.type == "BOOKMARK":
                 return _bookmark(decoded.object)
             if self._depth_checked:
@@ -216,6 +234,15 @@ class FrameReader:
         return Failure(
             Undecodable(f"a watch line{kind} cannot be decoded: {why(error)}", about=named)
         )
+
+
+def _too_many(last: KubeError) -> Failure:
+    return Failure(
+        Undecodable(
+            f"too many lines of the watch cannot be decoded: {DAMAGED_MAX} more than can; the "
+            f"last: {last}"
+        )
+    )
 
 
 def _has_usual_blanks(block: bytes, begin: int, blanks: int, fields: Fields) -> bool:

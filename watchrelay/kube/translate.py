@@ -10,7 +10,9 @@ from typing import TypeVar
 import aiohttp
 from aiohttp import client_exceptions as raised
 
+from watchrelay.core import clock
 from watchrelay.core.errors import KubeError, Misconfigured, Unavailable, Unreachable
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.kube.status import NOT_AN_API_SERVER
 
 T = TypeVar("T", bound=BaseException)
@@ -65,12 +67,18 @@ def _untrusted(error: ssl.SSLCertVerificationError) -> str:
             f"the server's certificate is for another name ({reason}); name the right one in "
             "tls-server-name"
         )
-    if error.verify_code == 10:  # X509_V_ERR_CERT_HAS_EXPIRED
-        return f"the server's certificate is not valid ({reason}); it must be renewed on the server"
+    if error.verify_code in {9, 10}:  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+        cure = "renew it on the server, unless that time is wrong: then set this machine's clock"
+        return f"the server's certificate is not valid at {_now()} ({reason}); {cure}"
     return (
         f"the server's certificate is not trusted ({reason}); name its authority in "
         "certificate-authority or certificate-authority-data"
     )
+
+
+def _now() -> str:
+    """The time of this machine, by which certificates are judged."""
+    return rfc3339(clock.wall_ms())
 
 
 def _tls(error: BaseException) -> str:

@@ -127,7 +127,9 @@ class WatchFrames:
         self._ready: list[Frame] = []
         """Frames that `take` did not take."""
         self._error: Exception | None = None
-        self._over = False
+        self._over = self._more = False
+        """`_more`: aiohttp may have buffered more than one turn of the loop is to take: what it
+        unpacks."""
         self._transport: asyncio.Transport | None = None
         connection = response.connection  # None where all has come, with the head
         if connection is not None and connection.transport is not None:
@@ -138,7 +140,7 @@ class WatchFrames:
                     connection.transport,
                     connection.protocol,
                     response.content,
-                    lambda: self._waiter is not None and not self._waiter.done(),
+                    lambda: self._waiter is not None and not (self._waiter.done() or self._more),
                     self._received,
                 )
             )
@@ -147,24 +149,30 @@ class WatchFrames:
         return self
 
     async def __anext__(self) -> list[Frame]:
-        while not (frames := self._next()):
+        while True:
+            if self._more:
+                await asyncio.sleep(0)
+            if frames := self._next():
+                return frames
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
             if self._over:
                 raise StopAsyncIteration
-            await self._wait()
-        return frames
+            if not self._more:
+                await self._wait()
 
     def _next(self, chunk: bytes = b"") -> list[Frame]:
-        """The frames of `chunk`, or of what aiohttp has buffered. Raises: what ended the watch."""
+        """The frames of `chunk`, or of up to `READ_BYTES` of what aiohttp has buffered. Raises:
+        what ended the watch."""
         frames, self._ready = self._ready, []
         if frames or self._over:
             return frames
-        content = self._response.content
+        content, self._more = self._response.content, False
         try:
-            while not frames and not self._over:
-                if chunk or (chunk := content.read_nowait()):
+            while not (frames or self._over or self._more):
+                if chunk or (chunk := content.read_nowait(READ_BYTES)):
+                    self._more = len(chunk) >= READ_BYTES
                     frames, chunk = self._frames.feed(chunk), b""
                     self._over = self._frames.ended
                 elif content.at_eof():
@@ -215,11 +223,15 @@ class WatchFrames:
                     self._ready = frames
                     break
                 taken = True
+                if self._more:
+                    break
         except Exception as error:  # noqa: BLE001 - raised to who waits for frames
             self._error, self._over = error, True
         if self._ready or self._over:
             waiter.set_result(None)
             return
+        if self._more:
+            asyncio.get_running_loop().call_soon(self._received, READ_BYTES, b"")
         now_s = self._now_s()
         often = size < _FEW_BYTES and now_s - self._received_s < _OFTEN_S
         if taken and often and self._align is not None and self._transport is not None:

@@ -168,6 +168,15 @@ BUILTIN: tuple[ServedResource, ...] = tuple(_rows())
 GROUPS: frozenset[str] = frozenset(entry.resource.group for entry in BUILTIN)
 """The groups of the table; "" is the core group."""
 
+_FORMER_GROUPS = frozenset({"auditregistration.k8s.io", "extensions", "settings.k8s.io"})
+"""Those of earlier releases. Source: kubernetes v1.8 to v1.21, pkg/apis."""
+
+
+def is_own_group(group: str) -> bool:
+    """Whether Kubernetes itself serves, or served, the group: no CRD and no aggregated API does.
+    The group of a CRD has a dot. Source: apiextensions-apiserver, validation.go."""
+    return "." not in group or group in GROUPS or group in _FORMER_GROUPS
+
 
 def resolve(name: ResourceName) -> tuple[ServedResource, ...]:
     """The built-in resources that `name` can mean, preferred first, one version of each; for a

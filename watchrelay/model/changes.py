@@ -78,6 +78,11 @@ class Entry(msgspec.Struct, gc=False):
         """Args: `prefixed`: a uid, `length_prefixed`."""
         return self.block.startswith(prefixed, _HASH_BYTES)
 
+    def has_uid_of(self, other: Entry) -> bool:
+        """Whether both are of one object; cheaper than to compare their uids."""
+        start, stop = _HASH_BYTES, self._packed_at
+        return self.block[start:stop] == other.block[start:stop]
+
     def has_tail(self, tail: bytes) -> bool:
         """Whether uid and published bytes are these; `tail` as of `of_tail`."""
         block = self.block

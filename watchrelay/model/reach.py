@@ -31,10 +31,14 @@ class ValueSet:
             return other.inverted or bool(other.listed - self.listed)
         return bool(self.listed - other.listed if other.inverted else self.listed & other.listed)
 
+    def has(self, value: str) -> bool:
+        """Whether the string is in the set."""
+        return (value in self.listed) != self.inverted
+
     def only(self, listed: Collection[str]) -> ValueSet:
         """Those of this set that are among `listed`."""
         return ValueSet(
-            frozenset(each for each in listed if (each in self.listed) != self.inverted),
+            frozenset(each for each in listed if self.has(each)),
             inverted=False,
         )
 
@@ -61,6 +65,37 @@ class Reach:
     def meets(self, other: Reach) -> bool:
         """Whether some object can be in both selections, now or after a change of it."""
         return self.namespaces.meet(other.namespaces) and self.names.meet(other.names)
+
+
+def reach_of(selectors: object) -> Reach:
+    """Of a description's selectors; what is none of those that a relay writes limits nothing."""
+    held = selectors if isinstance(selectors, dict) else {}
+    namespaces, fields = held.get("namespaces"), held.get("fieldSelector")
+    listed = namespaces if isinstance(namespaces, list) else []
+    return Reach.of(
+        [each for each in listed if isinstance(each, str)],
+        fields if isinstance(fields, str) else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The keys that the objects of a stream can have: `prefix` is of each of them."""
+
+    prefix: bytes = b""
+    reach: Reach = Reach()
+
+    def has(self, key: bytes) -> bool:
+        """Whether an object of the stream can have this key."""
+        if not key.startswith(self.prefix):
+            return False
+        namespace, slash, name = key[len(self.prefix) :].partition(b"/")
+        if not slash or not name or b"/" in name:
+            return False
+        reach = self.reach
+        return reach.namespaces.has(namespace.decode(errors="replace")) and reach.names.has(
+            name.decode(errors="replace")
+        )
 
 
 @lru_cache(maxsize=4096)

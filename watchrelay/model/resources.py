@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,25 @@ class ServedResource:
         """Whether `name` is its plural, singular, Kind or short name, whatever the case."""
         lowered = name.lower()
         return lowered in (self.resource.plural, self.singular) or lowered in self.short_names
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What discovery tells about a resource. Versions are representations of one set of stored
+    objects, so a version that ends removes none of them.
+
+    Attributes:
+        state: "served": in this very version. "hidden": not served in it, and its objects may
+            exist. "gone": no version of the group serves it, so it has no objects. "unknown": what
+            may serve it does not answer now.
+        reason: of "hidden": why, for operators.
+    """
+
+    state: Literal["served", "hidden", "gone", "unknown"]
+    reason: str = ""
+
+
+SERVED, GONE, UNKNOWN = Availability("served"), Availability("gone"), Availability("unknown")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from watchrelay.model.parts import Part, stream_and_part
+from watchrelay.model.reach import KeyRange, reach_of
 from watchrelay.model.resources import PartKeys, Selection
 
 InitialList = Literal["auto", "paged", "streaming"]
@@ -70,6 +71,11 @@ class StreamSpec:
             return self.plan
         keys = PartKeys(self.key_prefix, self.partitions, frozenset(self.own_partitions))
         return replace(self.plan, selection=replace(self.plan.selection, part=keys))
+
+    @property
+    def keys(self) -> KeyRange:
+        """Those that its objects can have, all parts together."""
+        return KeyRange(self.key_prefix, reach_of(self.description.get("selectors")))
 
     @property
     def source(self) -> str:

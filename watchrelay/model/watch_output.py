@@ -55,6 +55,13 @@ class CursorMoved(msgspec.Struct, frozen=True):
     resource_version: str
 
 
+class ServerSeen(msgspec.Struct, frozen=True):
+    """All that the server had sent on this stream up to `ago_s` seconds before now was delivered;
+    the cursor is where it was."""
+
+    ago_s: float = 0.0
+
+
 class Retrying(msgspec.Struct, frozen=True):
     """A request or a watch failed and is tried again at `retry_at_s` (monotonic; None: at once)."""
 
@@ -68,5 +75,6 @@ class ResourceRemoved(msgspec.Struct, frozen=True):
 
 
 WatchOutput = (
-    ListBegun | ListedObjects | ListDone | WatchedObjects | CursorMoved | Retrying | ResourceRemoved
-)
+    ListBegun | ListedObjects | ListDone | WatchedObjects | CursorMoved | ServerSeen | Retrying
+    | ResourceRemoved
+)  # fmt: skip

@@ -87,6 +87,10 @@ class Connections:
             self._enter(after, connection, transport)
         return transport
 
+    def answering(self, connection: web.RequestHandler) -> None:
+        """The client is sent an answer in pieces."""
+        self.move(connection, "waiting", "answering")
+
     def viewing(self, connection: web.RequestHandler) -> None:
         """The client is sent events; its handler says how many clients may be."""
         transport = self.move(connection, "waiting", "viewing")

@@ -37,6 +37,11 @@ class _Picture:
     news: bytes = b""
     whole: bytes | None = None
 
+    @property
+    def head(self) -> bytes:
+        """The time, and the number by which the page orders what it receives: clocks are set."""
+        return b'"at":%d,"number":%d' % (self.seen.at_ms, self.number)
+
 
 class LiveStatus:
     """Encoded overviews, made on request once older than `TICK_S`, dropped with the last viewer."""
@@ -63,8 +68,8 @@ class LiveStatus:
             streams = self._statuses.streams.items()
             history = _encode({name: status.event_rate.history() for name, status in streams})
             rows = b",".join(picture.rows.values())
-            picture.whole = b'{"at":%d,"relay":%b,"cards":%b,"rows":[%b],"history":%b}' % (
-                picture.seen.at_ms,
+            picture.whole = b'{%b,"relay":%b,"cards":%b,"rows":[%b],"history":%b}' % (
+                picture.head,
                 picture.relay,
                 picture.cards,
                 rows,
@@ -119,12 +124,13 @@ class LiveStatus:
             return before
         seen = overview(self._statuses, self._readiness, self._about)
         self._number += 1
+        runbooks = self._about.runbook_base_url
         picture = self._picture = _Picture(
             number=self._number,
             due_s=now_s + TICK_S,
             seen=seen,
             rows={name: _encode(row) for name, row in seen.rows.items()},
-            cards=_encode([card.as_json() for card in seen.cards]),
+            cards=_encode([card.as_json(runbooks) for card in seen.cards]),
             relay=_encode(seen.relay),
         )
         if before is not None:
@@ -133,8 +139,8 @@ class LiveStatus:
 
 
 def _news(before: _Picture, now: _Picture) -> bytes:
-    """The event that leads from one picture to the next; the time alone where nothing happened."""
-    parts = [b'"at":%d' % now.seen.at_ms]
+    """The event that leads from one picture to the next; the head alone where nothing happened."""
+    parts = [now.head]
     changed = [row for name, row in now.rows.items() if row != before.rows.get(name)]
     if changed:
         parts.append(b'"rows":[%b]' % b",".join(changed))
@@ -147,5 +153,8 @@ def _news(before: _Picture, now: _Picture) -> bytes:
     return b"event: news\ndata: {%b}\n\n" % b",".join(parts)
 
 
-def without_script(page: str, text: str) -> str:
-    return page.replace("<!--text-->", html.escape(text), 1)
+def first_paint(page: str, text: str, whole: bytes) -> str:
+    """The page with what is true now: as text, and as data for its script, which paints it without
+    asking again."""
+    data = whole.decode().replace("<", "\\u003c")
+    return page.replace("<!--text-->", html.escape(text), 1).replace("<!--first-->", data, 1)

@@ -23,8 +23,18 @@ _COLOURS = {
 _RESET = "\x1b[0m"
 _ERROR_MAX, _TRACEBACK_MAX = 1_000, 16_000
 """Characters. An exception may quote the input that caused it, at the end of its traceback."""
-_LIBRARIES = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
-"""Never below warnings: those of AWS log at debug what they sign, and the keys for it."""
+_LIBRARIES = (
+    "aiohttp",
+    "aiokafka",
+    "asyncio",
+    "boto3",
+    "botocore",
+    "pydantic_settings",
+    "python_socks",
+    "urllib3",
+)
+"""Never below warnings: at debug those of AWS log what they sign, and the keys for it, and
+pydantic-settings every value of the config."""
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:
@@ -91,11 +101,18 @@ def _plain(value: object) -> str:
     return printable(json.dumps(text, ensure_ascii=False))
 
 
+class _Handler(logging.StreamHandler[IO[str]]):
+    """A stream is line-buffered, so that there is nothing to flush, which may wait for a reader."""
+
+    def flush(self) -> None:
+        pass
+
+
 def configure(log_format: LogFormat, level: str, *, stream: IO[str] | None = None) -> None:
     """Log to stderr in the format chosen; `auto` is console on a terminal, else JSON."""
     target = stream or sys.stderr
     terminal = target.isatty()
-    handler = logging.StreamHandler(target)
+    handler = _Handler(target)
     if log_format == "json" or (log_format == "auto" and not terminal):
         handler.setFormatter(JsonFormatter())
     else:

@@ -5,11 +5,10 @@ an object's name, namespace or uid.
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from functools import partial
 from typing import Any, Final
 
 from prometheus_client import (
@@ -20,21 +19,17 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from watchrelay.model.resources import Resource
+from watchrelay.observe.collected import Age, Collected, Lag
+from watchrelay.observe.exposition import Family, Rows, family_of, pieces
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library ships this function without annotations
 
 RESOURCE = ("stream", "group", "version", "resource")
 # fmt: off
-LAG_BUCKETS_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
-)
 DURATION_BUCKETS_S = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 )
@@ -58,7 +53,7 @@ USUAL_ERRORS = {
 _VALUES: Final = {
     "list": ("success", "expired", "error"),
     "watch_starts": ("watchlist", "watch"),
-    "watch_ends": ("timeout", "gone", "eof", "error"),
+    "watch_ends": ("timeout", "gone", "eof", "silent", "error"),
     "events_received": ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"),
     "events_filtered": ("suppressed", "namespace", "quarantined", "part"),
     "ownership_changes": ("claim", "assigned", "handed_over", "revoked", "fenced"),
@@ -87,6 +82,13 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
         "warm_lag_records": "Offsets of the topic of such a stream that are not read yet.",
         "stream_epoch": "Epoch under which this process writes the stream.",
         "last_event_timestamp_seconds": "When the newest event was received, Unix time.",
+        "state_age_seconds": "How old the state is that consumers have: the time since the API "
+        "server showed what the newest acknowledged markers of all partitions cover.",
+        "last_event_age_seconds": "Time since the newest event was received; +Inf before the "
+        "first.",
+        "last_heard_age_seconds": "Time since the API server last sent data on this stream; +Inf "
+        "before the first.",
+        "snapshot_age_seconds": "Time since the newest snapshot ended; +Inf where there is none.",
         "last_heard_timestamp_seconds": "When the API server last sent data on this stream, "
         "Unix time.",
         "queue_records": "Records queued and not yet acknowledged.",
@@ -159,13 +161,19 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
         "relay_lag_seconds": "Time from receiving an event to its acknowledgement by Kafka."
     },
     ("gauge", ("topic",)): {
-        "last_ack_timestamp_seconds": "When Kafka last acknowledged a batch, Unix time."
+        "last_ack_timestamp_seconds": "When Kafka last acknowledged a batch, Unix time.",
+        "last_ack_age_seconds": "Time since Kafka last acknowledged a batch; before the first, "
+        "since the topic was first written to.",
     },
     ("counter", ("result",)): {
         "signals": "Records read from the signal topic, by what became of them.",
         "transactions": "Transactions by how they ended: committed, aborted, or with an unknown "
         "outcome. What was not committed is sent again; after an unknown outcome it may be in the "
         "topic twice.",
+    },
+    ("gauge", ("source",)): {
+        "clock_offset_seconds": "By how much this machine's clock is ahead (negative: behind), by "
+        "several answers of Kafka's brokers or of the API server that agree."
     },
     ("counter", ("verb", "code")): {
         "kube_requests": "Requests to the API server, by verb and status code (0: no answer)."
@@ -185,6 +193,8 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     ("counter", ()): {
         "group_doubts": "Times this replica could not know whether it is still in the group.",
         "group_doubt_seconds": "Time during which it could not.",
+        "log_lines_dropped": "Log lines dropped because stderr was not read, or could not be "
+        "written.",
     },
     ("histogram", ()): {
         "event_loop_lag_seconds": "How late a timer of the event loop ran, twice a second.",
@@ -192,6 +202,10 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     },
     ("counter", ("generation",)): {
         "gc_pause_seconds": "Time that Python's garbage collector held everything up."
+    },
+    ("gauge", ("setting",)): {
+        "topics_at_risk": "Topics that are used although this setting of theirs can take records "
+        "away from them, or have them refused."
     },
     ("gauge", ("hash",)): {"config_info": "1, labelled with the hash of the config in force."},
 }
@@ -203,55 +217,27 @@ CATALOGUE: Final = {
     for name, text in rows.items()
 }
 
-_SERIES = re.compile(rb"^(\w+)([{ ])", re.MULTILINE)
-"""The begin of a series in the text format: its name, then its labels or its value."""
+_STREAM_ALONE: Final = ("cluster", "stream")
 _KEPT = {"stream_owned", "stream_warm"}
 """Gauges that each replica has of each stream."""
-_COLLECTED = {"relay_lag_seconds", "gc_pause_seconds"}
+_COLLECTED = {"relay_lag_seconds", "gc_pause_seconds", "state_age_seconds", "stream_state"}
 """They are counted outside the library, and read when somebody asks."""
 
 
-class Lag:
-    """A histogram that takes a batch of observations in one call, without locks."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LAG_BUCKETS_S) + 1)
-        self.total_s = 0.0
-
-    def observe_batch(self, received_at_s: Iterable[float], now_s: float) -> float | None:
-        """Count `now_s - t` for each t but 0; the longest of them. Units: seconds, monotonic."""
-        slowest_s: float | None = None
-        # events of one chunk were received at one moment
-        for at_s, together in groupby(received_at_s):
-            if at_s:
-                lag_s, count = now_s - at_s, len(list(together))
-                self.counts[bisect_left(LAG_BUCKETS_S, lag_s)] += count
-                self.total_s += lag_s * count
-                slowest_s = lag_s if slowest_s is None or lag_s > slowest_s else slowest_s
-        return slowest_s
+def _family(name: str, rows: Callable[[], Rows]) -> Family:
+    described = CATALOGUE[name]
+    return Family(f"watchrelay_{name}", described.kind, described.labels[1:], described.help, rows)
 
 
-class _Collected(Collector):
-    """The metrics of `_COLLECTED`. `gc_seconds`, by generation, are added to from where no lock may
-    be taken (`interpreter.py`)."""
-
-    def __init__(self) -> None:
-        self.lags: dict[str, Lag] = {}
-        self.gc_seconds = [0.0, 0.0, 0.0]
-
-    def collect(self) -> Iterable[HistogramMetricFamily | CounterMetricFamily]:
-        name, text = "watchrelay_relay_lag_seconds", CATALOGUE["relay_lag_seconds"].help
-        lags = HistogramMetricFamily(name, text, labels=["stream"])
-        for stream, lag in self.lags.items():
-            bounds = (*map(str, LAG_BUCKETS_S), "+Inf")
-            buckets = list(zip(bounds, accumulate(lag.counts), strict=True))
-            lags.add_metric([stream], buckets=buckets, sum_value=lag.total_s)
-        yield lags
-        name, text = "watchrelay_gc_pause_seconds", CATALOGUE["gc_pause_seconds"].help
-        pauses = CounterMetricFamily(name, text, labels=["generation"])
-        for generation, seconds in enumerate(self.gc_seconds):
-            pauses.add_metric([str(generation)], seconds)
-        yield pauses
+def _rows(family: Counter | Gauge | Histogram) -> Rows:
+    """The library reads a family in one go: what it reads is read here child by child."""
+    if not family._labelnames:
+        yield (), family._samples()
+        return
+    with family._lock:
+        children = family._metrics.copy()
+    for values, child in children.items():
+        yield values, child._samples()
 
 
 class _Children:
@@ -259,16 +245,35 @@ class _Children:
     a dict by the last label where `_VALUES` has its values."""
 
     def __init__(self, metrics: Metrics, labels: Mapping[str, str]) -> None:
-        for attribute in type(self).__annotations__:
-            name = attribute.removesuffix("_total")
-            values = [labels[each] for each in CATALOGUE[name].labels if each in labels]
+        self.metrics, self._labels = metrics, labels
+        for attribute, name, values in self._own():
             family = metrics._families[name]
+            is_age = self.__annotations__[attribute] == Age.__name__
             children: Any = (
                 {last: family.labels(*values, last) for last in _VALUES[name]}
                 if name in _VALUES
+                else Age(family.labels(*values))
+                if is_age and isinstance(family, Gauge)
                 else family.labels(*values)
             )
             setattr(self, attribute, children)
+
+    def _own(self) -> Iterator[tuple[str, str, list[str]]]:
+        """By attribute: the metric, and the values of its labels, but for one of `_VALUES`."""
+        for attribute in type(self).__annotations__:
+            name = attribute.removesuffix("_total")
+            labels = CATALOGUE[name].labels
+            yield attribute, name, [self._labels[each] for each in labels if each in self._labels]
+
+    def drop(self, *, gauges_alone: bool = False) -> None:
+        """Remove the children from their families; with `gauges_alone` the gauges but `_KEPT`.
+        By their labels: a search would cost as much as there are streams."""
+        for _, name, values in self._own():
+            family = self.metrics._families[name]
+            if gauges_alone and (name in _KEPT or not isinstance(family, Gauge)):
+                continue
+            for last in _VALUES.get(name, [None]):
+                family.remove(*values, *([] if last is None else [last]))
 
 
 class StreamMetrics(_Children):
@@ -292,6 +297,9 @@ class StreamMetrics(_Children):
     stream_failures_total: Counter
     ownership_changes_total: dict[str, Counter]
     last_event_timestamp_seconds: Gauge
+    last_event_age_seconds: Age
+    last_heard_age_seconds: Age
+    snapshot_age_seconds: Age
     last_heard_timestamp_seconds: Gauge
     queue_records: Gauge
     queue_bytes: Gauge
@@ -305,7 +313,7 @@ class StreamMetrics(_Children):
     snapshot_last_success_timestamp_seconds: Gauge
 
     def __init__(self, metrics: Metrics, stream: str, resource: Resource | None) -> None:
-        self.metrics, self.stream, self.resource = metrics, stream, resource
+        self.stream, self.resource = stream, resource
         self.has_gauges = True
         """False once `Metrics.forget_gauges` has dropped those that it drops."""
         self.relay_lag = metrics.lag(stream)
@@ -314,6 +322,15 @@ class StreamMetrics(_Children):
         )
         labels = {"stream": stream, "group": group, "version": version, "resource": plural}
         super().__init__(metrics, labels)
+
+    def show_age(self, age_s: Callable[[], float | None]) -> None:
+        """Show what `age_s` returns when `text` is made, in seconds; nothing while it is None."""
+        self.metrics.ages[self.stream] = age_s
+
+    def show_last_age(self, age_s: Callable[[], float | None]) -> None:
+        """The same for a writer that has ended, unless the stream is forgotten."""
+        if self.stream in self.metrics.ages:
+            self.show_age(age_s)
 
 
 class TopicMetrics(_Children):
@@ -324,12 +341,21 @@ class TopicMetrics(_Children):
     records_trimmed_total: dict[str, Counter]
     produce_duration_seconds: Histogram
     last_ack_timestamp_seconds: Gauge
+    last_ack_age_seconds: Age
 
     def __init__(self, metrics: Metrics, topic: str) -> None:
-        self.metrics, self.topic = metrics, topic
+        self.topic = topic
         super().__init__(metrics, {"topic": topic})
+        self.last_ack_age_seconds.restart()
+        self.ack_shown_s = -math.inf
+        """When the time of the newest acknowledgement was set, monotonic."""
         for error, retriable in USUAL_ERRORS.items():
             self._produce_errors(error, retriable)
+
+    def drop(self, *, gauges_alone: bool = False) -> None:
+        super().drop(gauges_alone=gauges_alone)
+        # whatever errors there were; there are few topics
+        self.metrics.counter("produce_errors").remove_by_labels({"topic": self.topic})
 
     def produce_failed(self, error: str, *, retriable: bool) -> None:
         """Count one failed batch. `error`: an exception's class name, or `NO_ACKNOWLEDGEMENT`."""
@@ -356,8 +382,9 @@ class Metrics:
         for name in ("group_rebalances", "takeover_duration_seconds"):
             for value in _VALUES[name]:
                 self._families[name].labels(value)
-        self._collected = _Collected()
-        self.gc_pause_seconds = self._collected.gc_seconds
+        self._process: Sequence[Collector] = ()
+        self._collected = Collected(_family)
+        self.gc_pause_seconds, self.ages = self._collected.gc_seconds, self._collected.ages
         self.registry.register(self._collected)
 
     def _make(self, described: MetricDescription) -> Counter | Gauge | Histogram:
@@ -370,20 +397,29 @@ class Metrics:
             name, described.help, labels, registry=self.registry, buckets=DURATION_BUCKETS_S
         )
 
+    def pieces(self) -> Iterator[bytes]:
+        """What `/metrics` answers. Each piece is read when it is asked for; a family has the series
+        that there are when its first piece is."""
+        return pieces(self._all_families(), self._cluster)
+
     def text(self) -> bytes:
-        """What `/metrics` answers; the label `cluster` is set here, so that counting costs
-        no more by it."""
-        label = b'cluster="%b"' % self._cluster.encode()
-        return _SERIES.sub(
-            lambda series: b"%b{%b%b" % (series[1], label, b"," if series[2] == b"{" else b"} "),
-            generate_latest(self.registry),
-        )
+        """All of it at once."""
+        return b"".join(self.pieces())
+
+    def _all_families(self) -> Iterator[Family]:
+        for name, family in self._families.items():
+            yield _family(name, partial(_rows, family))
+        yield from self._collected.families()
+        for collector in self._process:
+            yield from map(family_of, collector.collect())
 
     def register_process_collectors(self) -> None:
         """Expose CPU, memory, open files and collections too, as every client library names
         them."""
-        ProcessCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
+        self._process = (
+            ProcessCollector(registry=self.registry),
+            GCCollector(registry=self.registry),
+        )
 
     def counter(self, name: str) -> Counter:
         family = self._families[name]
@@ -409,7 +445,7 @@ class Metrics:
         held = self._streams.get(stream)
         if held is None or held.resource != resource or not held.has_gauges:
             if held is not None and held.resource != resource:
-                self._drop_children("stream", stream)
+                held.drop()
             held = self._streams[stream] = StreamMetrics(self, stream, resource)
         return held
 
@@ -421,35 +457,29 @@ class Metrics:
 
     def set_states(self, current: Mapping[str, str], states: Sequence[str]) -> None:
         """Make the series of `stream_state` those of `current` (by stream id) and no others."""
-        family = self.gauge("stream_state")
-        family.clear()
-        for stream, state in current.items():
-            for each in states:
-                family.labels(stream, each).set(1 if each == state else 0)
+        self._collected.states, self._collected.all_states = current, states
 
     def forget(self, stream: str) -> None:
         """Drop every series of a stream that left the config."""
-        self._streams.pop(stream, None)
         self._collected.lags.pop(stream, None)
-        self._drop_children("stream", stream)
+        self.ages.pop(stream, None)
+        if held := self._streams.pop(stream, None):
+            held.drop()
+        for name, family in self._families.items():
+            if CATALOGUE[name].labels == _STREAM_ALONE:
+                family.remove(stream)
 
     def forget_topic(self, topic: str) -> None:
         """Drop every series of a topic that the last of its streams has left."""
-        self._topics.pop(topic, None)
-        self._drop_children("topic", topic)
+        if held := self._topics.pop(topic, None):
+            held.drop()
 
     def forget_gauges(self, stream: str) -> None:
         """Drop the gauges of a stream that another replica writes, but for `stream_owned` and
         `stream_warm`, so that sums and maxima over the replicas are right. `stream` makes them
         again."""
-        if stream in self._streams:
-            self._streams[stream].has_gauges = False
-        for name, family in self._families.items():
-            is_kept = name in _KEPT or "stream" not in CATALOGUE[name].labels
-            if isinstance(family, Gauge) and not is_kept:
-                family.remove_by_labels({"stream": stream})
-
-    def _drop_children(self, label: str, value: str) -> None:
-        for name, family in self._families.items():
-            if label in CATALOGUE[name].labels:
-                family.remove_by_labels({label: value})
+        self.ages.pop(stream, None)
+        if (held := self._streams.get(stream)) and held.has_gauges:
+            held.has_gauges = False
+            held.drop(gauges_alone=True)
+        self.gauge("warm_lag_records").remove(stream)

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from watchrelay.core import clock
-from watchrelay.core.causes import KUBERNETES, Cause, CauseKind
 from watchrelay.core.text import counted, printable
 from watchrelay.core.timestamps import rfc3339
+from watchrelay.core.trouble import Cause, Trouble
+from watchrelay.observe.advice import ADVICE, LEVELS, Level
 from watchrelay.observe.group import GroupStatus
 from watchrelay.observe.status import Readiness, StatusRegistry, StreamStatus
 
-Level = Literal["person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped"]
-LEVELS: Final[tuple[Level, ...]] = get_args(Level)
-"""Worst first. `person`: an operator must act. `notice`: no stream suffers."""
 BEHIND_AFTER_MS: Final = 5_000
 """Queued so long without an acknowledgement is behind; produce requests take milliseconds."""
 MESSAGES_MAX: Final = 3
@@ -26,133 +24,23 @@ MESSAGES_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class StreamVerdict:
-    """The level of one stream, and why; `cause` is None and `message` "" where nothing is wrong."""
+    """The level of one stream, and why; None where nothing is wrong."""
 
     level: Level
-    since_ms: int
-    cause: Cause | None = None
-    message: str = ""
-
-    @property
-    def kind(self) -> CauseKind | None:
-        return self.cause.kind if self.cause is not None else None
+    trouble: Trouble | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The title of a cause, what to do about it, its runbook, and how bad it is: not "retrying"
-    where it is not retried, or only a person can mend it all the same."""
-
-    title: str
-    todo: str
-    runbook: str = ""
-    level: Level = "retrying"
-
-
-ADVICE: Final = {
-    CauseKind.MISSING_RIGHT: Advice(
-        "A permission is missing in the cluster",
-        "Grant list and watch: apply what `watchrelay rbac` prints, or upgrade the release "
-        "with rbac.create: true. "
-        "The relay tries again by itself.",
-        "WatchRelayForbidden",
-    ),
-    CauseKind.RESOURCE_NOT_SERVED: Advice(
-        "The API server does not serve a resource",
-        "Install its CRD, or take the entry out of the config. The relay notices by itself.",
-        "WatchRelayStreamWaiting",
-    ),
-    CauseKind.TOPIC_UNUSABLE: Advice(
-        "A topic cannot be used as it is",
-        "Correct the topic as the message says. The relay checks again by itself.",
-        "WatchRelayStreamWaiting",
-    ),
-    CauseKind.ENTRY_UNUSABLE: Advice(
-        "An entry of the config cannot be followed",
-        "Correct the entry as the message says; an edit of the file is taken without a restart.",
-        "WatchRelayStreamWaiting",
-    ),
-    CauseKind.CONFIG_REFUSED: Advice(
-        "The edited config is refused",
-        "The previous config stays in effect. Correct the file: `watchrelay validate` names every "
-        "mistake.",
-        "WatchRelayConfigReloadFailed",
-        level="person",
-    ),
-    CauseKind.DUPLICATE_ENTRY: Advice(
-        "Two config entries define the same stream",
-        "Give one of them an id, or take it out.",
-        "WatchRelayConfigReloadFailed",
-        level="person",
-    ),
-    CauseKind.KUBERNETES: Advice(
-        "The API server cannot be followed",
-        "Nothing to do while it restarts: the relay tries again and catches up, deletes included. "
-        "If it lasts: the API server, the way to it.",
-        "WatchRelayWatchErrors",
-    ),
-    CauseKind.CREDENTIALS: Advice(
-        "The credentials for the API server do not work",
-        "Renew or correct the token, the client certificate, the exec plugin or the CA that "
-        "the message names. "
-        "Files that the kubeconfig names are read again without a restart, and the relay retries "
-        "by itself; after a change of the kubeconfig itself, restart it.",
-        "WatchRelayWatchNotActive",
-        level="person",
-    ),
-    CauseKind.KAFKA: Advice(
-        "Kafka does not acknowledge",
-        "Nothing is lost: the relay keeps the present state and goes on when Kafka does. "
-        "If it lasts: the brokers, the way to them, the credentials.",
-        "WatchRelayKafkaSilent",
-    ),
-    CauseKind.CONTROL_TOPIC: Advice(
-        "The control topic cannot be used",
-        "Streams that run go on; none can start. Correct the topic as the message says.",
-        "WatchRelayStreamWaiting",
-        level="person",
-    ),
-    CauseKind.BACKLOG: Advice(
-        "Kafka accepts less than the relay receives",
-        "Past queueBytes only states in between are skipped, the last state of each object is not. "
-        "If it lasts: the brokers' disks and replicas, the CPU of this process.",
-        "WatchRelayLagHigh",
-    ),
-    CauseKind.SIGNAL_TOPIC: Advice(
-        "Snapshot requests are not read",
-        "Streams go on without. Correct the signal topic as the message says.",
-        level="notice",
-    ),
-    CauseKind.GROUP: Advice(
-        "The group of the replicas cannot be used",
-        "Streams that this replica writes go on, but it takes over no others. Correct the group as "
-        "the message says.",
-    ),
-    CauseKind.RESTART_NEEDED: Advice(
-        "A configuration change requires a restart",
-        "Restart when it suits: a restart replays nothing.",
-        level="notice",
-    ),
-    CauseKind.INTERNAL: Advice(
-        "An unexpected error in the relay",
-        "The relay tries again by itself, and nothing else stops. Please report the error with "
-        "the log.",
-        "WatchRelayStreamUnowned",
-    ),
-    CauseKind.OTHER: Advice(
-        "A stream is in trouble",
-        "The relay tries again by itself; the message says why.",
-        "WatchRelayWatchErrors",
-    ),
-}
 _AT_THE_API_SERVER: Final = (
-    CauseKind.MISSING_RIGHT,
-    CauseKind.RESOURCE_NOT_SERVED,
-    CauseKind.ENTRY_UNUSABLE,
+    Cause.MISSING_RIGHT,
+    Cause.RESOURCE_NOT_SERVED,
+    Cause.ENTRY_UNUSABLE,
 )
 """While such an error is retried at once, the API server is the likelier cause."""
 _FOLLOW_FROM_KAFKA: Final = ("signal", "group")
 """Problems that are no news while Kafka is away."""
+
+_FOLLOW_TOO: Final = {Cause.BACKLOG: "kafka"}
+"""Causes of streams that are the same trouble as a problem of the process while that is there."""
 
 _VARIES: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at | for \d+ s\b")
 """What differs between messages that a card shows once: the request, and how long it lasts."""
@@ -161,36 +49,32 @@ _VARIES: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at | for \d+ s
 def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
     """The stream's level, and the trouble behind it. Units: wall milliseconds."""
     if status.state == "stopped":
-        return StreamVerdict("stopped", status.state_ms)
+        return StreamVerdict("stopped")
     if (wait := status.wait) is not None:
-        return StreamVerdict("person", wait.since_ms, wait.cause, wait.message)
+        return StreamVerdict("person", wait)
     by_person = (
-        each
-        for each in reversed(status.troubles.values())
-        if ADVICE[each.cause.kind].level == "person"
+        each for each in reversed(status.troubles.values()) if ADVICE[each.cause].level == "person"
     )
     if (trouble := next(by_person, status.trouble)) is not None:
-        cause = KUBERNETES if trouble.cause.kind in _AT_THE_API_SERVER else trouble.cause
-        level = ADVICE[cause.kind].level
-        return StreamVerdict(level, trouble.since_ms, cause, trouble.message)
+        if trouble.cause in _AT_THE_API_SERVER:
+            trouble = replace(trouble, cause=Cause.KUBERNETES)
+        return StreamVerdict(ADVICE[trouble.cause].level, trouble)
     if status.state == "backoff":
+        why = "waiting for the API server with the other streams"
         return StreamVerdict(
-            "retrying",
-            status.state_ms,
-            KUBERNETES,
-            "waiting for the API server with the other streams",
+            "retrying", Trouble("", Cause.KUBERNETES, why, since_ms=status.state_ms)
         )
     waiting_ms = status.waiting_since_ms()
     if status.dirty_keys or (waiting_ms and now_ms - waiting_ms > BEHIND_AFTER_MS):
         queued = f"{status.queued_records:,} records queued"
         if status.dirty_keys:
             queued += f", {status.dirty_keys:,} objects waiting to be queued"
-        return StreamVerdict("behind", status.queued_ms, Cause(CauseKind.BACKLOG), queued)
+        return StreamVerdict(
+            "behind", Trouble("", Cause.BACKLOG, queued, since_ms=status.queued_ms)
+        )
     if status.state == "standby":
-        return StreamVerdict("standby", status.state_ms)
-    return StreamVerdict(
-        "live" if status.complete and status.state != "waiting" else "starting", status.state_ms
-    )
+        return StreamVerdict("standby")
+    return StreamVerdict("live" if status.complete and status.state != "waiting" else "starting")
 
 
 @dataclass(slots=True)
@@ -199,37 +83,36 @@ class Card:
     message."""
 
     level: Level
-    kind: CauseKind
+    cause: Cause
     since_ms: int
     next_ms: int | None = None
     streams: list[str] = field(default_factory=list)
     messages: list[tuple[str, str]] = field(default_factory=list)
     _gists: list[str] = field(default_factory=list)
 
-    def add(
-        self, level: Level, stream: str, message: str, since_ms: int, next_ms: int | None
-    ) -> None:
+    def add(self, level: Level, stream: str, trouble: Trouble, next_ms: int | None) -> None:
         self.level = min(self.level, level, key=LEVELS.index)
         if stream:
             self.streams.append(stream)
-        gist = _VARIES.sub("", message)
+        gist = _VARIES.sub("", trouble.message)
         if len(self.messages) < MESSAGES_MAX and not any(
             known.startswith(gist) for known in self._gists
         ):
             self._gists.append(gist)
-            self.messages.append((stream, message))
-        self.since_ms = min(self.since_ms, since_ms)
+            self.messages.append((stream, trouble.message))
+        self.since_ms = min(self.since_ms, trouble.since_ms)
         if next_ms is not None and (self.next_ms is None or next_ms < self.next_ms):
             self.next_ms = next_ms
 
-    def as_json(self) -> dict[str, object]:
-        advice = ADVICE[self.kind]
+    def as_json(self, runbook_base_url: str = "") -> dict[str, object]:
+        advice = ADVICE[self.cause]
         return {
             "level": self.level,
-            "cause": self.kind,
+            "cause": self.cause,
             "title": advice.title,
             "todo": advice.todo,
             "runbook": advice.runbook,
+            "runbookUrl": advice.runbook_url(runbook_base_url),
             "since": self.since_ms,
             "next": self.next_ms,
             "streams": self.streams,
@@ -239,20 +122,18 @@ class Card:
 
 def cards(statuses: StatusRegistry, verdicts: dict[str, StreamVerdict]) -> list[Card]:
     """What is wrong, worst first. A problem of the process is on the card of its streams."""
-    found: dict[CauseKind, Card] = {}
-    for name, message in statuses.problems.items():
-        since_ms = statuses.problems.since_ms[name]
+    found: dict[Cause, Card] = {}
+    for name, trouble in statuses.problems.items():
         folded = name in _FOLLOW_FROM_KAFKA and "kafka" in statuses.problems
-        kind = CauseKind.KAFKA if folded else statuses.problems.causes[name].kind
-        card = found.setdefault(kind, Card(ADVICE[kind].level, kind, since_ms))
-        card.add(card.level, "", message, since_ms, None)
+        cause = Cause.KAFKA if folded else trouble.cause
+        card = found.setdefault(cause, Card(ADVICE[cause].level, cause, trouble.since_ms))
+        card.add(card.level, "", trouble, None)
     for stream, verdict in verdicts.items():
-        if verdict.kind is not None:
-            card = found.setdefault(
-                verdict.kind, Card(verdict.level, verdict.kind, verdict.since_ms)
-            )
-            next_ms = statuses.streams[stream].next_attempt_ms
-            card.add(verdict.level, stream, verdict.message, verdict.since_ms, next_ms)
+        if (trouble_of := verdict.trouble) is not None:
+            follows = statuses.problems.get(_FOLLOW_TOO.get(trouble_of.cause, ""), trouble_of)
+            new = Card(verdict.level, follows.cause, trouble_of.since_ms)
+            card = found.setdefault(follows.cause, new)
+            card.add(verdict.level, stream, trouble_of, statuses.streams[stream].next_attempt_ms)
     return sorted(found.values(), key=lambda card: (LEVELS.index(card.level), card.since_ms))
 
 
@@ -309,6 +190,7 @@ class About:
     instance: str = ""
     version: str = ""
     started_ms: int = 0
+    runbook_base_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +214,7 @@ def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Ov
         "started": about.started_ms,
         "ready": readiness.check()[0],
         "headline": headline(verdicts.values(), wrong),
+        "endpoints": dict(statuses.endpoints),
         "group": None if statuses.group is None else statuses.group.as_json(),
     }
     return Overview(
@@ -344,7 +227,7 @@ def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Ov
 
 def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, object]:
     """One stream. It changes only when something happened: a stream at rest is not sent again."""
-    waiting_ms = status.waiting_since_ms()
+    waiting_ms, trouble = status.waiting_since_ms(), verdict.trouble
     return {
         "stream": status.stream,
         "level": verdict.level,
@@ -365,8 +248,8 @@ def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, 
         "queued": status.queued_records,
         "queuedBytes": status.queued_bytes,
         "dirtyKeys": status.dirty_keys,
-        "error": verdict.message or None,
-        "errorSince": verdict.since_ms if verdict.message else None,
+        "error": None if trouble is None else trouble.message,
+        "errorSince": None if trouble is None else trouble.since_ms,
         "next": status.next_attempt_ms,
         "lastEvent": status.last_event_ms,
         "lastBookmark": status.last_bookmark_ms,
@@ -386,7 +269,11 @@ def as_text(statuses: StatusRegistry, readiness: Readiness, about: About) -> str
     lines = [
         f"watchrelay {about.version} for {about.cluster}, {about.instance}, up {up}, {ready}",
         str(seen.relay["headline"]),
-        *(line for card in seen.cards for line in _card_lines(card, seen.at_ms)),
+        *(
+            line
+            for card in seen.cards
+            for line in _card_lines(card, seen.at_ms, about.runbook_base_url)
+        ),
         *_replica_lines(statuses.group),
         "",
         *_table(
@@ -402,9 +289,9 @@ def as_text(statuses: StatusRegistry, readiness: Readiness, about: About) -> str
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
-def _card_lines(card: Card, now_ms: int) -> Iterator[str]:
+def _card_lines(card: Card, now_ms: int, runbook_base_url: str) -> Iterator[str]:
     yield ""
-    advice = ADVICE[card.kind]
+    advice = ADVICE[card.cause]
     again = (
         ""
         if card.next_ms is None or card.next_ms < now_ms
@@ -419,7 +306,7 @@ def _card_lines(card: Card, now_ms: int) -> Iterator[str]:
         yield f"   {f'{stream}: ' if stream else ''}{message}"
     yield f"   do: {advice.todo}"
     if advice.runbook:
-        yield f"   runbook: {advice.runbook}"
+        yield f"   runbook: {advice.runbook_url(runbook_base_url)}"
 
 
 def _replica_lines(group: GroupStatus | None) -> Iterator[str]:

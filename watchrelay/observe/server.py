@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from typing import Final, get_args
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from watchrelay.core.joined import Joined
+from watchrelay.core.turns import Turns
+from watchrelay.model.progress import State
 from watchrelay.observe import page
 from watchrelay.observe.connections import VIEWER_S, Connections
-from watchrelay.observe.live import LiveStatus, without_script
+from watchrelay.observe.exposition import Exposition
+from watchrelay.observe.live import LiveStatus, first_paint
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
-from watchrelay.observe.status import Readiness, State, StatusRegistry
+from watchrelay.observe.status import Readiness, StatusRegistry
 
 _ADDRESSES = """
 /livez                200 while the event loop runs
@@ -26,6 +31,7 @@ _ADDRESSES = """
 /api/overview         what a browser shows at / as JSON; /api/events: the same as server-sent events
 """
 _ASK_AGAIN_S: Final = 10
+_METHODS: Final = "GET, HEAD, OPTIONS"
 
 
 class AdminServer:
@@ -42,6 +48,7 @@ class AdminServer:
         self._statuses, self._readiness, self._all_metrics = statuses, readiness, metrics
         self._live = LiveStatus(statuses, readiness, about or About())
         self._connections = Connections()
+        self._scrapes = Joined(self._scrape)
         self._runner: web.AppRunner | None = None
 
     @property
@@ -50,7 +57,7 @@ class AdminServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port in use. Raises: OSError for an address that cannot be used."""
-        app = web.Application()
+        app = web.Application(middlewares=[_name_methods])
         app.router.add_get("/", self._index)
         app.router.add_get("/page/{name}", self._file)
         app.router.add_get("/livez", self._livez)
@@ -86,7 +93,7 @@ class AdminServer:
         text = self._live.text() + _ADDRESSES
         if "text/html" not in request.headers.get("Accept", ""):
             return web.Response(text=text, headers={"Vary": "Accept", "Cache-Control": "no-store"})
-        body = without_script(page.read("index.html"), text)
+        body = first_paint(page.read("index.html"), text, self._live.whole())
         return web.Response(
             text=body, content_type="text/html", headers={"Vary": "Accept", **page.HEADERS}
         )
@@ -121,10 +128,12 @@ class AdminServer:
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )
         response.content_type = "text/event-stream"
+        if request.method == "HEAD":
+            return response  # its headers alone
         self._connections.viewing(request.protocol)
         try:
             await response.prepare(request)
-            async with aclosing(self._live.events()) as events:
+            async with contextlib.aclosing(self._live.events()) as events:
                 async for event in events:
                     async with asyncio.timeout(VIEWER_S):
                         await response.write(event)
@@ -142,12 +151,30 @@ class AdminServer:
         ready, body = self._readiness.check()
         return _json(body, status=200 if ready else 503)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        self._connections.answering(request.protocol)
+        scrape = await self._scrapes.result(None)
+        response = web.StreamResponse(
+            headers={"Content-Type": CONTENT_TYPE_LATEST, "Vary": "Accept-Encoding"}
+        )
+        response.content_length, pieces = scrape.text_bytes, scrape.text()
+        if _accepts_gzip(request):
+            response.headers["Content-Encoding"] = "gzip"
+            response.content_length, pieces = len(scrape.gzipped), scrape.compressed()
+        if request.method == "HEAD":
+            return response  # its headers alone
+        turns = Turns()
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            for piece in pieces:
+                await response.write(piece)
+                await turns.pause()
+        return response
+
+    async def _scrape(self, _: None) -> Exposition:
         states = {status.stream: status.state for status in self._statuses.streams.values()}
         self._all_metrics.set_states(states, get_args(State))
-        return web.Response(
-            body=self._all_metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return await Exposition.of(self._all_metrics.pieces())
 
     async def _streams(self, _request: web.Request) -> web.Response:
         return _json([status.as_json() for status in self._statuses.streams.values()])
@@ -159,9 +186,33 @@ class AdminServer:
         return _json(group.as_json())
 
 
+@web.middleware
+async def _name_methods(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answers to other methods than GET and HEAD name those that there are. Source: RFC 9110, 9.3.7
+    and 15.5.6."""
+    if request.method == "OPTIONS" and request.path == "*":
+        return web.Response(status=204, headers={"Allow": _METHODS})
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed:
+        status = 204 if request.method == "OPTIONS" else 405
+        return web.Response(status=status, headers={"Allow": _METHODS})
+
+
 async def _nameless(_request: web.Request, response: web.StreamResponse) -> None:
     """Answers do not say by which program they were made, in which version."""
     response.headers.pop("Server", None)
+
+
+def _accepts_gzip(request: web.Request) -> bool:
+    """Source: RFC 9110, 12.5.3."""
+    for each in request.headers.get("Accept-Encoding", "").lower().split(","):
+        coding, _, weight = each.replace(" ", "").partition(";q=")
+        if coding in ("gzip", "*"):
+            return weight.strip("0.") != "" or not weight
+    return False
 
 
 def _json_bytes(body: bytes) -> web.Response:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from watchrelay.core import causes, clock
-from watchrelay.core.causes import Cause, CauseKind
+from watchrelay.core import clock
 from watchrelay.core.text import counted, short
 from watchrelay.core.timestamps import rfc3339
+from watchrelay.core.trouble import Trouble
+from watchrelay.model.progress import State, StreamProgress
+from watchrelay.observe.advice import ADVICE
 from watchrelay.observe.group import GroupStatus
-
-State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
 
 Role = Literal["owner", "warm", "standby"]
 
@@ -39,16 +38,19 @@ class Transition:
 RECOVERED: Final = "recovered"
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What is wrong, since when, and when it was last reported, in wall milliseconds.
-    `operator`: only an operator can provide what is missing."""
+class Troubles(dict[str, Trouble]):
+    """What is wrong at present, by name."""
 
-    message: str
-    cause: Cause
-    operator: bool
-    since_ms: int
-    at_ms: int
+    def put(self, name: str, trouble: Trouble) -> bool:
+        """Hold `trouble` until its name is popped; it began when the name came. Returns: whether it
+        says something new."""
+        before, now_ms = self.get(name), clock.wall_ms()
+        since_ms = now_ms if before is None else before.since_ms
+        self[name] = replace(trouble, since_ms=since_ms, at_ms=now_ms)
+        return before is None or (before.message, before.operator) != (
+            trouble.message,
+            trouble.operator,
+        )
 
 
 BIN_MS: Final = 10_000
@@ -110,21 +112,19 @@ class EventRate:
 
 @dataclass(slots=True)
 class StreamStatus:
-    """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since
-    the epoch.
+    """What is shown of one stream's present, and how it came to it; it decides nothing. Units:
+    `*_ms` are wall milliseconds since the epoch.
 
-    `troubles`: what is wrong, by reporter, the newest last. `complete`: the whole state has been
-    acknowledged by Kafka once in this process. `assigned`: False where replicas share the streams,
+    `progress`: of the stream's newest run. `troubles`: what is wrong, by reporter, the newest last.
+    `assigned`: False where replicas share the streams,
     and this one cannot start anywhere. `warm`: of a stream that another replica writes, the log was
-    read to its end, and is followed. `list_due`: a list is under way, or must come: set
-    by the watch, read by the writer.
+    read to its end, and is followed.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
     first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
     `objects` and `owner` of a stream that another replica writes are those of its newest snapshot
-    and claim. `next_acked`: called once, with the next acknowledgement.
-    `transitions_count`: transitions since the start, so that a reader knows when there are new
-    ones."""
+    and claim. `transitions_count`: transitions since the start, so that a reader knows when there
+    are new ones."""
 
     stream: str
     topic: str = ""
@@ -135,36 +135,44 @@ class StreamStatus:
     owner: str | None = None
     assigned: bool = True
     warm: bool = False
-    troubles: dict[Reporter, Trouble] = field(default_factory=dict)
+    troubles: Troubles = field(default_factory=Troubles)
     next_attempt_ms: int | None = None
     last_snapshot: str | None = None
     last_event_ms: int | None = None
     last_bookmark_ms: int | None = None
-    complete: bool = False
-    list_due: bool = False
     dirty_keys: int = 0
     lag_ms: float | None = None
     acked_ms: int = 0
     queued_ms: int = 0
     queued_records: int = 0
     queued_bytes: int = 0
-    next_acked: Callable[[], None] | None = None
     event_rate: EventRate = field(default_factory=EventRate)
     history: list[Transition] = field(default_factory=list)
     transitions_count: int = 0
     state_ms: int = field(default_factory=clock.wall_ms)
-    _state: State = "waiting"
+    progress: StreamProgress = field(default_factory=StreamProgress)
+
+    def __post_init__(self) -> None:
+        self.progress.entered = self._entered
+
+    def follow(self, progress: StreamProgress) -> None:
+        """Show this run of the stream from now on, and none before."""
+        former, self.progress = self.progress, progress
+        former.entered, progress.entered = progress.entered, self._entered
+        if former.state != progress.state:
+            self._entered(progress.state)
 
     @property
     def state(self) -> State:
-        """What the stream does now; setting another one is remembered."""
-        return self._state
+        return self.progress.state
 
-    @state.setter
-    def state(self, state: State) -> None:
-        if state != self._state:
-            self._state, self.state_ms = state, clock.wall_ms()
-            self._record(self.state_ms)
+    @property
+    def complete(self) -> bool:
+        return self.progress.whole
+
+    def _entered(self, _state: State) -> None:
+        self.state_ms = clock.wall_ms()
+        self._record(self.state_ms)
 
     def _record(self, at_ms: int, message: str = "") -> None:
         """Add to the history; a message right after a change of state joins that entry."""
@@ -173,33 +181,25 @@ class StreamStatus:
         if (
             message
             and last is not None
-            and (last.state, last.message) == (self._state, "")
+            and (last.state, last.message) == (self.state, "")
             and at_ms - last.at_ms < _ONE_STEP_MS
         ):
             self.history.pop()
-        self.history.append(Transition(at_ms, self._state, short(message)))
+        self.history.append(Transition(at_ms, self.state, short(message)))
         del self.history[:-HISTORY_MAX]
 
-    def failed(
-        self,
-        by: Reporter,
-        message: str,
-        *,
-        cause: Cause = causes.OTHER,
-        operator: bool = False,
-        next_attempt_ms: int | None = None,
-    ) -> None:
-        """Report a trouble, shown until `recovered` of the same reporter. `message`: what failed,
-        where, and the cure; `operator`: only an operator can provide what is missing."""
-        now_ms, before = clock.wall_ms(), self.troubles.pop(by, None)
+    def failed(self, by: Reporter, trouble: Trouble, *, next_attempt_ms: int | None = None) -> bool:
+        """Report a trouble, shown until `recovered` of the same reporter. Returns: whether it says
+        something new."""
+        before, new = self.troubles.get(by), self.troubles.put(by, trouble)
+        self.troubles[by] = newest = self.troubles.pop(by)
         # what the producer reports counts the seconds, and what is over a limit may alternate: only
         # its begin is news
-        if before is None or (message != before.message and by not in {"records", "size"}):
-            self._record(now_ms, message)
-        since_ms = now_ms if before is None else before.since_ms
-        self.troubles[by] = Trouble(message, cause, operator, since_ms, now_ms)
+        if before is None or (newest.message != before.message and by not in {"records", "size"}):
+            self._record(newest.at_ms, newest.message)
         if by not in {"records", "size"}:
             self.next_attempt_ms = next_attempt_ms
+        return new
 
     def recovered(self, *by: Reporter) -> None:
         """The troubles of these reporters are over; by default all but the producer's."""
@@ -213,9 +213,8 @@ class StreamStatus:
             self.next_attempt_ms = None
 
     def renew(self) -> None:
-        """The stream restarts, perhaps with other objects: none of it is known to be in Kafka."""
-        self.state, self.complete, self.listed = "waiting", False, 0
-        self.next_acked = self.lag_ms = None
+        """Another run of the stream begins, perhaps with other objects."""
+        self.listed, self.lag_ms = 0, None
         self.recovered("records")
         self.recovered()
 
@@ -240,17 +239,24 @@ class StreamStatus:
         newest = (self.troubles[by] for by in reversed(self.troubles) if by != "records")
         return next(newest, self.troubles.get("records"))
 
-    def acked(self, *, lag_s: float | None, rest: bool) -> None:
+    def acked(self, *, lag_s: float | None, rest: bool, idle: bool = False) -> None:
         """A batch is acknowledged; its slowest event took `lag_s` (None: no event). `rest`:
-        more is queued."""
+        more is queued; `idle`: the batch held markers alone, so that the lag falls back to 0."""
         self.acked_ms = clock.wall_ms()
-        if self.next_acked is not None:
-            acked, self.next_acked = self.next_acked, None
-            acked()
         if not rest:
             self.queued_ms = self.queued_records = self.queued_bytes = 0
         if lag_s is not None:
             self.lag_ms = lag_s * 1000
+        elif idle and self.lag_ms:
+            self.lag_ms = 0.0
+
+    def received(self, now_ms: int, *, bookmarks: int, objects: int, others: int = 0) -> None:
+        """Count what a chunk of a watch brought."""
+        if bookmarks:
+            self.last_bookmark_ms = now_ms
+        if objects or others:
+            self.last_event_ms = now_ms
+            self.event_rate.count(now_ms, objects)
 
     def queues(self, *, records: int, size_bytes: int, dirty_keys: int) -> None:
         self.queued_records, self.queued_bytes, self.dirty_keys = records, size_bytes, dirty_keys
@@ -280,9 +286,7 @@ class StreamStatus:
             "epoch": self.epoch,
             "frontier": self.frontier,
             "owner": self.owner,
-            "lastError": {"message": trouble.message, "time": rfc3339(trouble.at_ms)}
-            if (trouble := self.trouble)
-            else None,
+            "lastError": None if (trouble := self.trouble) is None else _trouble_json(trouble),
             "nextAttempt": _time(self.next_attempt_ms),
             "lastSnapshot": self.last_snapshot,
             "lastEvent": _time(self.last_event_ms),
@@ -299,30 +303,24 @@ class StreamStatus:
         ]
 
 
+def index_problem(stream: str) -> str:
+    """The name of the problem that the index record of `stream` was left out; for as long as this
+    process writes the stream."""
+    return f"index {stream}"
+
+
 def _time(at_ms: int | None) -> str | None:
     return None if at_ms is None else rfc3339(at_ms)
 
 
-class Problems(dict[str, str]):
-    """Process-wide problems by name, a line each; with when they began, and their causes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.since_ms: dict[str, int] = {}
-        self.causes: dict[str, Cause] = {}
-
-    def __setitem__(self, name: str, message: str) -> None:
-        self.put(name, message)
-
-    def put(self, name: str, message: str, *, cause: Cause | None = None) -> bool:
-        """Set a problem; whether the message is new. By default the name is the kind of the
-        cause."""
-        new = self.get(name) != message
-        if name not in self:
-            self.since_ms[name] = clock.wall_ms()
-        self.causes[name] = cause or Cause(CauseKind(name))
-        super().__setitem__(name, message)
-        return new
+def _trouble_json(trouble: Trouble) -> dict[str, str]:
+    return {
+        "message": trouble.message,
+        "time": rfc3339(trouble.at_ms),
+        "since": rfc3339(trouble.since_ms),
+        "cause": trouble.cause,
+        "cure": trouble.cure or ADVICE[trouble.cause].todo,
+    }
 
 
 @dataclass(slots=True)
@@ -330,9 +328,11 @@ class StatusRegistry:
     """All streams of this process, in config order, and what concerns none of them alone."""
 
     streams: dict[str, StreamStatus] = field(default_factory=dict)
-    problems: Problems = field(default_factory=Problems)
-    """By name: "kafka", "kubernetes", "config", "reload", "restart", "control", "signal",
-    "group", "assignment"."""
+    problems: Troubles = field(default_factory=Troubles)
+    """Of the process, by name: "kafka", "kubernetes", "config", "reload", "restart", "control",
+    "signal", "group", "assignment", "clock", "setting ..." and "index STREAM"."""
+    endpoints: dict[str, str] = field(default_factory=dict)
+    """The addresses between which this process relays, by "kubernetes" and "kafka"."""
     group: GroupStatus | None = None
     """Where replicas share the streams."""
 
@@ -346,16 +346,18 @@ class StatusRegistry:
 
     def close(self, stream: str) -> None:
         self.streams.pop(stream, None)
+        self.problems.pop(index_problem(stream), None)
 
-    def fail_all(
-        self, message: str, cause: Cause, wait_s: float, *, operator: bool = False
-    ) -> None:
+    @property
+    def standing_by(self) -> list[str]:
+        """The streams of which another replica's writer is shown."""
+        return [each for each, status in self.streams.items() if status.state == "standby"]
+
+    def fail_all(self, trouble: Trouble, wait_s: float) -> None:
         """Show of every stream what the daemon waits for, and that it tries again in `wait_s`."""
-        next_ms = clock.wall_ms() + int(wait_s * 1000)
+        next_ms = clock.wall_ms_in(wait_s)
         for status in self.streams.values():
-            status.failed(
-                "daemon", message, cause=cause, operator=operator, next_attempt_ms=next_ms
-            )
+            status.failed("daemon", trouble, next_attempt_ms=next_ms)
 
     def recover_all(self) -> None:
         for status in self.streams.values():
@@ -387,7 +389,8 @@ class Readiness:
             },
         }
         if self.statuses.problems:
-            body["problems"] = dict(self.statuses.problems)
+            problems = self.statuses.problems.items()
+            body["problems"] = {name: trouble.message for name, trouble in problems}
         return self.reached, body
 
 

@@ -193,7 +193,7 @@ class WatchAccepted(msgspec.Struct, frozen=True):
 class EarlyHeartbeatDue(msgspec.Struct, frozen=True):
     """The delay that HEARTBEAT_SOON asked for is over: had the history expired, the server's 410
     would have arrived by now. `awaited`: the heartbeats that confirm the state of now; None while
-    a list is due (wanted or under way, `StreamStatus.list_due`): then the list decides when the
+    a list is due (wanted or under way, `StreamProgress.list_due`): then the list decides when the
     state is complete."""
 
     awaited: AwaitedHeartbeats | None
@@ -311,7 +311,12 @@ def _listed(
         effects.append(Effect.LOWER_FRONTIER)
     if awaited != COMPLETE:
         awaited = event.awaited
-        effects += [Effect.HEARTBEAT, Effect.BEGIN_WANTED_SNAPSHOT]
+        return Live(version, awaited), (
+            *effects,
+            Effect.REPAIR,  # first: a stray that it removes is not in the heartbeat's count
+            Effect.HEARTBEAT,
+            Effect.BEGIN_WANTED_SNAPSHOT,
+        )
     return Live(version, awaited), (*effects, Effect.REPAIR)
 
 

@@ -8,9 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from watchrelay.contract.records import Trimmed, content_hash
-from watchrelay.core import causes, clock
+from watchrelay.core import clock
 from watchrelay.core.errors import RecordTooLarge
 from watchrelay.core.text import short
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.model.changes import Entry
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.loglimit import LogLimit
@@ -28,7 +29,7 @@ REREAD_EVERY_S = 30.0
 
 
 class Oversize:
-    """Applies the topic's `max_message_bytes`, the largest compressed batch, to one stream."""
+    """Applies `max_message_bytes`, the largest compressed batch of the topic, to one stream."""
 
     def __init__(
         self,
@@ -97,19 +98,19 @@ class Oversize:
         if partition not in self._blocked_partitions:
             self._blocked_partitions.add(partition)
             log.error(
-                "record exceeds max.message.bytes: partition blocked until the limit is raised",
+                "record too large for the topic: partition blocked until its limit is raised",
                 extra={
                     "stream": self._spec.id,
                     "topic": topic,
                     "partition": partition,
+                    "setting": error.setting,
                     "error": str(error),
                 },
             )
-        message = (
-            f"partition {partition} is blocked: {error}; raise max.message.bytes of topic {topic}"
-        )
-        cause = causes.TOPIC_UNUSABLE.about(topic)
-        self._status.failed("size", message, cause=cause, operator=True)
+        cure = f"raise {error.setting} of topic {topic}"
+        message = f"partition {partition} is blocked: {error}; {cure}"
+        trouble = Trouble(topic, Cause.TOPIC_UNUSABLE, message, cure, operator=True)
+        self._status.failed("size", trouble)
         await asyncio.sleep(REREAD_EVERY_S)
         await self._read_limit(queues)
 
@@ -155,7 +156,7 @@ class Oversize:
             )
         elif how == "withheld":
             log.error(
-                "object exceeds max.message.bytes even without its content: withheld", extra=extra
+                "object too large for the topic even without its content: withheld", extra=extra
             )
         else:
             log.warning("object too large: published in part", extra=extra)

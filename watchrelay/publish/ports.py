@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from watchrelay.contract.records import Decoded
+from watchrelay.contract.records import LogRecord
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.model.changes import Entry
 
@@ -99,19 +99,31 @@ class StoreView(Protocol):
 
 
 class GapReader(Protocol):
-    """Finds and reads the records in gaps between our own. Implemented by daemon/recovery.py."""
+    """What becomes of the log beside our own records: finds and reads those in gaps between them,
+    and tells where it starts. Implemented by daemon/recovery.py."""
+
+    def log_start(self, partition: int) -> int:
+        """The first offset that the log of the partition has, as far as acknowledgements tell; 0
+        before the first."""
+        ...
 
     def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no acknowledgement of this process covers: of
         other writers, and late copies of our own batches."""
         ...
 
+    def owns(self, key: bytes) -> bool:
+        """Whether it is for this stream to say what is true of a key: nothing is published for that
+        of another stream on the topic, whatever names this one."""
+        ...
+
     async def read(
         self,
         ranges: Mapping[int, Sequence[tuple[int, int]]],
-        take: Callable[[int, int, Decoded], None],
+        take: Callable[[int, int, LogRecord], None],
     ) -> None:
-        """Pass partition, offset and content of this stream's records in `ranges` to `take`,
+        """Pass partition, offset and content of this stream's records in `ranges`, and of those
+        that may hide one of its objects, to `take`,
         however long it takes. `ranges` has those of each partition, [start, stop), in the order of
         its log: it is read once, from the first one to the last one."""
         ...

@@ -11,8 +11,17 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
 
-from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, Trimmed
-from watchrelay.contract.state import State
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import (
+    SEQUENCE_BITS,
+    Foreign,
+    LogRecord,
+    MarkerRecord,
+    ObjectRecord,
+    OtherCluster,
+    Trimmed,
+)
+from watchrelay.contract.state import State, judged
 from watchrelay.contract.wire import Reason
 from watchrelay.model.changes import Entry
 from watchrelay.model.resources import comparable, compare
@@ -20,9 +29,9 @@ from watchrelay.model.resources import comparable, compare
 _LIST_REASONS: frozenset[Reason] = frozenset({"relist", "resume", "conflated"})
 """Reasons of records that may come from a list, not from the watch. "resume": from the first list
 after a start that could not continue the watch from the log."""
-_SEQUENCE_BITS = 64
-"""`Entry.position` is the epoch, then the sequence."""
 
+Repairs = dict[tuple[bytes, int], None]
+"""Keys, each with a partition, whose true state must be published there again."""
 Pack = Callable[[bytes, str], bytes]
 """(published bytes, resourceVersion) -> the packed value of an entry. See store/objects.py."""
 
@@ -82,8 +91,10 @@ class RecoveredState:
     partitions: the store ignores replayed events of a key that are older. For `WatchFrom` it has
     only deletes newer than the decision's frontier. `newest_on_log` is the highest resourceVersion
     on the log, "" for none. `pending_repairs` are the keys, with their partition, whose true state
-    must be published again (`LogRecovery.to_repair`). `records_since_snapshot` counts object
-    records since the begin of the last complete snapshot.
+    must be published again (`LogRecovery.to_repair`); strays
+    among them: an object in a partition where its key does not belong is in no `entries`, nor in
+    the partition's count and digest, for a repair removes it there. `records_since_snapshot` counts
+    object records since the begin of the last complete snapshot.
     """
 
     decision: Decision
@@ -91,7 +102,7 @@ class RecoveredState:
     entries: tuple[dict[bytes, Entry], ...]
     deleted_versions: dict[bytes, str]
     newest_on_log: str
-    pending_repairs: dict[bytes, int]
+    pending_repairs: Repairs
     trimmed: dict[bytes, Trimmed] = field(default_factory=dict)
     records_since_snapshot: int = 0
 
@@ -102,6 +113,22 @@ class RecoveredState:
         found = tuple(partition.frontier for partition in self.partitions)
         ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
         return found if ahead else ()
+
+
+@dataclass(slots=True)
+class Tail:
+    """What the records after the newest marker with a digest show: nothing proves these yet."""
+
+    keys: dict[bytes, None] = field(default_factory=dict)
+    """Those of objects that were set here."""
+    sequence_gap: bool = False
+    """The sequences have a gap: compaction removed records, or a record is from a writer whose
+    claim marker is not in this log."""
+    repair_differs: bool = False
+    """A repair changed the state that was read. The frontier of the marker before it is then not to
+    be used (docs/record-contract-reasons.md, F32)."""
+    hash_differs: bool = False
+    """A value is not what its ce_wrhash says."""
 
 
 class LogRecovery:
@@ -115,7 +142,9 @@ class LogRecovery:
         """`partitions`: of the whole stream."""
         self.stream, self.partition, self.partitions = stream, partition, partitions
         self.state = State[Entry](
-            attrgetter("hash"), lambda entry: divmod(entry.position, 1 << _SEQUENCE_BITS)
+            # `Entry.position` is the epoch, then the sequence
+            attrgetter("hash"),
+            lambda entry: divmod(entry.position, 1 << SEQUENCE_BITS),
         )
         self.entries = self.state.held
         self.deleted: dict[bytes, str] = {}
@@ -128,12 +157,12 @@ class LogRecovery:
         """The highest epoch read."""
         self.claimed_epoch = 0
         """The epoch of the newest valid claim marker."""
-        self.sequence_gap = False
-        """The sequences after the newest digest have a gap: compaction removed records, or a record
-        is from a writer whose claim marker is not in this log."""
-        self.repair_differs = False
-        """A repair after the newest marker changed the state that was read. The frontier of that
-        marker is then not to be used (docs/record-contract-reasons.md, F32)."""
+        self.claimed_before = 0
+        """That of the valid claim marker before it."""
+        self.shared, self.shared_epoch = "", 0
+        """What a marker of another cluster is worth telling, and its epoch, where no other marker
+        but claims was taken after it."""
+        self.tail = Tail()
         self.marker_found = False
         """A marker with count and digest was read: any but a claim marker. The newest of these is
         "the newest marker" here."""
@@ -161,10 +190,17 @@ class LogRecovery:
         """Whether what was read has no object, delete, key to repair or complete snapshot."""
         return not (self.entries or self.deleted or self.to_repair or self.last_snapshot)
 
-    def apply(self, records: Iterable[Decoded]) -> None:
+    def apply(self, records: Iterable[LogRecord]) -> None:
         """Apply the next records of the log and pack the values left by them; records of other
         streams are ignored."""
         for record in records:
+            if isinstance(record, Foreign):
+                if record.named or record.key in self.entries:
+                    self.to_repair[record.key] = None
+                continue
+            if isinstance(record, OtherCluster):
+                self._other_cluster(record)
+                continue
             if record.stream != self.stream:
                 continue
             if record.epoch > self.highest_epoch:
@@ -198,11 +234,13 @@ class LogRecovery:
         if ignored_because is not None:
             return False
         if sequence != expected:
-            self.sequence_gap = True
+            self.tail.sequence_gap = True
         return True
 
-    def _object(self, record: ObjectRecord) -> None:
-        key = record.key
+    def _object(self, claimed: ObjectRecord) -> None:
+        record, key = judged(claimed), claimed.key
+        if record is not claimed:
+            self.tail.hash_differs = True
         self.to_repair.pop(key, None)
         self.records_since_snapshot += 1
         # a null that repairs carries the frontier, not the version of a delete
@@ -212,7 +250,8 @@ class LogRecovery:
             self._deleted(record)
             return
         self.deleted.pop(key, None)
-        at = record.epoch << _SEQUENCE_BITS | record.sequence
+        self.tail.keys[key] = None
+        at = record.epoch << SEQUENCE_BITS | record.sequence
         before = self.state.hold(
             key,
             Entry.of(
@@ -224,7 +263,7 @@ class LogRecovery:
             ),
         )
         if record.reason == "healed" and (before is None or before.hash != record.value_hash):
-            self.repair_differs = True
+            self.tail.repair_differs = True
         self._values[key] = record.value
         if record.trimmed:
             self.trimmed[key] = record.trimmed
@@ -237,14 +276,34 @@ class LogRecovery:
             # a delete within an envelope: its tombstone must follow; if the log ends here, the key
             # is repaired, which sends it
             self.to_repair[key] = None
-        before = self.state.hold(key, None)
-        self._values.pop(key, None)
-        self.trimmed.pop(key, None)
+        before = self._drop(key)
         if record.reason != "healed":
             self.deleted[key] = record.version
         elif before is not None:
-            self.repair_differs = True
+            self.tail.repair_differs = True
             self.deleted[key] = before.resource_version
+
+    def _drop(self, key: bytes) -> Entry | None:
+        self._values.pop(key, None)
+        self.trimmed.pop(key, None)
+        return self.state.hold(key, None)
+
+    def remove_stray(self, key: bytes) -> None:
+        """Hold this object no longer, and have its key repaired: it does not belong into this
+        partition."""
+        self._drop(key)
+        self.to_repair[key] = None
+
+    def _other_cluster(self, record: OtherCluster) -> None:
+        self.highest_epoch = max(self.highest_epoch, record.epoch)
+        if self._admit(record.epoch, record.sequence):
+            self.shared, self.shared_epoch = record.why, record.epoch
+            self.tail.sequence_gap = True  # nothing tells what its writer has seen
+
+    def leave(self, key: bytes) -> bool:
+        """Neither hold nor repair this key, which is another stream's; whether it was held."""
+        self.to_repair.pop(key, None)
+        return self._drop(key) is not None
 
     def _ignored(self, record: ObjectRecord) -> None:
         """Note a stale record: plain tables, which ignore headers, must get the true state again,
@@ -271,8 +330,9 @@ class LogRecovery:
     def _marker(self, marker: MarkerRecord) -> None:
         if marker.kind == "claim":
             self.configs.add(marker.config)
-            self.claimed_epoch = marker.epoch
+            self.claimed_before, self.claimed_epoch = self.claimed_epoch, marker.epoch
             return
+        self.shared = ""
         self.configs = {marker.config}
         # compared with the highest so far: the one before may be "0", which cannot be compared
         if compare(marker.frontier, self.highest_frontier) == -1:
@@ -280,7 +340,7 @@ class LogRecovery:
         elif comparable(marker.frontier):
             self.highest_frontier = marker.frontier
         self.marker_found, self.frontier = True, marker.frontier
-        self.sequence_gap = self.repair_differs = False
+        self.tail = Tail()
         if marker.kind == "begin":
             self._records_at_begin = self.records_since_snapshot
         elif marker.kind == "end":
@@ -290,8 +350,8 @@ class LogRecovery:
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
         unmentioned = self.state.judge(marker)
-        retired = marker.kind == "end" and marker.count == 0 and marker.frontier == "0"
-        self.proven = unmentioned is not None and (marker.partitions == self.partitions or retired)
+        shaped = marker.partitions == self.partitions or marker.retires
+        self.proven = unmentioned is not None and shaped
         # the end of a snapshot proves that what it did not mention is deleted, and `judge` has
         # removed that from `entries`; None: count or digest differ
         for key, entry in (unmentioned or {}).items():
@@ -316,6 +376,8 @@ def decide(
     from_start: Iterable[int],
     recreated: bool = False,
     foreign: bool = False,
+    wrong: str = "",
+    others: bool = False,
     bookmarks: bool = True,
 ) -> Decision:
     """How to continue from what was read.
@@ -327,6 +389,9 @@ def decide(
             not must be published as deleted.
         foreign: A record without a claim was found. Consumers may have applied it, so the recovered
             state includes it; if it is wrong, only a list shows that.
+        wrong: Why a value after the newest markers is not the object of its key, "" for none.
+        others: A record of this stream was under a key of another one: readers hold it until a
+            snapshot does not mention it.
         bookmarks: The watch requests bookmarks, so one of them confirms that everything on the log
             is passed.
     """
@@ -349,14 +414,15 @@ def decide(
             return ReadAgainFromStart(not_whole)
         reason = "the log does not match its digests, or is of another number of partitions"
         return FirstSnapshot(reason, log_unverified=True)
+    if others:
+        reason = "the log holds objects under keys of other streams on the topic"
+        return FirstSnapshot(reason, log_unverified=True)
     if all(recovery.empty for recovery in recoveries):
         return FirstSnapshot("nothing was published before")
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):
         return ListAndDiff("the stream's config changed", config_changed=True)
-    if foreign or any(recovery.sequence_gap for recovery in recoveries):
-        return ListAndDiff("the sequences have a gap, or a record may be from another writer")
-    if any(recovery.repair_differs for recovery in recoveries):
-        return ListAndDiff("a repair after the newest marker differs from what that marker covers")
+    if doubt := _doubt([recovery.tail for recovery in recoveries], foreign=foreign, wrong=wrong):
+        return ListAndDiff(doubt)
     frontiers = [recovery.frontier for recovery in recoveries]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")
@@ -376,8 +442,44 @@ def decide(
     return WatchFrom(lowest)
 
 
+def _doubt(tails: Sequence[Tail], *, foreign: bool, wrong: str) -> str:
+    """Why what follows the newest markers may be wrong, "" where nothing speaks against it."""
+    if wrong:
+        return wrong
+    if any(tail.hash_differs for tail in tails):
+        return "a value after the newest marker is not what its ce_wrhash says"
+    if foreign or any(tail.sequence_gap for tail in tails):
+        return "the sequences have a gap, or a record may be from another writer"
+    if any(tail.repair_differs for tail in tails):
+        return "a repair after the newest marker differs from what that marker covers"
+    return ""
+
+
+def remove_strays(recoveries: Sequence[LogRecovery]) -> Iterator[None]:
+    """Remove what another writer put into a partition where its key does not belong: after the
+    newest marker, anywhere if that does not agree, or where another partition holds the key as
+    well. Yields after each key that it looked at."""
+    suspects = [
+        (recovery, key)
+        for recovery in recoveries
+        for key in (recovery.tail.keys if recovery.proven else recovery.entries)
+    ]
+    if len(recoveries) > 1:
+        seen = set[bytes]()
+        twice = set[bytes]()
+        for recovery in recoveries:
+            twice |= seen & recovery.entries.keys()
+            seen |= recovery.entries.keys()
+        suspects += [(recovery, key) for recovery in recoveries for key in twice]
+    for recovery, key in suspects:
+        if key in recovery.entries and partition_of(key, recovery.partitions) != recovery.partition:
+            recovery.remove_stray(key)
+        yield
+
+
 def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> RecoveredState:
-    """What the writer, its store and its watch need to continue. Uses `recoveries` up."""
+    """What the writer, its store and its watch need to continue. Uses `recoveries` up, whose
+    strays were removed."""
     after = decision.frontier if isinstance(decision, WatchFrom) else ""
     deleted_versions = {
         key: version
@@ -405,7 +507,7 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
             (recovery.newest_on_log for recovery in recoveries), key=_sort_key, default=""
         ),
         pending_repairs={
-            key: recovery.partition for recovery in recoveries for key in recovery.to_repair
+            (key, recovery.partition): None for recovery in recoveries for key in recovery.to_repair
         },
         trimmed={
             key: trimmed for recovery in recoveries for key, trimmed in recovery.trimmed.items()

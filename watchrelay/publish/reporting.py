@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from watchrelay.core.timestamps import parse_timestamp, rfc3339
+from watchrelay.model.progress import StreamProgress
+from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.partition_queue import RenderedBatch
@@ -24,14 +26,15 @@ class PublishReporter:
 
     def __init__(
         self,
+        spec: StreamSpec,
         metrics: StreamMetrics,
         topic_metrics: TopicMetrics,
         status: StreamStatus,
-        *,
-        snapshot_interval_s: float,
+        progress: StreamProgress,
     ) -> None:
-        self._metrics, self._topic_metrics, self._status = metrics, topic_metrics, status
-        metrics.snapshot_interval_seconds.set(snapshot_interval_s)
+        self._stream, self._status, self._progress = spec.id, status, progress
+        self._metrics, self._topic_metrics = metrics, topic_metrics
+        metrics.snapshot_interval_seconds.set(spec.snapshot_interval_s)
         self._overload: tuple[float, int] | None = None
         """When the logged overload began, and the states skipped since."""
         self._next_log_at_s = float("-inf")
@@ -46,9 +49,9 @@ class PublishReporter:
         slowest_s = self._metrics.relay_lag.observe_batch(batch.received_at_s(), now_s)
         # markers alone, and nothing left: the stream is idle, so the lag shown falls back to 0
         only_markers = len(batch.markers) == len(batch.records) and queues.empty
-        if slowest_s is None and self._status.lag_ms and only_markers:
-            slowest_s = 0.0
-        self._status.acked(lag_s=slowest_s, rest=not queues.empty)
+        self._status.acked(lag_s=slowest_s, rest=not queues.empty, idle=only_markers)
+        if self._progress.next_acked is not None:
+            self._progress.acked()
 
     def queued(self, queues: StreamQueues, now_s: float) -> None:
         """Update the queue metrics and status. `now_s` is monotonic."""
@@ -68,7 +71,7 @@ class PublishReporter:
             if not queues.conflating:
                 self._overload = None
                 extra = {
-                    "stream": self._status.stream,
+                    "stream": self._stream,
                     "took_s": round(now_s - began_at_s, 3),
                     "states_skipped": count + skipped,
                 }
@@ -86,7 +89,7 @@ class PublishReporter:
         """Log that an overload began, at most once in `LOG_EVERY_S`. `now_s` is monotonic."""
         if self._overload is None and now_s >= self._next_log_at_s:
             self._overload, self._next_log_at_s = (now_s, 0), now_s + LOG_EVERY_S
-            extra = {"stream": self._status.stream, "queued_bytes": queues.queued_bytes}
+            extra = {"stream": self._stream, "queued_bytes": queues.queued_bytes}
             log.warning("queue full; conflating intermediate states", extra=extra)
 
     def resumed(self, index: Mapping[str, object], *, now_ms: int) -> None:
@@ -98,17 +101,19 @@ class PublishReporter:
             # its clock may be ahead of ours
             ended_ms = min(parse_timestamp(str(ended).encode()), now_ms)
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
+            self._metrics.snapshot_age_seconds.restart(ago_s=(now_ms - ended_ms) / 1000)
 
     def snapshot_completed(
         self, snapshot: Snapshot, *, objects: int, took_s: float, now_ms: int
     ) -> None:
         """Report a snapshot whose index record is written. `objects`: those held."""
-        metrics, stream = self._metrics, self._status.stream
+        metrics, stream = self._metrics, self._stream
         self._status.last_snapshot = rfc3339(now_ms)
         metrics.snapshot_running.set(0)
         metrics.snapshot_objects.set(objects)
         metrics.snapshot_duration_seconds.set(took_s)
         metrics.snapshot_last_success_timestamp_seconds.set(now_ms / 1000)
+        metrics.snapshot_age_seconds.restart()
         log.info(
             "snapshot complete",
             extra={

@@ -30,6 +30,8 @@ WAITING_MAX_BYTES = 256 * 1024
 """No member is queued while this many bytes of any records wait in its partition."""
 MEMBERS_BUSY_BYTES = 32 * 1024
 """As `MEMBERS_QUIET_BYTES`, while events come: they wait for what was queued before them."""
+REMOVED_EVERY_S = 300.0
+"""A snapshot whose records are removed again and again is published again this often at most."""
 QUIET_S = 0.25
 """A stream without events for this long is quiet."""
 
@@ -155,10 +157,12 @@ class SnapshotSchedule:
         self._requests: list[str] = []
         self.wanted = False
         """One is due as soon as it may begin."""
+        self._removed_until_s = -math.inf
 
     def request(self, request_id: str) -> None:
         """Have the next snapshot begin soon, and its index record name the request."""
-        self._requests[:] = [*self._requests[1 - REQUESTS_WAITING :], request_id]
+        self._requests.append(request_id)
+        del self._requests[:-REQUESTS_WAITING]
 
     def begun(self, now_s: float, records: int) -> tuple[str, ...]:
         """Count from a snapshot that began now, after `records` object records; returns the
@@ -175,6 +179,15 @@ class SnapshotSchedule:
         snapshot may begin."""
         self._requests[:0] = snapshot.requests
         self.wanted = True
+
+    def removed(self, now_s: float) -> bool:
+        """Have a new snapshot begin, as records of the newest one are gone; False: too soon after
+        the last time."""
+        if now_s < self._removed_until_s:
+            return False
+        self._removed_until_s = now_s + REMOVED_EVERY_S
+        self.wanted = True
+        return True
 
     def _jittered_s(self) -> float:
         return self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from watchrelay.contract.records import Decoded, ObjectRecord
-from watchrelay.core.errors import EpochAhead, EpochSpoiled
+from watchrelay.contract.records import Decoded, Foreign, LogRecord, ObjectRecord, OtherCluster
+from watchrelay.core.errors import EpochAhead, EpochSpoiled, ForeignRecords, Shared
 from watchrelay.publish.ports import GapReader
+from watchrelay.publish.recovery import Repairs
 
 PAUSE_MIN_S = 0.05
 """How long to wait before gaps are read, so that one check serves those of several partitions."""
@@ -45,10 +46,13 @@ class StaleRecordFinder:
         epoch: int,
         gap_reader: GapReader,
         checked: Mapping[int, int],
+        is_held: Callable[[bytes], bool],
     ) -> None:
-        """`checked` is, by partition, the offset up to which the log is read back."""
+        """`checked` is, by partition, the offset up to which the log is read back; `is_held`
+        whether the stream has an object of this key."""
         self._stream_id, self._epoch, self._gap_reader = stream_id, epoch, gap_reader
         self._next = dict(checked)
+        self._is_held = is_held
         self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
         self._gaps_found = self._gaps_checked = 0
@@ -84,13 +88,13 @@ class StaleRecordFinder:
                 self._wake.set()
             expected = offset + 1
 
-    async def stale_keys(self) -> dict[bytes, int]:
+    async def stale_keys(self) -> Repairs:
         """Wait for gaps, read them, and return the stale keys in them with their partition, often
         none.
 
-        Raises: EpochAhead: A gap has a record of a higher epoch. EpochSpoiled: A gap has a record
-        of this epoch that is no copy of ours, with a sequence that we had not reached before the
-        gap.
+        Raises: EpochAhead, Shared: A gap has a record of a higher epoch. EpochSpoiled: A gap has a
+        record of this epoch that is no copy of ours, with a sequence that we had not reached before
+        the gap.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)
@@ -102,19 +106,26 @@ class StaleRecordFinder:
             unread = self._gap_reader.unacknowledged_ranges(gap.partition, gap.start, gap.stop)
             if unread:
                 ranges.setdefault(gap.partition, []).extend(unread)
-        stale, resent = dict[bytes, int](), dict[_Gap, set[Decoded]]()
+        stale, resent = Repairs(), dict[_Gap, set[Decoded]]()
 
-        def judge(partition: int, offset: int, record: Decoded) -> None:
+        owns = self._gap_reader.owns
+
+        def judge(partition: int, offset: int, record: LogRecord) -> None:
+            if isinstance(record, Foreign):
+                if (record.named or self._is_held(record.key)) and owns(record.key):
+                    stale[record.key, partition] = None
+                return
             known = by_partition[partition]
             gap = known[bisect_right(known, offset, key=lambda gap: gap.stop)]
             if record.epoch > self._epoch:
-                raise EpochAhead(self._stream_id, record.epoch, self._epoch)
+                raise self._ahead(record)
             if record.epoch == self._epoch and record.sequence >= gap.sequence:
-                if record.sequence >= gap.sequence + gap.end - gap.stop:
+                past = record.sequence >= gap.sequence + gap.end - gap.stop
+                if past or isinstance(record, OtherCluster):
                     raise self._spoiled(gap, record)
                 resent.setdefault(gap, set()).add(record)
-            elif isinstance(record, ObjectRecord):
-                stale[record.key] = partition
+            elif isinstance(record, ObjectRecord) and owns(record.key):
+                stale[record.key, partition] = None
 
         if ranges:
             await self._gap_reader.read(ranges, judge)
@@ -131,15 +142,20 @@ class StaleRecordFinder:
         for gap in resent:
             batches.setdefault(gap.partition, []).append((gap.stop, gap.end))
 
-        def compare(partition: int, offset: int, record: Decoded) -> None:
+        def compare(partition: int, offset: int, record: LogRecord) -> None:
             for gap, copies in resent.items():
                 if gap.partition == partition and gap.stop <= offset < gap.end:
-                    copies.discard(record)
+                    copies -= {record}
 
         await self._gap_reader.read(batches, compare)
         for gap, strange in resent.items():
             if strange:
                 raise self._spoiled(gap, min(strange, key=lambda record: record.sequence))
 
-    def _spoiled(self, gap: _Gap, record: Decoded) -> EpochSpoiled:
+    def _ahead(self, record: Decoded | OtherCluster) -> ForeignRecords:
+        if isinstance(record, OtherCluster):
+            return Shared(f"stream {self._stream_id}: {record.why}")
+        return EpochAhead(self._stream_id, record.epoch, self._epoch)
+
+    def _spoiled(self, gap: _Gap, record: Decoded | OtherCluster) -> EpochSpoiled:
         return EpochSpoiled(self._stream_id, gap.partition, self._epoch, record.sequence)

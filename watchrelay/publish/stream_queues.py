@@ -129,6 +129,13 @@ class StreamQueues:
                 lowest = queue.frontier
         return None if lowest == "0" else lowest
 
+    @property
+    def oldest_seen_ms(self) -> int | None:
+        """The lowest `seen_ms` of the acknowledged markers of all partitions; None while one has
+        none."""
+        seen_ms = [queue.seen_ms for queue in self.partitions if queue.seen_ms is not None]
+        return min(seen_ms) if len(seen_ms) == len(self.partitions) else None
+
     def take_skipped(self) -> int:
         """States skipped, for which there will be no record, since the last call."""
         for queue in self.partitions:

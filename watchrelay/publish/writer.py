@@ -22,11 +22,13 @@ from watchrelay.contract.wire import Batch, Reason, Receipt
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordTooLarge, fenced_by
 from watchrelay.model.changes import ObjectChange
+from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish import machine
 from watchrelay.publish.backpressure import SOFT_BYTES, Backpressure
+from watchrelay.publish.lost_snapshots import renew_lost
 from watchrelay.publish.machine import (
     AwaitedHeartbeats,
     AwaitingList,
@@ -45,6 +47,7 @@ from watchrelay.publish.ports import (
     Transactions,
 )
 from watchrelay.publish.recovery import ListAndDiff, RecoveredState
+from watchrelay.publish.repairs import RepairQueue
 from watchrelay.publish.reporting import PublishReporter
 from watchrelay.publish.snapshots import Snapshot, SnapshotSchedule
 from watchrelay.publish.stale_records import StaleRecordFinder
@@ -96,6 +99,7 @@ class StreamWriter:
         metrics: StreamMetrics,
         topic_metrics: TopicMetrics,
         status: StreamStatus,
+        progress: StreamProgress,
         heartbeat_interval: HeartbeatInterval,
         queue_bytes: int,
         batch_bytes: int = BATCH_BYTES,
@@ -113,13 +117,11 @@ class StreamWriter:
     ) -> None:
         self.spec = spec
         self._sink, self._control, self._store = sink, control, store
-        self._metrics, self._status, self._snapshot_completed = metrics, status, snapshot_completed
-        self._may_finish = may_finish
+        self._metrics, self._status, self._progress = metrics, status, progress
+        self._snapshot_completed, self._may_finish = snapshot_completed, may_finish
         self._queue_bytes, self._batch_bytes = queue_bytes, batch_bytes
         self._now_s, self._wall_ms, self._heartbeat_interval = now_s, wall_ms, heartbeat_interval
-        self._reporter = PublishReporter(
-            metrics, topic_metrics, status, snapshot_interval_s=spec.snapshot_interval_s
-        )
+        self._reporter = PublishReporter(spec, metrics, topic_metrics, status, progress)
         self._oversize = Oversize(
             spec,
             store,
@@ -155,10 +157,8 @@ class StreamWriter:
         self._stale_finder: StaleRecordFinder | None = None
         self._phase: Phase = AwaitingList()
         self._snapshot: Snapshot | None = None
-        self._snapshots_begun, self._preparing_snapshot = 0, False
-        self._pending_repairs: dict[bytes, int] = {}
-        """Keys to repair, with their partition, once the phase permits it."""
-        self._epoch = 0
+        self._epoch, self._snapshots_begun, self._preparing_snapshot = 0, 0, False
+        self._repairs = RepairQueue(self._queues, store.get, room_bytes=queue_bytes // 2)
         self._starting_point: dict[str, object] | None = None
         self._encoder: CloudEvents | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -196,7 +196,7 @@ class StreamWriter:
     def list_completed(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
         snapshot in the same step."""
-        # not `_awaited_unless_list_due`: in the status `list_due` is still set, for this list
+        # not `_awaited_unless_list_due`: `list_due` is still set, for this list
         awaited = self._awaited_now()
         floors = frozenset(queue.frontier_floor for queue in self._queues.partitions)
         self._handle(machine.ListCompleted(resource_version, awaited, floors))
@@ -275,14 +275,19 @@ class StreamWriter:
             checked = {
                 queue.partition: queue.claim_marker_offset + 1 for queue in queues.partitions
             }
-            self._stale_finder = StaleRecordFinder(stream, self._epoch, self._gap_reader, checked)
+            self._stale_finder = StaleRecordFinder(
+                stream,
+                self._epoch,
+                self._gap_reader,
+                checked,
+                lambda key: self._store.get(key) is not None,
+            )
         return self._epoch
 
     async def _await_release(self, previous: Mapping[str, int]) -> None:
         began_at_s = self._now_s()
         released = await self._control.released(previous, within_s=RELEASE_WAIT_S)
-        took_s = round(self._now_s() - began_at_s, 3)
-        epoch = max(previous.values())
+        took_s, epoch = round(self._now_s() - began_at_s, 3), max(previous.values())
         extra = {"stream": self.spec.id, "epoch": epoch, "released": released, "took_s": took_s}
         log.info("waited for the previous writer", extra=extra)
         self._check_ownership()
@@ -305,7 +310,7 @@ class StreamWriter:
         before `run`."""
         queues, decision = self._queues, recovered.decision
         self._phase = machine.start(decision, recovered.newest_on_log)
-        self._pending_repairs = dict(recovered.pending_repairs)
+        self._repairs.found |= recovered.pending_repairs
         if isinstance(self._phase, AwaitingList):
             queues.unverified_keys = frozenset(self._store.keys())
             return
@@ -329,10 +334,15 @@ class StreamWriter:
                 replica makes the stream a standby.
         """
         assert self._encoder is not None, "run before claim"
+        queues = self._queues
+        self._metrics.show_age(lambda: _age_s(queues.oldest_seen_ms, self._wall_ms()))
         try:
             await self._run_tasks(self._start)
         finally:
             self._phase = Draining()
+            # what consumers have grows older, and the queues are not kept for that
+            oldest_ms, wall_ms = queues.oldest_seen_ms, self._wall_ms
+            self._metrics.show_last_age(lambda: _age_s(oldest_ms, wall_ms()))
 
     async def drain(self, within_s: float) -> bool:
         """Accept no more changes, send what is queued and a last heartbeat.
@@ -349,13 +359,14 @@ class StreamWriter:
                 await self._send_all()
         except TimeoutError:
             left = self._queues.queued_records + self._queues.dirty_keys
+            left += len(self._repairs.waiting)
             extra = {"stream": self.spec.id, "records_left": left}
             log.warning("drain deadline passed", extra=extra)
             return False
         return True
 
     async def _send_all(self) -> None:
-        while not self._queues.empty:
+        while self._repairs.waiting or not self._queues.empty:
             self._flush_trigger.now()
             await self._backpressure.next_progress()
 
@@ -427,7 +438,7 @@ class StreamWriter:
             case Effect.REPAIR:
                 self._repair_keys()
             case Effect.REPORT_COMPLETE:
-                self._status.complete = True
+                self._progress.whole = True
 
     def _awaited_now(self) -> AwaitedHeartbeats:
         """Heartbeats queued now confirm the state of now."""
@@ -440,29 +451,33 @@ class StreamWriter:
 
     def _awaited_unless_list_due(self) -> AwaitedHeartbeats | None:
         # set by the watch (watch/reporting.py): until the list is done, the state is not complete
-        return None if self._status.list_due else self._awaited_now()
+        return None if self._progress.list_due else self._awaited_now()
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
             stale = await finder.stale_keys()
-            # no await before the repairs are queued: `stale_keys` has marked the gaps as checked,
-            # so a snapshot may end from here on
-            self._pending_repairs |= stale
+            # no await before: the gaps count as checked, a snapshot may end once these are queued
+            self._repairs.found |= stale
             self._repair_keys()
             # also with nothing to repair: a snapshot may have waited for this check
             self._request_flush()
 
     def _repair_keys(self) -> None:
         """Publish the true state of the keys found stale, if the phase permits it."""
-        pending = self._pending_repairs
-        if not pending or not machine.may_repair(self._phase):
-            return
-        now_ms = self._wall_ms()
-        for key, partition in pending.items():
-            self._queues.repair(key, self._store.get(key), partition, time_ms=now_ms)
-        log.info("repairing stale records", extra={"stream": self.spec.id, "objects": len(pending)})
-        pending.clear()
-        self._request_flush()
+        repairs = self._repairs
+        if repairs.found and machine.may_repair(self._phase):
+            extra = {"stream": self.spec.id, "objects": len(repairs.found)}
+            log.info("repairing stale records", extra=extra)
+            repairs.permit()
+            self._step_repairs()
+            self._request_flush()
+
+    def _step_repairs(self) -> None:
+        may_go_on = self._repairs.step(time_ms=self._wall_ms())
+        if not self._repairs.waiting:
+            self._backpressure.room_made()  # a drain may wait for this alone
+        elif may_go_on:
+            self._flush_trigger.now()  # without room a receipt wakes us
 
     # ---- flushing --------------------------------------------------------------------------------
 
@@ -470,7 +485,7 @@ class StreamWriter:
         """Have what is queued flushed: at once if it is much, else at the next common flush."""
         if self._flush_trigger.is_due_now() or self._tasks is None:
             return
-        can_send = self._snapshot is not None
+        can_send = self._snapshot is not None or bool(self._repairs.waiting)
         for queue in self._queues.partitions:
             if queue.outstanding is None:
                 if queue.waiting_bytes >= FLUSH_NOW_BYTES:
@@ -487,6 +502,10 @@ class StreamWriter:
         """Send what can be sent on all partitions in one step: one outstanding batch each, and the
         next one rendered if it is full."""
         self._check_ownership()
+        if self._repairs.waiting:
+            self._step_repairs()
+            if not self._repairs.waiting:
+                self._heartbeat()  # none came meanwhile
         self._step_snapshot()
         for queue in self._queues.partitions:
             if queue.dirty is not None and queue.outstanding is None:
@@ -507,7 +526,7 @@ class StreamWriter:
                 # no key examined needed a record: no receipt will wake us
                 self._flush_trigger.now()
             return
-        if machine.may_send_heartbeat(self._phase):
+        if machine.may_send_heartbeat(self._phase) and not self._repairs.waiting:
             frontier = machine.frontier(self._phase)
             queues.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=now_ms)
         if queues.empty:
@@ -557,7 +576,7 @@ class StreamWriter:
         self._check_ownership()
         if queue.outstanding is not None:
             self._send(queue, queue.outstanding)
-        elif queue.waiting or self._snapshot is not None or queue.dirty is not None:
+        elif queue.waiting or queue.dirty is not None or self._snapshot or self._repairs.waiting:
             self._request_flush()
 
     def _must_stop(self) -> bool:
@@ -612,15 +631,16 @@ class StreamWriter:
                 self._spawn(self._prepare_snapshot(), "snapshot")
 
     def _heartbeat(self) -> None:
-        """Queue a heartbeat on each partition."""
+        """Queue a heartbeat on each partition, unless repairs are to come before it."""
         self._reporter.queued(self._queues, self._now_s())
-        if machine.may_send_heartbeat(self._phase):
-            frontier = machine.frontier(self._phase)
-            self._queues.heartbeat(frontier=frontier, time_ms=self._wall_ms())
+        if machine.may_send_heartbeat(self._phase) and not self._repairs.waiting:
+            self._queues.heartbeat(frontier=machine.frontier(self._phase), time_ms=self._wall_ms())
             self._request_flush()
+            if self._may_snapshot():
+                renew_lost(self.spec, self._gap_reader, self._queues, self._schedule, self._now_s())
 
     def _may_snapshot(self) -> bool:
-        idle = self._snapshot is None and not self._queues.conflating
+        idle = self._snapshot is None and not self._queues.conflating and not self._repairs.waiting
         return idle and not self._preparing_snapshot and machine.may_snapshot(self._phase)
 
     async def _prepare_snapshot(self) -> None:
@@ -683,7 +703,7 @@ class StreamWriter:
         may_end = self._stale_finder is None or self._stale_finder.may_end(
             snapshot.id, ready_to_end=snapshot.ready_to_end
         )
-        if may_end and snapshot.take_end():
+        if may_end and not self._repairs.waiting and snapshot.take_end():
             self._handle(machine.SnapshotEndDue(self._awaited_unless_list_due()))
             frontier = machine.frontier(self._phase)
             queues.mark("end", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
@@ -693,7 +713,8 @@ class StreamWriter:
         if marker.kind == "claim":
             return
         self._status.frontier = self._queues.frontier
-        if marker.kind != "begin" and not self._status.list_due:  # as in `_awaited_unless_list_due`
+        # as in `_awaited_unless_list_due`
+        if marker.kind != "begin" and not self._progress.list_due:
             self._handle(machine.MarkerAcked(queue.partition, rendered.after_record))
         if snapshot is None or marker.snapshot != snapshot.id:
             return
@@ -719,6 +740,10 @@ class StreamWriter:
         self._reporter.snapshot_completed(
             snapshot, objects=len(self._store), took_s=took_s, now_ms=now_ms
         )
+
+
+def _age_s(seen_ms: int | None, now_ms: int) -> float | None:
+    return None if seen_ms is None else max(now_ms - seen_ms, 0) / 1000
 
 
 async def _raise(error: Exception) -> None:

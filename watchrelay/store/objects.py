@@ -106,6 +106,24 @@ class Store:
     def get(self, key: bytes) -> Entry | None:
         return self._entries.get(key)
 
+    def lacks(self, frame: ObjectFrame) -> bool:
+        """Whether an object that a list shows is not held, as another incarnation, or in a newer
+        state. Never for namespaces outside of the stream."""
+        if self._namespaces and frame.namespace not in self._namespaces:
+            return False
+        held = self._entries.get(self.key_of(frame.namespace, frame.name))
+        return (
+            held is None
+            or held.uid != frame.uid
+            or _older(frame.resource_version, held.resource_version)
+        )
+
+    def holds_up_to(self, version: str) -> bool:
+        """Whether an object is held whose state is not newer than `version`."""
+        return any(
+            compare(each.resource_version, version) in {-1, 0} for each in self._entries.values()
+        )
+
     def key_of(self, namespace: str, name: str) -> bytes:
         return f"{self._prefix}{namespace}/{name}".encode()
 
@@ -365,10 +383,11 @@ class Store:
         if not self.has_state:
             self.has_state = True
             return replaced
-        changes = replaced.changes
+        changes, successors = replaced.changes, set[bytes]()
         for key, entry in held.items():
             new = listed.get(key)
-            if new is None or (new is not entry and new.uid != entry.uid):
+            if new is None or (new is not entry and not new.has_uid_of(entry)):
+                successors.add(key)
                 # The version of the list that misses it, or of the object that replaced it: that
                 # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version
@@ -377,7 +396,7 @@ class Store:
         for key, new in listed.items():
             old = held.get(key)
             if new is not old:
-                replaced_hash = old.hash if old is not None and old.uid == new.uid else None
+                replaced_hash = None if old is None or key in successors else old.hash
                 changes.append(Upserted(key, new, new.uid, new.hash, replaced_hash, None))
                 replaced.missed += 1
         return replaced

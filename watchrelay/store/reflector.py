@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
@@ -18,6 +19,7 @@ from watchrelay.model.watch_output import (
     ListedObjects,
     ResourceRemoved,
     Retrying,
+    ServerSeen,
     WatchedObjects,
     WatchOutput,
 )
@@ -49,6 +51,7 @@ class Reflector:
 
     def __init__(
         self,
+        stream: str,
         store: Store,
         publisher: ChangePublisher,
         *,
@@ -60,7 +63,7 @@ class Reflector:
     ) -> None:
         """`recovered`: the store was recovered from a log whose newest version is `version`."""
         self._store, self._publisher, self._recovered = store, publisher, recovered
-        self._metrics, self._status, self._wall_ms = metrics, status, wall_ms
+        self._stream, self._metrics, self._status, self._wall_ms = stream, metrics, status, wall_ms
         self._version = version or "0"
         """The newest version of a list, a bookmark or a batch: that of removals without one."""
         self._resource_removed = False
@@ -98,7 +101,7 @@ class Reflector:
                     log.warning(
                         "list lost more than half of the held objects: relisting",
                         extra={
-                            "stream": self._status.stream,
+                            "stream": self._stream,
                             "held": len(self._store),
                             "listed": self._store.staged,
                         },
@@ -111,6 +114,8 @@ class Reflector:
             case ResourceRemoved():
                 await self._publisher.room()
                 self._cleared()
+            case ServerSeen(ago_s=ago_s):
+                self._server_seen(self._wall_ms() - math.ceil(ago_s * 1000))
             case Retrying():
                 pass
             case _:
@@ -120,6 +125,14 @@ class Reflector:
     def ready(self) -> bool:
         """Whether there is room for changes."""
         return self._publisher.has_room()
+
+    def lacks(self, frame: ObjectFrame) -> bool:
+        """Whether the store lacks an object, in the state of the server or in a newer one."""
+        return self._store.lacks(frame)
+
+    def holds_up_to(self, version: str) -> bool:
+        """Whether the store has an object last changed at `version` or before."""
+        return self._store.holds_up_to(version)
 
     def take_now(self, output: WatchedObjects | CursorMoved, at_ms: int | None = None) -> None:
         """Apply at once what the watch shows; changes only while there is room. `at_ms`: when it
@@ -166,7 +179,7 @@ class Reflector:
         if recovered:
             log.info(
                 "list compared with the log",
-                extra={"stream": self._status.stream, "differences": replaced.missed},
+                extra={"stream": self._stream, "differences": replaced.missed},
             )
         if event.continue_from:
             # Where the log was all that was known, and where an earlier such list is in `_unshown`
@@ -181,7 +194,7 @@ class Reflector:
         if replaced.kept:
             log.warning(
                 "list has objects that cannot be decoded: keeping their last states",
-                extra={"stream": self._status.stream, "kept": len(replaced.kept)},
+                extra={"stream": self._stream, "kept": len(replaced.kept)},
             )
         self._resource_removed = False
         self._count()
@@ -220,7 +233,7 @@ class Reflector:
         log.log(
             level,
             "list found changes missed by the watch",
-            extra={"stream": self._status.stream, "missed": changes},
+            extra={"stream": self._stream, "missed": changes},
         )
 
     def _cleared(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -13,14 +14,36 @@ from random import Random
 from watchrelay.core.errors import KubeError, Misconfigured, Unavailable, Unreachable
 from watchrelay.observe.metrics import Metrics
 from watchrelay.watch.circuit import CircuitBreaker, Denied, Permit, spread_s
+from watchrelay.watch.failing import LISTS_A_MINUTE
 
 LIST_SLOTS = 3
 LARGE_LIST_OBJECTS = 10_000
+LOOKS_A_SECOND = 50
+"""Small lists that ask for the current resourceVersion, of all streams together: as many as watches
+are opened where many streams start (`circuit.SPREAD_PER_STREAM_S`). So 3,000 quiet streams without
+bookmarks are each looked at once a minute."""
 WARN_AGAIN_AFTER_S = 120.0
 """An outage that begins within this time after the last warning is logged as a warning only if it
 still lasts when this time is over: a server that comes and goes is not logged each time."""
 
 log = logging.getLogger(__name__)
+
+
+class PerMinute:
+    """At most `most` in any 60 s; moments are of the monotonic clock."""
+
+    def __init__(self, most: int) -> None:
+        self._taken_s = deque([-math.inf] * most, maxlen=most)
+
+    def allows(self, now_s: float) -> bool:
+        return now_s - self._taken_s[0] >= 60.0
+
+    def take(self, now_s: float) -> bool:
+        """Whether it is allowed; then it counts."""
+        allowed = self.allows(now_s)
+        if allowed:
+            self._taken_s.append(now_s)
+        return allowed
 
 
 class Admission:
@@ -39,6 +62,9 @@ class Admission:
         self.breaker = CircuitBreaker(self._rng)
         self.slots = asyncio.Semaphore(list_slots)
         self.large_slots = asyncio.Semaphore(1)
+        self.failing_lists = PerMinute(LISTS_A_MINUTE)
+        """Lists of streams whose watch fails from its cursor, beside their slots."""
+        self._next_look_s = -math.inf
         self._changed = asyncio.Event()
         self._gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
         self._last_number = 0
@@ -59,6 +85,12 @@ class Admission:
             yield stream
         finally:
             stream.close()
+
+    def look_turn_s(self, now_s: float) -> float:
+        """The next free turn for a small list: `LOOKS_A_SECOND`."""
+        turn_s = max(now_s, self._next_look_s)
+        self._next_look_s = turn_s + 1 / LOOKS_A_SECOND
+        return turn_s
 
     def notify(self) -> None:
         """Wake every stream that waits for the circuit breaker."""
@@ -94,11 +126,18 @@ class StreamAdmission:
         self._number = number
         self._slots: list[asyncio.Semaphore] = []
         self._permit: Permit | None = None
+        self._look_turn_s = -math.inf
         self.first_wait_s = first_wait_s
 
+    def look_turn_s(self, now_s: float) -> float:
+        """When the stream may make its next small list: the turn that it has, or another."""
+        if self._look_turn_s <= now_s:
+            self._look_turn_s = self._admission.look_turn_s(now_s)
+        return self._look_turn_s
+
     async def acquire_list_slot(self, *, large: bool) -> None:
-        """Take a slot, once per list. Before `enter`, so that the stream that probes never waits
-        for a slot held by a stream that waits for the probe."""
+        """Take a slot, unless the list has one. Before `enter`, so that the stream that probes
+        never waits for a slot held by a stream that waits for the probe."""
         if self._slots:
             return
         admission = self._admission

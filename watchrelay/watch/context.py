@@ -19,9 +19,14 @@ from watchrelay.core.errors import (
     Unauthorized,
     Unreachable,
 )
-from watchrelay.model.frames import WATCH_GRACE_S
+from watchrelay.model.frames import WATCH_GRACE_S, WatchQuery
+from watchrelay.model.resources import comparable, compare
 from watchrelay.model.streams import WatchPlan
+from watchrelay.watch.failing import FailingWatch
 
+TIMEOUT_MIN_S, TIMEOUT_MAX_S = 300, 599
+"""The `timeoutSeconds` of a watch is random between these, or all watches of a restarted server
+would end at the same time again and again. Source: client-go; docs/watch-facts.md 2.2."""
 SILENCE_LIMIT_S = 70.0
 """How long a watch with bookmarks, one a minute, may be silent."""
 SILENCE_LIMIT_JITTER_S = 3.0
@@ -33,6 +38,10 @@ NO_STREAMING_LISTS_S = 6 * 3600.0
 FORBIDDEN_GRACE_S = 30.0
 """A 403 for what was allowed before is retried quickly for this long: while an API server starts,
 its RBAC caches are empty."""
+WORKED_AFTER_S = 30.0
+"""A watch that was open for this long ends the row of failures of its stream: it lived as long as
+the longest delay before jitter (`Backoff.cap_s`), so opening it again soon makes no more requests
+than waiting for that delay after each failure would."""
 UNDECODABLE_WINDOW_S = 600.0
 """Undecodable objects further apart than this do not count as in a row."""
 
@@ -73,7 +82,11 @@ class StreamContext(msgspec.Struct, frozen=True):
     """A version that the store may hold though the cursor has not reached it: the newest on the log
     that was read back, or that of a list of `relistInterval`, after which the watch continues from
     the older cursor; "" for none. While it is newer than the cursor, it is the minimum of lists
-    (`_newest_known`), and a server that shows a lower version was restored."""
+    (`newest_known`), and a server that shows a lower version was restored."""
+    look_at_s: float = math.inf
+    """When a small list is to tell next whether the server has the history from which the held
+    state was made; infinity once it is known. Until then a record of another writer may name a
+    version to come, up to which the store would take changes for replays."""
     has_state: bool = False
     """The store holds the complete state as of `cursor`, so relists may ask for "not older than".
     False where it holds a recovered log from which no watch can continue."""
@@ -83,16 +96,21 @@ class StreamContext(msgspec.Struct, frozen=True):
     removal_reported: bool = False
     """`ResourceRemoved` was delivered, and the resource has not been listed since."""
     not_served_since_s: float | None = None
-    """When discovery first reported the resource as not served."""
+    """When discovery first reported the resource as gone."""
+    hidden: str = ""
+    """Why the resource is hidden, as discovery last reported."""
     relist_at_s: float = math.inf
 
     backoff: Backoff = _FRESH
     kind_backoff: Backoff = _FRESH
-    """The delays of errors with the reason `kind_reason`, of `DELAYS_BY_KIND`."""
+    """The delays of errors with the reason `kind_reason`, of `DELAYS_BY_KIND`, until a watch has
+    worked: an answer 200 ends no row, for the error may follow in the stream each time."""
     kind_reason: str = ""
-    forbidden_grace_s: float = 0.0
-    """How much longer a 403 is retried quickly: at first 0. Each success, and a start from a log,
-    sets it to `FORBIDDEN_GRACE_S`; retries use it up."""
+    forbidden_grace_s: float | None = None
+    """How much longer a 403 is retried quickly; None: nothing was allowed yet. The first success, a
+    start from a log, and each watch that worked set it to `FORBIDDEN_GRACE_S`; retries use it
+    up."""
+    failing: FailingWatch = FailingWatch()
     version_rejected: bool = False
     """The version of a request could not be served (expired, not there yet, or refused), and no
     list has been complete since."""
@@ -115,7 +133,11 @@ class StreamContext(msgspec.Struct, frozen=True):
     paged_server_version: tuple[int, int] | None = None
 
     expects_bookmarks: bool = False
-    """The server has sent bookmarks, or, where the state comes from the log, is assumed to."""
+    """The server has sent bookmarks, or, where the state comes from the log or a streaming list, is
+    assumed to."""
+    bookmarks_seen: bool = False
+    """A watch has brought one, beside the end of its initial events. Until then its silence is no
+    error."""
     check_early: bool = False
     """Check a silent watch already after `VERSION_CHECK_EARLY_S` (machine.py): such a check showed
     a newer version than the watch, or lists are streamed."""
@@ -125,18 +147,40 @@ class StreamContext(msgspec.Struct, frozen=True):
     frozen_watches: int = 0
     """Frozen watches since one that brought an object, or since `silence_limit_s` was raised."""
     state_shown_at_s: float = -math.inf
-    """When the server last showed its current state, in any watch or list; at first, when the
-    stream started."""
+    """When the server last showed its current state to this process, in any watch or list."""
+
+    @property
+    def newest_known(self) -> str:
+        """The newer of cursor and `held_version` where they can be compared, else the cursor."""
+        cursor, held = self.cursor, self.held_version
+        return held if cursor and held and compare(cursor, held) == -1 else cursor
+
+    def was_restored(self, version: str) -> bool:
+        """Whether the server's current version shows that it was restored from a backup: it is
+        older than what is known, or can be ordered while that cannot."""
+        newest = self.newest_known
+        return compare(version, newest) == -1 or (comparable(version) and not comparable(newest))
 
     def after_success(self, *, of_watch: bool = False) -> StreamContext:
         """The context after a successful request; `of_watch`: it was that of a watch."""
+        grace_s = FORBIDDEN_GRACE_S if self.forbidden_grace_s is None else self.forbidden_grace_s
         return replace(
             self,
-            kind_reason="",
             not_served_since_s=None,
+            hidden="",
             watch_was_allowed=self.watch_was_allowed or of_watch,
-            forbidden_grace_s=FORBIDDEN_GRACE_S,
+            forbidden_grace_s=grace_s,
         )
+
+    def after_watch(self, cursor: str, lived_s: float) -> StreamContext:
+        """The context after a watch that came to `cursor`. It worked, so that errors after it begin
+        new rows, where it came further than before or lived for `WORKED_AFTER_S`."""
+        lived_long = lived_s >= WORKED_AFTER_S
+        context = replace(self, backoff=_FRESH) if lived_long else self
+        if lived_long or cursor != self.cursor:
+            context = replace(context, kind_reason="", forbidden_grace_s=FORBIDDEN_GRACE_S)
+        failing = context.failing if cursor == self.cursor else context.failing.worked()
+        return replace(context, cursor=cursor, failing=failing)
 
     def retry(
         self, rules: WatchRules, error: KubeError, now_s: float, *, healthy: bool
@@ -157,6 +201,10 @@ class StreamContext(msgspec.Struct, frozen=True):
         backoff = self.kind_backoff if self.kind_reason == error.reason else first
         backoff, delay_s = backoff.after_failure(now_s, healthy=False, rng=rules.rng)
         return replace(self, kind_backoff=backoff, kind_reason=error.reason), delay_s
+
+    def with_failed_watch(self, now_s: float) -> StreamContext:
+        """Count one more watch that failed from its cursor."""
+        return replace(self, failing=self.failing.failed(self.cursor, now_s))
 
     def with_undecodable(self, now_s: float) -> StreamContext:
         """Count one undecodable object; the count restarts after ten minutes without one."""
@@ -191,6 +239,21 @@ class StreamContext(msgspec.Struct, frozen=True):
         until_s, server_version = now_s + NO_STREAMING_LISTS_S, rules.server_version
         return replace(
             self, streaming_failures=0, paged_until_s=until_s, paged_server_version=server_version
+        )
+
+    def watch_query(
+        self, rules: WatchRules, version: str, *, initial_events: bool = False, timeout_s: int = 0
+    ) -> WatchQuery:
+        """The request for a watch from `version`; `timeout_s`: 0 for the usual one."""
+        timeout_s = timeout_s or rules.rng.randint(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
+        bookmarks = self.expects_bookmarks or initial_events  # initial events end with one
+        return WatchQuery(
+            resource_version=version,
+            timeout_s=timeout_s,
+            idle_timeout_s=self.frozen_after_s(rules, timeout_s, bookmarks=bookmarks),
+            bookmarks=rules.plan.bookmarks,
+            send_initial_events=initial_events,
+            whole_objects=self.whole_objects,
         )
 
     def frozen_after_s(self, rules: WatchRules, timeout_s: int, *, bookmarks: bool) -> float:

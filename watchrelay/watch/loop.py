@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Protocol, assert_never
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 
 from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
-from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.progress import StreamProgress
+from watchrelay.model.resources import Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_output import CursorMoved, WatchedObjects, WatchOutput
 from watchrelay.observe.metrics import StreamMetrics
@@ -22,6 +24,7 @@ from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine
 from watchrelay.watch.admission import LARGE_LIST_OBJECTS, Admission, StreamAdmission
 from watchrelay.watch.context import WatchRules
+from watchrelay.watch.looks import Held, History, Looks
 from watchrelay.watch.reporting import WatchReporter
 
 
@@ -45,7 +48,7 @@ class Source(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]: ...
 
 
-class Outlet(Protocol):
+class Outlet(Held, Protocol):
     """Where the watch's output goes: store/reflector.py."""
 
     async def take(self, output: WatchOutput) -> bool:
@@ -62,9 +65,26 @@ class Outlet(Protocol):
         ...
 
 
-IsServed = Callable[[Resource], Awaitable[bool | None]]
-"""Whether discovery reports a resource as served; None when it cannot tell (a stale group, an
-unavailable server)."""
+Discover = Callable[[Resource], Awaitable[Availability]]
+"""What discovery reports about a resource, by a new request."""
+
+
+_NO_ANSWER: History = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A small list: what it showed, when it was requested, and up to where the watch had come."""
+
+    page: Page | None
+    asked_at_s: float
+    cursor: str
+
+
+def _leaves_list_slot(state: machine.State) -> bool:
+    """Whether the next page waits for a slot again, after the lists that wait already: other
+    streams must not wait for a list whose pages are all empty, which may be without end."""
+    return isinstance(state, machine.ListingPages) and state.pages.all_empty
 
 
 class Watcher:
@@ -87,7 +107,8 @@ class Watcher:
         admission: Admission,
         metrics: StreamMetrics,
         status: StreamStatus,
-        served: IsServed,
+        progress: StreamProgress,
+        availability: Discover,
         server_version: Callable[[], tuple[int, int] | None] = lambda: None,
         rng: Random | None = None,
         cursor: str = "",
@@ -99,7 +120,7 @@ class Watcher:
         self._source = source
         self._outlet = outlet
         self._admission = admission
-        self._served = served
+        self._availability = availability
         self._server_version = server_version
         self._rules = WatchRules(plan, rng or Random(), server_version())
         self._start_cursor = cursor
@@ -107,10 +128,15 @@ class Watcher:
             machine.start, cursor=cursor, newest_on_log=newest_on_log, recovered=recovered
         )
         self._on_accepted = on_accepted
-        self._reporter = WatchReporter(stream, metrics, status)
+        self._reporter = WatchReporter(stream, metrics, status, progress)
         self._recheck = asyncio.Event()
         self._watch_stack = AsyncExitStack()
         self._frames: AsyncIterator[list[Frame]] | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._looks = Looks(outlet)
+        self._look: asyncio.Task[_Look | None] | None = None
+        """The small list that is in flight beside the watch, or beside a pause after it."""
+        self._reading: asyncio.Timeout | None = None
         self.state: machine.State | None = None
 
     @property
@@ -128,6 +154,13 @@ class Watcher:
     async def run(self) -> None:
         """Watch the resource until cancelled. The machine's next state counts only once everything
         that came with it was delivered: an exception discards the state and its commands."""
+        try:
+            async with self._tasks:
+                await self._run()
+        except ExceptionGroup as failed:  # the group's wrapping: callers wait for the error itself
+            raise failed.exceptions[0] from failed
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         with self._admission.register() as admission:
             try:
@@ -136,7 +169,7 @@ class Watcher:
                 )
                 self._reporter.began(state)
                 while True:
-                    if not machine.needs_list_slot(state):
+                    if not machine.needs_list_slot(state) or _leaves_list_slot(state):
                         admission.release_list_slot()
                     blocked_s = await self._deliver(commands)
                     self.state = state
@@ -153,6 +186,7 @@ class Watcher:
                         self._refresh_server_version()
                         self._reporter.stepped(previous, event, state, now_s)
             finally:
+                await self._end_look()
                 await self._close()
                 self._reporter.stopped()
 
@@ -181,7 +215,11 @@ class Watcher:
             case machine.ReadWatch(until_s=until_s):
                 return await self._read(until_s + blocked_s, admission)
             case machine.CheckVersion(query=query, until_s=until_s):
-                return machine.VersionChecked(await self._current_resource_version(query, until_s))
+                self._begin_look(query, admission)
+                return await self._read(until_s + blocked_s, admission)
+            case machine.CheckLists():
+                await self._close()
+                return await self._check_lists(action, admission)
             case machine.FinishList(done=done):
                 return machine.ListFinished(await self._outlet.take(done))
             case machine.FetchPage(query=query) | machine.OpenWatch(query=query):
@@ -192,7 +230,7 @@ class Watcher:
             case machine.CheckDiscovery():
                 await self._close()
                 return machine.DiscoveryChecked(
-                    await self._served(self._rules.plan.selection.resource)
+                    await self._availability(self._rules.plan.selection.resource)
                 )
             case machine.Deliver() | machine.ReportSkipped():
                 raise AssertionError(f"{type(action).__name__} is not an action")
@@ -202,13 +240,17 @@ class Watcher:
     async def _read(self, until_s: float, admission: StreamAdmission) -> machine.Event:
         assert self._frames is not None, "read without an open watch"
         while True:
+            if (looked := self._looked()) is not None:
+                return looked
             try:
-                async with asyncio.timeout_at(until_s):
+                async with asyncio.timeout_at(until_s) as self._reading:
                     frames = await anext(self._frames)
                 break
             except StopAsyncIteration:
                 return machine.WatchEnded()
             except TimeoutError:
+                if self._look is not None and self._look.done() and self._watches():
+                    continue
                 # frames that `_step_at_once` took meanwhile have moved the deadline
                 state = self.state
                 if type(state) is not machine.Watching or state.read_until_s <= until_s:
@@ -217,6 +259,8 @@ class Watcher:
             except KubeError as error:
                 admission.watch_broke(error)
                 return machine.RequestFailed(error)
+            finally:
+                self._reading = None
         self._reporter.received(frames)
         return machine.FramesReceived(frames, asyncio.get_running_loop().time())
 
@@ -234,6 +278,8 @@ class Watcher:
         # deadline of `_read` only moves to a later time
         if type(state) is not machine.Watching or state.context is not previous.context:
             return False
+        if type(commands[-1]) is not machine.ReadWatch:
+            return False
         self._reporter.received(frames)
         for command in commands[:-1]:
             assert isinstance(command, machine.Deliver)
@@ -250,6 +296,7 @@ class Watcher:
         streaming = isinstance(query, WatchQuery) and query.send_initial_events
         listing = streaming or isinstance(query, ListQuery)
         if listing:
+            await self._end_look()
             large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
             await admission.acquire_list_slot(large=large)
         await admission.enter(self._reporter.paused)
@@ -266,7 +313,10 @@ class Watcher:
                 )
                 self._frames = await self._watch_stack.enter_async_context(opened)
         except KubeError as error:
-            admission.failed(error)
+            if not listing and error.status == 500:
+                admission.answered()  # of this stream; what a proxy sends may concern all
+            else:
+                admission.failed(error)
             return machine.RequestFailed(error)
         admission.answered()
         if self._frames is not None:
@@ -275,17 +325,72 @@ class Watcher:
                 self._on_accepted()
         return event
 
-    async def _current_resource_version(self, query: ListQuery, until_s: float) -> str:
-        """The current resourceVersion, "" when the server does not answer in time; without
+    async def _small_list(self, query: ListQuery, until_s: float) -> Page | None:
+        """One page of the current state, None when the server does not answer in time; without
         admission, for it is one small request."""
         try:
             async with asyncio.timeout_at(until_s):
-                page = await self._source.list_page(
+                return await self._source.list_page(
                     self._rules.plan.selection, query, stream=self.stream
                 )
         except (KubeError, TimeoutError):
-            return ""
-        return page.resource_version
+            return None
+
+    def _begin_look(self, query: ListQuery, admission: StreamAdmission) -> None:
+        if self._look is None:
+            look = self._look_at_turn(query, admission)
+            self._look = self._tasks.create_task(look, name=f"look {self.stream}")
+            self._look.add_done_callback(self._end_read)
+
+    def _end_read(self, look: asyncio.Task[_Look | None]) -> None:
+        """The read of the watch that waits ends, so that it returns what the small list showed."""
+        if look is not self._look or self._reading is None or self._reading.expired():
+            return
+        if self._watches():
+            self._reading.reschedule(asyncio.get_running_loop().time())
+
+    def _watches(self) -> bool:
+        return type(self.state) is machine.Watching
+
+    async def _look_at_turn(self, query: ListQuery, admission: StreamAdmission) -> _Look | None:
+        """Make the small list once it is this stream's turn; None if it is not wanted then."""
+        now_s = asyncio.get_running_loop().time
+        await asyncio.sleep(max(0.0, admission.look_turn_s(now_s()) - now_s()))
+        state, asked_at_s, cursor = self.state, now_s(), self.cursor
+        if state is None or not machine.wants_look(state):
+            return None
+        page = await self._small_list(query, asked_at_s + machine.CHECK_WITHIN_S)
+        return _Look(page, asked_at_s, cursor)
+
+    def _looked(self) -> machine.VersionChecked | None:
+        """What the small list showed that has ended, if one has, for a watch that is read."""
+        if self._look is None or not self._look.done() or not self._watches():
+            return None
+        look, self._look = self._look.result(), None
+        if look is None:
+            return None
+        page, history = look.page, _NO_ANSWER
+        if page is not None:
+            # of a part, the page lacks what belongs to the others
+            whole = self._rules.plan.selection.part is None or page.objects
+            history = self._looks.judge(page, self.cursor) if whole else "same"
+        version = "" if page is None else page.resource_version
+        return machine.VersionChecked(version, look.asked_at_s, look.cursor, history)
+
+    async def _check_lists(
+        self, check: machine.CheckLists, admission: StreamAdmission
+    ) -> machine.ListsChecked:
+        now_s, lists = asyncio.get_running_loop().time, self._admission.failing_lists
+        began_s = now_s()
+        if not lists.allows(began_s):
+            return machine.ListsChecked("", may_list=False, asked_at_s=began_s)
+        turn_s = admission.look_turn_s(began_s)
+        await asyncio.sleep(max(0.0, turn_s - began_s))
+        asked_at_s = now_s()
+        page = await self._small_list(check.query, check.until_s + asked_at_s - began_s)
+        version = "" if page is None else page.resource_version
+        may_list = version not in {"", check.cursor} and lists.take(now_s())
+        return machine.ListsChecked(version, may_list, asked_at_s)
 
     async def _sleep(self, until_s: float, *, wakeable: bool) -> bool:
         """Sleep; True when `recheck` ended it."""
@@ -297,6 +402,12 @@ class Watcher:
             return False
         self._recheck.clear()
         return True
+
+    async def _end_look(self) -> None:
+        if self._look is not None:
+            look, self._look = self._look, None
+            look.cancel()
+            await asyncio.wait((look,))
 
     async def _close(self) -> None:
         if self._frames is not None:

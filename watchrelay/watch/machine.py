@@ -22,10 +22,11 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from watchrelay.core.backoff import Backoff, clamp_retry_after
+from watchrelay.core.backoff import clamp_retry_after
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
+    Hidden,
     Interrupted,
     Invalid,
     KubeError,
@@ -51,7 +52,7 @@ from watchrelay.model.frames import (
     Page,
     WatchQuery,
 )
-from watchrelay.model.resources import comparable, compare, watchable
+from watchrelay.model.resources import Availability, comparable, compare, watchable
 from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
@@ -59,6 +60,7 @@ from watchrelay.model.watch_output import (
     ListedObjects,
     ResourceRemoved,
     Retrying,
+    ServerSeen,
     WatchedObjects,
     WatchOutput,
 )
@@ -69,11 +71,22 @@ from watchrelay.watch.context import (
     StreamContext,
     WatchRules,
 )
+from watchrelay.watch.failing import (
+    END_IN_TIME_S,
+    PROVING_WATCH_S,
+    may_be_the_minimum,
+    shows_failing_cursor,
+)
+from watchrelay.watch.goals import CONSISTENCY, FAILING, RESTORED, ListCause, ListGoal
+from watchrelay.watch.looks import History
+from watchrelay.watch.pages import Pages
 
 _AFTER_ERROR = ("Pausing", "ListingPages OpeningList OpeningWatch NotServed")
+_TRIED_AGAIN = "ListingPages OpeningList OpeningWatch CheckingLists"
 
 TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Pausing": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "")},
+    "Pausing": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "CheckingLists")},
+    "CheckingLists": {"ListsChecked": ("ListingPages OpeningWatch", "OpeningList")},
     "ListingPages": {
         "PageReceived": ("FinishingList ListingPages", "OpeningList Pausing"),
         "RequestFailed": _AFTER_ERROR,
@@ -93,15 +106,15 @@ TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "OpeningWatch": {"WatchOpened": ("Watching", ""), "RequestFailed": _AFTER_ERROR},
     "Watching": {
-        "FramesReceived": ("Watching", "ListingPages OpeningList OpeningWatch Pausing NotServed"),
-        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Pausing"),
-        "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch"),
-        "VersionChecked": ("Watching", "ListingPages OpeningList"),
-        "RequestFailed": ("Pausing NotServed", "ListingPages OpeningList OpeningWatch"),
+        "FramesReceived": ("Watching", f"{_TRIED_AGAIN} Pausing NotServed"),
+        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Pausing CheckingLists"),
+        "DeadlineReached": ("Watching", _TRIED_AGAIN),
+        "VersionChecked": ("Watching OpeningWatch", "ListingPages OpeningList"),
+        "RequestFailed": ("Pausing NotServed", _TRIED_AGAIN),
     },
     "NotServed": {
         "DiscoveryChecked": ("NotServed", "ListingPages OpeningList"),
-        "SleepEnded": ("NotServed", "ListingPages OpeningList OpeningWatch"),
+        "SleepEnded": ("NotServed", _TRIED_AGAIN),
     },
 }
 """By state and event: the states that usually follow, and the others. Any other event is a bug. The
@@ -110,9 +123,6 @@ test compares it with what `step` does."""
 
 # ---- limits --------------------------------------------------------------------------------------
 
-TIMEOUT_MIN_S, TIMEOUT_MAX_S = 300, 599
-"""The `timeoutSeconds` of a watch is random between these, or all watches of a restarted server
-would end at the same time again and again. Source: client-go; docs/watch-facts.md 2.2."""
 END_BOOKMARK_WITHIN_S = 30.0
 """A streaming list has failed if its initial-events-end bookmark does not come within this time
 after its newest object. Source: docs/watch-facts.md 3.6."""
@@ -127,17 +137,23 @@ REJECTED_AGAIN_WITHIN_S = 60.0
 """If a version is rejected again within this time after the list that followed the last rejection,
 the next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
 CHECK_AT_OPEN_AFTER_S = 600.0
-"""If the server has not shown its current state for this long, a small list requests the current
-resourceVersion as soon as the next watch is open. Source: docs/watch-facts.md 2.8."""
-CHECK_AT_OPEN_WITHIN_S = 10.0
-"""That list is given up after this time, for no event is read meanwhile; it is made again where the
-watch is silent."""
+"""If the server has not shown its current state for this long, as where the cursor comes from the
+log, a small list is made as soon as the next watch is open: is the server's history the one from
+which the held state was made? Source: docs/watch-facts.md 2.8."""
+CHECK_WITHIN_S = 10.0
+"""A small list is given up after this time."""
+LOOK_AGAIN_S = 60.0
+"""A small list without an answer, or that is not certain, is made again after this time."""
 VERSION_CHECK_AFTER_S = 65.0
 """When a watch has sent nothing for this long since its opening, or since the initial events of a
 streaming list, its silence is checked before it counts as frozen: a small list requests the current
 resourceVersion. Reason: a watch opened at a version brings no bookmark before the server's cache
 has passed that version, which takes minutes where nothing changes; the list makes the cache catch
 up. Source: docs/watch-facts.md 0, D8."""
+BRIEF_WATCH_S = 5
+"""The `timeoutSeconds` of a watch that is opened to see whether the one before, which was silent
+without bookmarks, lacks something: the server's clean end of it comes after all that it had to
+send, and 2 s before that comes a bookmark if it has any. Source: docs/watch-facts.md 2.4."""
 VERSION_CHECK_EARLY_S = 50.0
 """The same with `StreamContext.check_early`: the check makes the server's cache catch up, so
 that the bookmark due after 60 s comes."""
@@ -153,56 +169,11 @@ SHORT_WATCH_S = 1.0
 for a backoff. After one that ends sooner with events, the next one opens when this time is up.
 Otherwise a server that closes its watches at once would get requests in a hot loop
 (docs/watch-facts.md 2.9)."""
-FORGET_FAILURES_AFTER_S = 30.0
-"""A watch that was open for this long ends the row of failures of its stream: it lived as long as
-the longest delay before jitter (`Backoff.cap_s`), so opening it again soon makes no more requests
-than waiting for that delay after each failure would."""
 NOT_SERVED_CONFIRM_S = 30.0
 """Discovery must report twice, at least this far apart, that a resource is not served, before its
 objects are removed. Source: docs/watch-facts.md 8.4."""
 CHECK_DISCOVERY_S = 30.0
 """Discovery is asked at least this often meanwhile."""
-
-# ---- what follows a wait or a failure ------------------------------------------------------------
-
-ListCause = Literal[
-    "first", "expired", "version_too_large", "undecodable", "suspicious", "consistency", "restored",
-    "too_old", "returned", "version_refused", "recovered", "continue",
-]  # fmt: skip
-"""Why a list is made, a field of the log line. `expired`: the history is lost (410).
-`version_too_large`: the server does not have our version yet. `version_refused`: it did not accept
-the version of the request.
-`undecodable`: an object of the watch could not be decoded. `suspicious`: the last list lost most
-objects. `consistency`: `relistInterval` has passed; the list checks for missed changes.
-`restored`: the server was restored from a backup. `too_old`: the last list was older than
-requested, as from a stale cache. `returned`: the resource is served again. `recovered`: the state
-that was read back from the log is compared with the current one. `continue`: the server refused the
-continue token of a page."""
-
-
-class ListGoal(msgspec.Struct, frozen=True):
-    """What a list is made for. Where a state or function has None in its place, the watch continues
-    from the cursor, without a list.
-
-    `most_recent`: request no version, that is the most recent state, also where it is older than
-    ours. `unbounded`: in one page, because the history expired between pages. `accept_any_size`:
-    this list confirms a suspicious one, so the store accepts it however many objects it lacks.
-    `by_content`: the store compares objects by content, for the server went back and may have used
-    versions twice. `watch_continues`: nothing is known to be wrong with the watch, so after the
-    list, complete or failed, it continues from its cursor; what the list found and the watch then
-    does not bring was missed.
-    """
-
-    cause: ListCause
-    most_recent: bool = False
-    unbounded: bool = False
-    accept_any_size: bool = False
-    by_content: bool = False
-    watch_continues: bool = False
-
-
-CONSISTENCY = ListGoal("consistency", most_recent=True, watch_continues=True)
-
 
 # ---- states --------------------------------------------------------------------------------------
 
@@ -221,13 +192,14 @@ class Pausing(msgspec.Struct, frozen=True):
 
 class ListingPages(msgspec.Struct, frozen=True):
     """The request for a page of a list, `query`, is in flight. `version`: that of the list, ""
-    before the first page. `throttled`: how often this page was."""
+    before the first page. `throttled`: how often this page was. `pages`: those that have come."""
 
     context: StreamContext
     goal: ListGoal
     query: ListQuery
     version: str = ""
     throttled: int = 0
+    pages: Pages = Pages()
 
 
 class OpeningList(msgspec.Struct, frozen=True):
@@ -262,6 +234,13 @@ class FinishingList(msgspec.Struct, frozen=True):
     rest_at_s: float = 0.0
 
 
+class CheckingLists(msgspec.Struct, frozen=True):
+    """The watch fails from its cursor each time. A small list is in flight: do lists work, and is
+    there anything newer?"""
+
+    context: StreamContext
+
+
 class OpeningWatch(msgspec.Struct, frozen=True):
     """The request for a watch from the cursor is in flight."""
 
@@ -269,7 +248,7 @@ class OpeningWatch(msgspec.Struct, frozen=True):
     query: WatchQuery
 
 
-VersionCheck = Literal["", "due", "opening", "checked"]
+VersionCheck = Literal["", "due", "silent", "checked"]
 
 
 class Watching(msgspec.Struct, frozen=True):
@@ -285,9 +264,9 @@ class Watching(msgspec.Struct, frozen=True):
     the streaming list that it continues, or when a check showed that nothing was missed; `objects`
     and `frames_received` count what came, and the newest bookmark came at `bookmark_at_s`.
 
-    `version_check`: "" none is made; "due": one is made unless a frame comes before; "opening":
-    the one at the opening is being made, that of the silence may follow; "checked": it was made,
-    and showed no version, or another than the cursor.
+    `version_check`, of the silence: "" none is made; "due": one is made unless a frame comes
+    before; "silent": it is being made, and no frame has come; "checked": it was made, and showed no
+    version, or another than the cursor. Beside it, one is due at `context.look_at_s`.
     """
 
     context: StreamContext
@@ -304,10 +283,15 @@ class Watching(msgspec.Struct, frozen=True):
     @property
     def read_until_s(self) -> float:
         """When a read must end, also for a list that is due."""
-        silent_s = self.frozen_after_s
+        silent_s, context = self.frozen_after_s, self.context
         if self.version_check == "due":
-            silent_s = VERSION_CHECK_EARLY_S if self.context.check_early else VERSION_CHECK_AFTER_S
-        return min(self.silent_since_s + silent_s, self.context.relist_at_s)
+            silent_s = min(silent_s, self.check_after_s)
+        return min(self.silent_since_s + silent_s, context.relist_at_s, context.look_at_s)
+
+    @property
+    def check_after_s(self) -> float:
+        """The silence after which its check is made."""
+        return VERSION_CHECK_EARLY_S if self.context.check_early else VERSION_CHECK_AFTER_S
 
 
 class NotServed(msgspec.Struct, frozen=True):
@@ -321,8 +305,8 @@ class NotServed(msgspec.Struct, frozen=True):
 
 
 State = (
-    Pausing | ListingPages | OpeningList | StreamingList | FinishingList | OpeningWatch | Watching
-    | NotServed
+    Pausing | ListingPages | OpeningList | StreamingList | FinishingList | CheckingLists
+    | OpeningWatch | Watching | NotServed
 )  # fmt: skip
 
 # ---- events --------------------------------------------------------------------------------------
@@ -372,20 +356,33 @@ class ListFinished(msgspec.Struct, frozen=True):
 
 
 class VersionChecked(msgspec.Struct, frozen=True):
-    """The current resourceVersion, requested beside an open watch; "" when there was no answer."""
+    """The current resourceVersion, requested beside an open watch at `asked_at_s`, when the watch
+    had come to `cursor`; "" when there was no answer. `history`: what the list shows of it."""
 
     version: str
+    asked_at_s: float
+    cursor: str = ""
+    history: History = "same"
+
+
+class ListsChecked(msgspec.Struct, frozen=True):
+    """The current resourceVersion, requested at `asked_at_s`; "" when there was no answer.
+    `may_list`: it is not the cursor's, and a list may be made now."""
+
+    version: str
+    may_list: bool
+    asked_at_s: float
 
 
 class DiscoveryChecked(msgspec.Struct, frozen=True):
-    """Whether discovery reports the resource as served; None when it cannot tell."""
+    """What discovery reports about the resource."""
 
-    served: bool | None
+    availability: Availability
 
 
 Event = (
     SleepEnded | PageReceived | WatchOpened | FramesReceived | WatchEnded | DeadlineReached
-    | RequestFailed | ListFinished | VersionChecked | DiscoveryChecked
+    | RequestFailed | ListFinished | VersionChecked | ListsChecked | DiscoveryChecked
 )  # fmt: skip
 
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
@@ -426,7 +423,8 @@ class OpenWatch(msgspec.Struct, frozen=True):
 
 class ReadWatch(msgspec.Struct):
     """Read the open watch until `until_s` -> `FramesReceived`, `WatchEnded`, `DeadlineReached`,
-    `RequestFailed`. Every other action but `FinishList` and `CheckVersion` closes it."""
+    `RequestFailed`, and `VersionChecked` once a small list has ended. Every other action but
+    `FinishList` and `CheckVersion` closes it; another list gives up a small one."""
 
     until_s: float
 
@@ -438,11 +436,19 @@ class FinishList(msgspec.Struct, frozen=True):
 
 
 class CheckVersion(msgspec.Struct, frozen=True):
-    """Request the current resourceVersion once, giving up at `until_s` -> `VersionChecked`. The
-    watch, which is silent or was just opened, stays open; frames that come meanwhile are read
-    afterwards."""
+    """Request a small list, unless one is in flight, and read the open watch meanwhile, as
+    `ReadWatch`."""
 
     query: ListQuery
+    until_s: float
+
+
+class CheckLists(msgspec.Struct, frozen=True):
+    """Request the current resourceVersion once, giving up at `until_s`, where a list of a failing
+    watch may be made now -> `ListsChecked`."""
+
+    query: ListQuery
+    cursor: str
     until_s: float
 
 
@@ -450,7 +456,10 @@ class CheckDiscovery(msgspec.Struct, frozen=True):
     """Ask discovery whether the resource is served -> `DiscoveryChecked`."""
 
 
-Action = FetchPage | OpenWatch | ReadWatch | CheckVersion | FinishList | Sleep | CheckDiscovery
+Action = (
+    FetchPage | OpenWatch | ReadWatch | CheckVersion | CheckLists | FinishList | Sleep
+    | CheckDiscovery
+)  # fmt: skip
 Command = Deliver | ReportSkipped | Action
 Step = tuple[State, tuple[Command, ...]]
 
@@ -468,8 +477,8 @@ def start(
 ) -> Step:
     """The first step: a list, or with a cursor a watch from there.
 
-    No list is made to learn whether the server was restored to a version before the cursor: its
-    watch would be silent, and its silence is checked after a minute (docs/watch-facts.md 2.8).
+    Whether the server was restored to a version before the cursor, or is that of another cluster, a
+    small list tells beside the watch (docs/watch-facts.md 2.8).
 
     Args:
         cursor: The version whose state is in the store already, "" for none.
@@ -483,10 +492,9 @@ def start(
         held_version=newest_on_log,
         has_state=bool(cursor),
         expects_bookmarks=bool(cursor) and rules.plan.bookmarks,
-        state_shown_at_s=now_s,
         relist_at_s=rules.relist_at_s(now_s) if cursor else math.inf,
         watch_was_allowed=recovered or bool(cursor),
-        forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else 0.0,
+        forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else None,
     )
     first = ListGoal("recovered", most_recent=True) if recovered else ListGoal("first")
     goal = None if cursor else first
@@ -506,13 +514,15 @@ def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
         case Pausing(listing=ListingPages() as listing), SleepEnded():
             return listing, (FetchPage(listing.query),)
         case Pausing(), SleepEnded():
-            return begin(rules, state.context, state.goal, now_s)
+            return _try_again(rules, state.context, state.goal, now_s)
+        case CheckingLists(), ListsChecked():
+            return _lists_checked(rules, state, event, now_s)
         case NotServed(), SleepEnded(rechecked=rechecked):
             if rechecked or now_s >= state.retry_at_s:
-                return begin(rules, state.context, state.goal, now_s)
+                return _try_again(rules, state.context, state.goal, now_s)
             return state, (CheckDiscovery(),)
-        case NotServed(), DiscoveryChecked(served=served):
-            return _discovery_checked(rules, state, served, now_s)
+        case NotServed(), DiscoveryChecked(availability=availability):
+            return _discovery_checked(rules, state, availability, now_s)
         case _:
             return _list_step(rules, state, event, now_s)
 
@@ -551,14 +561,14 @@ def _watch_step(
             return _watch_ended(rules, state, now_s)
         case Watching(), DeadlineReached():
             return _deadline_reached(rules, state, now_s)
-        case Watching(), VersionChecked(version=version):
-            return _version_checked(rules, state, version, now_s)
+        case Watching(), VersionChecked():
+            return _version_checked(rules, state, event, now_s)
         case Watching(), RequestFailed(error=error):
             return _watch_failed(rules, state, error, now_s)
         case OpeningWatch(), WatchOpened():
-            return _watch_opened(rules, state, now_s)
+            return _watch_opened(state, now_s)
         case OpeningWatch(), RequestFailed(error=error):
-            return _after_error(rules, state.context, error, None, now_s, healthy=False)
+            return _watch_error(rules, state.context, error, now_s)
     raise AssertionError(_impossible(state, event))
 
 
@@ -571,17 +581,26 @@ def needs_list_slot(state: State) -> bool:
     return isinstance(state, ListingPages | OpeningList | StreamingList)
 
 
+def wants_look(state: State) -> bool:
+    """Whether a small list tells something that is not known."""
+    silent = isinstance(state, Watching) and state.version_check == "silent"
+    return silent or state.context.look_at_s < math.inf
+
+
 def begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_s: float) -> Step:
     """The state for `goal`, and its first request."""
     if goal is None:
-        return begin_watch(rules, context)
+        return watch_again(rules, context, now_s)
     return begin_list(rules, context, goal, now_s)
 
 
 def watch_again(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
     """Continue the watch from the cursor, unless a list is due."""
-    due = context.relist_at_s <= now_s
-    return begin(rules, context, CONSISTENCY if due else None, now_s)
+    if context.relist_at_s > now_s:
+        proves = context.failing.proof_due(context.cursor, now_s)
+        return begin_watch(rules, context, rules.rng.randint(*PROVING_WATCH_S) if proves else 0)
+    fails = context.failing.fails_from(context.cursor)
+    return begin_list(rules, context, replace(CONSISTENCY, past_cursor=fails), now_s)
 
 
 def wait(
@@ -613,13 +632,14 @@ def _begin_at_once(
 def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s: float) -> Step:
     """A list, streaming where the server supports it. A version is sent only together with
     NotOlderThan, or as "0"."""
-    minimum = _newest_known(context) if context.has_state and not goal.most_recent else ""
+    minimum = context.newest_known if context.has_state and not goal.most_recent else ""
     any_version = (
         rules.plan.list_semantic == "any" and not context.has_state and not goal.most_recent
     )
     begun = Deliver(ListBegun(goal.by_content))
-    if context.streams_lists(rules, now_s) and not any_version and not goal.unbounded:
-        query = _watch_query(rules, context, minimum, initial_events=True)
+    paged = any_version or goal.unbounded or goal.past_cursor
+    if context.streams_lists(rules, now_s) and not paged:
+        query = context.watch_query(rules, minimum, initial_events=True)
         return OpeningList(context, goal, query), (begun, OpenWatch(query))
     limit = 0 if goal.unbounded else rules.plan.page_size
     if minimum and rules.server_version is not None and rules.server_version < STREAMING_SINCE:
@@ -633,12 +653,6 @@ def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s:
         whole_objects=context.whole_objects,
     )
     return ListingPages(context, goal, list_query), (begun, FetchPage(list_query))
-
-
-def _newest_known(context: StreamContext) -> str:
-    """The newer of cursor and `held_version` where they can be compared, else the cursor."""
-    cursor, held = context.cursor, context.held_version
-    return held if cursor and held and compare(cursor, held) == -1 else cursor
 
 
 def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s: float) -> Step:
@@ -661,6 +675,9 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
         until_s = now_s + delay_s
         pausing = Pausing(context, goal, until_s, error, listing)
         return pausing, (Deliver(Retrying(error, until_s)), Sleep(until_s))
+    if goal.past_cursor and state.query.version_match and may_be_the_minimum(error):
+        context, delay_s = context.retry(rules, error, now_s, healthy=False)
+        return wait(context, replace(goal, most_recent=True), error, now_s + delay_s)
     one_page_from_cache = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
     # A server that throttles or cannot be reached shows nothing about the size of the list.
     tells_nothing = isinstance(error, Throttled | Unreachable)
@@ -681,26 +698,28 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
     minimum = state.query.resource_version if state.query.version_match else ""
     if another := _list_again(rules, context, goal, minimum, version, now_s):
         return another
+    if goal == FAILING and version == context.cursor:
+        # a cache that has stopped at the cursor: the small list was newer
+        return begin_list(rules, context, replace(goal, most_recent=True), now_s)
     if page.failures and not _skips_at_once(context, goal, now_s):
         context = context.with_undecodable_listed(now_s)
         return _list_failed(rules, context, goal, page.failures[0], now_s)
-    if page.continue_token and page.continue_token == state.query.continue_token:
-        error = Interrupted(
-            f"the list of {rules.plan.selection.path} repeats a page: the server sent the same "
-            "continue token twice"
-        )
-        return _list_failed(rules, context, goal, error, now_s)
     if page.failures:
         context = context.with_undecodable(now_s)
     commands = _objects(page.objects, page.failures)
     if page.continue_token:
+        pages = state.pages.then(page, state.query.continue_token, now_s)
+        if isinstance(pages, str):
+            where = f"the list of {rules.plan.selection.path}"
+            error = Interrupted(f"{where} {pages}, or set pageSize: 0")
+            return _list_failed(rules, context, goal, error, now_s)
         # with a token the server refuses version and match (docs/watch-facts.md 1.6)
         query = ListQuery(
             limit=state.query.limit,
             continue_token=page.continue_token,
             whole_objects=context.whole_objects,
         )
-        return ListingPages(context, goal, query, version), (*commands, FetchPage(query))
+        return ListingPages(context, goal, query, version, 0, pages), (*commands, FetchPage(query))
     return FinishingList(context, goal, version), (*commands, _finish(context, goal, version))
 
 
@@ -710,8 +729,9 @@ def _list_failed(
 ) -> Step:  # fmt: skip
     """After a failed list. Where the watch continues, the list is made later."""
     if goal.watch_continues:
-        relist_at_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
-        context = replace(context, relist_at_s=relist_at_s)
+        if context.relist_at_s <= now_s:
+            relist_at_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
+            context = replace(context, relist_at_s=relist_at_s)
         if isinstance(error, Expired | VersionTooLarge | Invalid | Undecodable):
             # it was the list that could not be served: the watch may well be
             context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
@@ -747,8 +767,8 @@ def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
 def _continue_from(context: StreamContext, goal: ListGoal, version: str) -> str:
     """Where the watch continues after a list, "" for the list's version. With `watch_continues` it
     is the previous cursor, if older: what the watch then does not bring was missed."""
-    cursor_is_older = goal.watch_continues and compare(context.cursor, version) == -1
-    return context.cursor if cursor_is_older else ""
+    continues = goal.watch_continues and not goal.past_cursor
+    return context.cursor if continues and compare(context.cursor, version) == -1 else ""
 
 
 def _list_again(
@@ -769,7 +789,7 @@ def _list_again(
         )
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
         return wait(context, again, error, now_s + delay_s)
-    if context.has_state and not goal.by_content and compare(version, _newest_known(context)) == -1:
+    if context.has_state and not goal.by_content and compare(version, context.newest_known) == -1:
         return begin_list(rules, context, replace(again, cause="restored"), now_s)
     return None
 
@@ -901,7 +921,7 @@ def _list_finished(
     if not accepted:
         again = ListGoal(
             "suspicious", most_recent=True, accept_any_size=True, by_content=goal.by_content,
-            watch_continues=goal.watch_continues,
+            watch_continues=goal.watch_continues, past_cursor=goal.past_cursor,
         )  # fmt: skip
         return begin_list(rules, context, again, now_s)
     continue_from = _continue_from(context, goal, state.version)
@@ -910,6 +930,7 @@ def _list_finished(
         cursor=continue_from or state.version,
         has_state=True,
         held_version=state.version if continue_from else "",
+        look_at_s=math.inf,
         removal_reported=False,
         not_served_since_s=None,
         state_shown_at_s=now_s,
@@ -924,49 +945,33 @@ def _list_finished(
     if state.rest:
         rest = FramesReceived(list(state.rest), state.rest_at_s)
         return _frames_received(rules, watch, rest, now_s)
-    return watch, (ReadWatch(watch.read_until_s),)
+    return _read(watch)
 
 
 # ---- watches -------------------------------------------------------------------------------------
 
 
-def begin_watch(rules: WatchRules, context: StreamContext) -> Step:
+def begin_watch(rules: WatchRules, context: StreamContext, timeout_s: int = 0) -> Step:
     """A watch from the cursor. Never from "" or "0", whose first events come in no order
-    (docs/watch-facts.md 2.11)."""
+    (docs/watch-facts.md 2.11). `timeout_s`: its timeout, 0 for the usual one."""
     assert watchable(context.cursor), "a watch starts at a version"
-    query = _watch_query(rules, context, context.cursor, initial_events=False)
+    query = context.watch_query(rules, context.cursor, timeout_s=timeout_s)
     return OpeningWatch(context, query), (OpenWatch(query),)
 
 
-def _watch_query(
-    rules: WatchRules, context: StreamContext, version: str, *, initial_events: bool
-) -> WatchQuery:
-    timeout_s = rules.rng.randint(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
-    bookmarks = context.expects_bookmarks or initial_events  # initial events end with one
-    return WatchQuery(
-        resource_version=version,
-        timeout_s=timeout_s,
-        idle_timeout_s=context.frozen_after_s(rules, timeout_s, bookmarks=bookmarks),
-        bookmarks=rules.plan.bookmarks,
-        send_initial_events=initial_events,
-        whole_objects=context.whole_objects,
-    )
-
-
-def _watch_opened(rules: WatchRules, state: OpeningWatch, now_s: float) -> Step:
-    context, query = state.context, state.query
+def _watch_opened(state: OpeningWatch, now_s: float) -> Step:
+    context, query = state.context.after_success(of_watch=True), state.query
+    if context.look_at_s == math.inf and now_s - context.state_shown_at_s >= CHECK_AT_OPEN_AFTER_S:
+        context = replace(context, look_at_s=now_s)
     watch = Watching(
-        context.after_success(of_watch=True), context.cursor, query, query.idle_timeout_s,
-        opened_at_s=now_s, silent_since_s=now_s, version_check=_first_version_check(rules, context),
+        context, context.cursor, query, query.idle_timeout_s,
+        opened_at_s=now_s, silent_since_s=now_s, version_check="due",
     )  # fmt: skip
-    if now_s - context.state_shown_at_s >= CHECK_AT_OPEN_AFTER_S:
-        watch = replace(watch, version_check="opening")
-        return _check_version(watch, now_s + CHECK_AT_OPEN_WITHIN_S)
+    return _look(watch, now_s) if context.look_at_s <= now_s else _read(watch)
+
+
+def _read(watch: Watching) -> Step:
     return watch, (ReadWatch(watch.read_until_s),)
-
-
-def _first_version_check(rules: WatchRules, context: StreamContext) -> VersionCheck:
-    return "due" if rules.plan.bookmarks and context.expects_bookmarks else ""
 
 
 _ONLY_OBJECTS: frozenset[type] = frozenset({ObjectFrame})
@@ -1000,6 +1005,8 @@ def _frames_received(
             # an error alone shows neither health nor the current state
             after, more = _watch_failed(rules, replace(state, context=context), end, now_s)
             return after, (*commands, *more)
+        if bookmark and not context.bookmarks_seen:
+            context = replace(context, bookmarks_seen=True)
         if bookmark and not context.expects_bookmarks:
             context = replace(context, expects_bookmarks=True)
             frozen_after_s = context.frozen_after_s(rules, state.query.timeout_s, bookmarks=True)
@@ -1015,23 +1022,28 @@ def _frames_received(
         commands.append(Deliver(CursorMoved(cursor)))
     # `FinishingList.rest` came before the store took the list: the later moment counts
     since_s = max(event.at_s, state.silent_since_s)
-    # `version_check` becomes "": a frame came, so the silence need not be checked any more
     state = Watching(
         context, cursor, state.query, state.frozen_after_s, state.opened_at_s, since_s,
         state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
+        # where bookmarks come, none is needed: without the next one it is frozen
+        "" if context.bookmarks_seen else "due",
     )  # fmt: skip
     if end is not None:
         after, more = _watch_failed(rules, state, end, now_s)
         return after, (*commands, *more)
-    if (
-        now_s - state.opened_at_s > state.query.timeout_s + WATCH_GRACE_S
-        or now_s >= context.relist_at_s
-    ):
+    after, more = _read_on(rules, state, now_s)
+    return after, (*commands, *more)
+
+
+def _read_on(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    """What follows the frames of a watch that goes on."""
+    opened_s = now_s - state.opened_at_s
+    if opened_s > state.query.timeout_s + WATCH_GRACE_S or now_s >= state.context.relist_at_s:
         # The server did not end its watch in time, or a list is due while frames keep coming.
-        after, more = watch_again(rules, _context_after(state, now_s), now_s)
-        return after, (*commands, *more)
-    commands.append(ReadWatch(state.read_until_s))
-    return state, tuple(commands)
+        return watch_again(rules, _context_after(state, now_s), now_s)
+    if state.context.look_at_s <= now_s:
+        return _look(state, now_s)
+    return state, (ReadWatch(state.read_until_s),)
 
 
 def _advances(version: str, cursor: str) -> bool:
@@ -1070,21 +1082,31 @@ def _split_frames(
 
 def _context_after(state: Watching, now_s: float) -> StreamContext:
     context = state.context
-    lived_long = now_s - state.opened_at_s >= FORGET_FAILURES_AFTER_S
     return replace(
-        context,
-        cursor=state.cursor,
+        context.after_watch(state.cursor, now_s - state.opened_at_s),
         state_shown_at_s=state.silent_since_s
         if state.frames_received
         else context.state_shown_at_s,
         frozen_watches=0 if state.objects else context.frozen_watches,
-        backoff=Backoff() if lived_long else context.backoff,
     )
 
 
-def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
+def _after_no_error(state: Watching, now_s: float) -> StreamContext:
+    """The context after a watch that ended otherwise than in its time."""
     context = _context_after(state, now_s)
-    early = now_s - state.opened_at_s < SHORT_WATCH_S
+    return context if context.cursor != state.context.cursor else context.with_failed_watch(now_s)
+
+
+def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    lived_s, (soonest_s, latest_s) = now_s - state.opened_at_s, END_IN_TIME_S
+    early = lived_s < SHORT_WATCH_S
+    if soonest_s <= lived_s - state.query.timeout_s <= latest_s:
+        context = _context_after(state, now_s)
+        context = replace(context, failing=context.failing.worked())
+        after, commands = watch_again(rules, context, now_s)
+        # the server's own end comes after all that it had sent
+        return after, (Deliver(ServerSeen()), *commands)
+    context = _after_no_error(state, now_s)
     if early and state.cursor == state.context.cursor:
         error = Interrupted("the server closed the watch at once, without an event")
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
@@ -1096,80 +1118,151 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if early:
         again_at_s = state.opened_at_s + SHORT_WATCH_S
         return Pausing(context, None, again_at_s), (Sleep(again_at_s),)
-    return watch_again(rules, context, now_s)
+    return _try_again(rules, context, None, now_s)
 
 
 def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
     if now_s < state.context.relist_at_s:
-        if now_s - state.silent_since_s >= state.frozen_after_s:
+        silent_s, look_at_s = now_s - state.silent_since_s, state.context.look_at_s
+        if now_s >= state.silent_since_s + state.frozen_after_s:
             return _watch_frozen(rules, state, now_s)
-        if state.version_check == "due":
-            return _check_version(state, state.silent_since_s + state.frozen_after_s)
+        # where no other look is due, the clock is a little early
+        silent = silent_s >= state.check_after_s or look_at_s == math.inf
+        if state.version_check == "due" and silent:
+            return _look(replace(state, version_check="silent"), now_s)
+        if look_at_s < math.inf:
+            return _look(state, now_s)
     return watch_again(rules, _context_after(state, now_s), now_s)
 
 
-def _check_version(state: Watching, until_s: float) -> Step:
-    query = ListQuery(limit=1, whole_objects=state.context.whole_objects)
-    return state, (CheckVersion(query, until_s),)
-
-
-def _version_checked(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
-    """What the current resourceVersion, requested beside the watch, shows.
-
-    A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
-    2.8); so was one whose version can be ordered while the cursor cannot.
-    At the cursor: nothing has happened, and the silence counts from now.
-    Newer, after a silence: the watch may be frozen. It stays open until its limit, which becomes at
-    least `SECOND_BOOKMARK_S` where `check_early` was not set.
-    No answer: it stays open until its limit.
-    """
-    context, at_opening = state.context, state.version_check == "opening"
-    if at_opening:  # one for the silence is still due
-        state = replace(state, version_check=_first_version_check(rules, context))
-    newest = _newest_known(_context_after(state, now_s))
-    if compare(version, newest) == -1 or (comparable(version) and not comparable(newest)):
-        restored = ListGoal("restored", most_recent=True, by_content=True)
-        return begin_list(rules, _context_after(state, now_s), restored, now_s)
-    if version:
-        context = replace(context, state_shown_at_s=now_s)
-    if version == state.cursor:
-        state = replace(state, context=context, silent_since_s=now_s)
-    elif at_opening:
+def _look(state: Watching, now_s: float) -> Step:
+    """Request a small list, and read on. The next one is due after `LOOK_AGAIN_S` at the
+    soonest, unless the watch is silent."""
+    context = state.context
+    if context.look_at_s < math.inf:
+        context = replace(context, look_at_s=now_s + LOOK_AGAIN_S)
         state = replace(state, context=context)
-    elif version and not context.check_early:
+    query = ListQuery(limit=1, whole_objects=context.whole_objects)
+    return state, (CheckVersion(query, state.read_until_s),)
+
+
+def _version_checked(
+    rules: WatchRules, state: Watching, event: VersionChecked, now_s: float
+) -> Step:
+    """What a small list beside the watch shows.
+
+    A server whose version is lower than the cursor, or than the log's, was restored from a backup
+    (docs/watch-facts.md 2.8), or the log has a record of another writer with a version to come; so
+    was one whose version can be ordered while the cursor cannot. One with another history is a
+    cluster built again.
+    At the cursor: nothing has happened, and the silence counts from now.
+    Newer or no answer, after a silence, where no watch has brought a bookmark yet: perhaps it
+    concerns other objects. The watch is opened again for a moment, to see whether it lacks some.
+    Newer or no answer, where bookmarks come: it stays open until its limit, as it may be frozen.
+    Where newer, that becomes at least `SECOND_BOOKMARK_S` if `check_early` was not set.
+    """
+    context, version = state.context, event.version
+    silent, after = state.version_check == "silent", _context_after(state, now_s)
+    # the watch was read meanwhile, and may have come further than the list
+    then = replace(after, cursor=event.cursor or after.cursor)
+    if then.was_restored(version) or (event.history == "other" and context.look_at_s < math.inf):
+        return begin_list(rules, after, RESTORED, now_s)
+    if version:
+        look_at_s = math.inf if event.history == "same" else context.look_at_s
+        context = replace(context, state_shown_at_s=event.asked_at_s, look_at_s=look_at_s)
+        state = replace(state, context=context)
+    if version == state.cursor:
+        # when it was requested: what came since may not be delivered yet
+        seen = Deliver(ServerSeen(now_s - event.asked_at_s))
+        context = replace(context, failing=context.failing.worked())
+        check: VersionCheck = "due" if silent else state.version_check
+        state = replace(state, context=context, silent_since_s=now_s, version_check=check)
+        return state, (seen, ReadWatch(state.read_until_s))
+    if not silent:
+        return _read(state)
+    if not context.bookmarks_seen:
+        return begin_watch(rules, _context_after(state, now_s), BRIEF_WATCH_S)
+    state = replace(state, version_check="checked")
+    if version and not context.check_early:
         context = replace(context, check_early=True)
         frozen_after_s = max(SECOND_BOOKMARK_S, state.frozen_after_s)
-        state = replace(
-            state, context=context, frozen_after_s=frozen_after_s, version_check="checked"
-        )
-    else:
-        state = replace(state, context=context, version_check="checked")
-    return state, (ReadWatch(state.read_until_s),)
+        state = replace(state, context=context, frozen_after_s=frozen_after_s)
+    return _read(state)
 
 
 def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: float) -> Step:
     if error.reason == "inactive":  # the client ended it, for it was silent for too long
         return _watch_frozen(rules, state, now_s)
-    lived_s, context = now_s - state.opened_at_s, _context_after(state, now_s)
+    lived_s = now_s - state.opened_at_s
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + WATCH_GRACE_S - 1:
-        # The client ended it, long after the server should have: no failure.
-        return watch_again(rules, context, now_s)
-    return _after_error(rules, context, error, None, now_s, healthy=state.frames_received > 0)
+        # The client ended it, long after the server should have: no error.
+        return _try_again(rules, _after_no_error(state, now_s), None, now_s)
+    context, any_frames = _context_after(state, now_s), state.frames_received > 0
+    return _watch_error(rules, context, error, now_s, any_frames=any_frames, lived_s=lived_s)
 
 
 def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
     """Open another watch, for the connection may be dead. If `FROZEN_WATCHES` were frozen since one
     brought an object, the server is taken for one that sends few bookmarks."""
-    context = _context_after(state, now_s)
+    context = _after_no_error(state, now_s)
     frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
     if frozen >= FROZEN_WATCHES:
         longest_s = state.query.timeout_s + WATCH_GRACE_S
         frozen, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
     context = replace(context, frozen_watches=frozen, silence_limit_s=limit_s)
+    after, commands = _try_again(rules, context, None, now_s)
+    if not context.bookmarks_seen:  # its check did not get its turn
+        opens = isinstance(after, OpeningWatch)
+        return begin_watch(rules, context, BRIEF_WATCH_S) if opens else (after, commands)
     silent_s = now_s - state.silent_since_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
-    after, commands = watch_again(rules, context, now_s)
     return after, (Deliver(Retrying(error, None)), *commands)
+
+
+# ---- watches that fail from their cursor ---------------------------------------------------------
+
+
+def _watch_error(
+    rules: WatchRules, context: StreamContext, error: KubeError, now_s: float, *,
+    any_frames: bool = False, lived_s: float = 0.0,
+) -> Step:  # fmt: skip
+    """A watch from the cursor failed, or the request for it. `any_frames`: it had brought some."""
+    if shows_failing_cursor(error, lived_s):
+        context = context.with_failed_watch(now_s)
+    return _after_error(rules, context, error, None, now_s, healthy=any_frames)
+
+
+def _try_again(
+    rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_s: float
+) -> Step:
+    """As `begin`; where the watch fails from its cursor each time, do lists work?"""
+    relist_due = context.relist_at_s <= now_s
+    list_due = context.failing.list_due(context.cursor, now_s)
+    if goal is None and list_due and not relist_due:
+        query = ListQuery(limit=1, whole_objects=context.whole_objects)
+        until_s = now_s + CHECK_WITHIN_S
+        return CheckingLists(context), (CheckLists(query, context.cursor, until_s),)
+    return begin(rules, context, goal, now_s)
+
+
+def _lists_checked(
+    rules: WatchRules, state: CheckingLists, event: ListsChecked, now_s: float
+) -> Step:
+    """Where lists work and are newer than the cursor, one list leads past it. At the cursor:
+    nothing has happened."""
+    context = state.context
+    if context.was_restored(event.version):
+        return begin_list(rules, context, RESTORED, now_s)
+    if event.may_list:
+        context = replace(context, failing=context.failing.listed(now_s))
+        return begin_list(rules, context, FAILING, now_s)
+    failing = context.failing.looked(now_s)
+    if event.version == context.cursor:
+        failing = failing.worked()
+    after, commands = watch_again(rules, replace(context, failing=failing), now_s)
+    if event.version != context.cursor:
+        return after, commands
+    return after, (Deliver(ServerSeen(now_s - event.asked_at_s)), *commands)
 
 
 # ---- errors, by the classes of docs/watch-facts.md 6.4 -------------------------------------------
@@ -1182,6 +1275,8 @@ def _after_error(
     """After an error. `goal`: the list to make again; None: the watch continues, after an error of
     a watch or of a list with `watch_continues`. `healthy`: the request had brought something, so
     the row of failures before it may be over."""
+    if isinstance(error, Unreachable) and context.look_at_s == math.inf:
+        context = replace(context, look_at_s=now_s)  # it may return as another cluster
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
             return _version_rejected(rules, context, error, goal, now_s, healthy=healthy)
@@ -1194,15 +1289,16 @@ def _after_error(
         case NotFound():
             context, delay_s = context.retry_by_kind(rules, error, now_s)
             retry_at_s = now_s + delay_s
+            shown = Hidden(context.hidden) if context.hidden else error
             return NotServed(context, goal, retry_at_s), (
-                Deliver(Retrying(error, retry_at_s)),
+                Deliver(Retrying(shown, retry_at_s)),
                 CheckDiscovery(),
             )
         # not for a watch that was never allowed though a list was: its 403 is a missing right
-        case Forbidden() if context.forbidden_grace_s > 0 and (
-            context.watch_was_allowed or goal is not None
+        case Forbidden() if (context.watch_was_allowed or goal is not None) and (
+            (left_s := context.forbidden_grace_s or 0.0) > 0
         ):
-            return _forbidden(rules, context, error, goal, now_s)
+            return _forbidden(rules, context, error, goal, left_s, now_s)
         case Invalid(about="continue" | "streaming"):
             pass  # the form of a request was refused, not what the config selects
         case _ if isinstance(error, NOT_CURED_BY_RETRY):
@@ -1225,15 +1321,16 @@ def _forbidden(
     context: StreamContext,
     error: Forbidden,
     goal: ListGoal | None,
+    left_s: float,
     now_s: float,
 ) -> Step:
     """A 403 for what was allowed before. Operator action is required only after
-    `FORBIDDEN_GRACE_S`."""
+    `FORBIDDEN_GRACE_S`, of which `left_s` is left."""
     refused = TransientlyForbidden(
         f"{error.what}; it was allowed before: the API server may be starting", status=error.status
     )
     context, delay_s = context.retry_by_kind(rules, refused, now_s)
-    context = replace(context, forbidden_grace_s=context.forbidden_grace_s - delay_s)
+    context = replace(context, forbidden_grace_s=left_s - delay_s)
     delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
     return wait(context, goal, refused, now_s + delay_s)
 
@@ -1272,25 +1369,29 @@ def _version_rejected(
 
 
 def _discovery_checked(
-    rules: WatchRules, state: NotServed, served: bool | None, now_s: float
+    rules: WatchRules, state: NotServed, availability: Availability, now_s: float
 ) -> Step:
     """What discovery reports about a resource whose collection is 404. Its objects are removed
-    after a "not served" at least `NOT_SERVED_CONFIRM_S` after the first; "served" after "not
-    served" begins a list at once."""
-    context, goal = state.context, state.goal
+    after a "gone" at least `NOT_SERVED_CONFIRM_S` after the first, without a "served" or "hidden"
+    in between; "served" after "gone" begins a list at once."""
+    context, goal, retry_at_s = state.context, state.goal, state.retry_at_s
     delivered: tuple[Command, ...] = ()
-    if served is False:
-        goal = ListGoal("returned", most_recent=True)
-        if context.not_served_since_s is None:
-            context = replace(context, not_served_since_s=now_s)
-        elif (
-            now_s - context.not_served_since_s >= NOT_SERVED_CONFIRM_S
-            and not context.removal_reported
-        ):
-            delivered = (Deliver(ResourceRemoved()),)
-            context = replace(context, removal_reported=True, has_state=False, cursor="")
-    elif served and context.not_served_since_s is not None:
-        returned = ListGoal("returned", most_recent=True)
-        return begin_list(rules, replace(context, not_served_since_s=None), returned, now_s)
-    sleep = Sleep(min(state.retry_at_s, now_s + CHECK_DISCOVERY_S), wakeable=True)
-    return NotServed(context, goal, state.retry_at_s), (*delivered, sleep)
+    returned = ListGoal("returned", most_recent=True)
+    match availability.state:
+        case "gone":
+            goal = returned
+            since_s = now_s if context.not_served_since_s is None else context.not_served_since_s
+            context = replace(context, hidden="", not_served_since_s=since_s)
+            if now_s - since_s >= NOT_SERVED_CONFIRM_S and not context.removal_reported:
+                delivered = (Deliver(ResourceRemoved()),)
+                context = replace(context, removal_reported=True, has_state=False, cursor="")
+        case "hidden":
+            if context.hidden != availability.reason:
+                delivered = (Deliver(Retrying(Hidden(availability.reason), retry_at_s)),)
+            context = replace(context, hidden=availability.reason, not_served_since_s=None)
+        case "served":
+            gone, context = context.not_served_since_s, replace(context, hidden="")
+            if gone is not None:
+                return begin_list(rules, replace(context, not_served_since_s=None), returned, now_s)
+    sleep = Sleep(min(retry_at_s, now_s + CHECK_DISCOVERY_S), wakeable=True)
+    return NotServed(context, goal, retry_at_s), (*delivered, sleep)

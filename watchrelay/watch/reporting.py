@@ -19,16 +19,18 @@ from watchrelay.core.errors import (
 )
 from watchrelay.core.text import short
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
+from watchrelay.model.progress import State, StreamProgress
 from watchrelay.model.watch_output import (
     ListBegun,
     ListedObjects,
     ResourceRemoved,
     Retrying,
+    ServerSeen,
     WatchOutput,
 )
 from watchrelay.observe.loglimit import LINE_EVERY_S, LogLimit
 from watchrelay.observe.metrics import StreamMetrics
-from watchrelay.observe.status import State, StreamStatus
+from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine
 
 log = logging.getLogger(__name__)
@@ -54,13 +56,16 @@ _STATES_AFTER_FAILURE = ("backoff", "waiting")
 class WatchReporter:
     """Reports one watcher. `objects_listed` is the size of the newest complete list."""
 
-    def __init__(self, stream: str, metrics: StreamMetrics, status: StreamStatus) -> None:
+    def __init__(
+        self, stream: str, metrics: StreamMetrics, status: StreamStatus, progress: StreamProgress
+    ) -> None:
         self._stream = stream
         self._metrics = metrics
-        self._status = status
+        self._status, self._progress = status, progress
+        self._last_event_ms = self._objects = 0
         self._last_logged_reason: str | None = None
         self._list_began_at_s: float | None = None
-        self._has_watched = False
+        self._has_watched = self._logged_silent = False
         self._state: machine.State | None = None
         self._gauges_at_ms = 0
         self._log_limit = LogLimit()
@@ -69,14 +74,14 @@ class WatchReporter:
     # ---- steps -----------------------------------------------------------------------------------
 
     def began(self, state: machine.State) -> None:
-        self._state, self._status.list_due = state, _list_due(state)
+        self._state, self._progress.list_due = state, _list_due(state)
         self._show_state(self._status_state(state))
 
     def stepped(
         self, previous: machine.State, event: machine.Event, after: machine.State, now_s: float
     ) -> None:
         """Report a step; not called for frames between two `Watching` states."""
-        self._state, self._status.list_due = after, _list_due(after)
+        self._state, self._progress.list_due = after, _list_due(after)
         expired = _has_expired(event)
         rejected = isinstance(event, machine.ListFinished) and not event.accepted
         if rejected or (
@@ -85,7 +90,10 @@ class WatchReporter:
             self._metrics.list_total["expired" if expired else "error"].inc()
             self._list_began_at_s = None
         if isinstance(previous, machine.Watching | machine.StreamingList) and _watch_is_over(after):
-            self._watch_ended(previous, event, now_s, expired=expired)
+            silent = isinstance(after, machine.OpeningWatch) and (
+                after.query.timeout_s == machine.BRIEF_WATCH_S
+            )
+            self._watch_ended(previous, event, now_s, expired=expired, silent=silent)
         if isinstance(event, machine.ListFinished) and event.accepted:
             self._listed(now_s)
         if isinstance(event, machine.PageReceived):
@@ -103,11 +111,15 @@ class WatchReporter:
         now_s: float,
         *,
         expired: bool,
+        silent: bool,
     ) -> None:
         lived_s, watching = now_s - previous.opened_at_s, isinstance(previous, machine.Watching)
         reason = "gone" if expired else "error"
         if isinstance(event, machine.WatchEnded):
             reason = "timeout" if watching and lived_s >= previous.query.timeout_s - 1 else "eof"
+        elif silent:
+            reason = "silent"
+            self._silent()
         elif _watched_to_the_end(previous, event, now_s):
             reason = "timeout"
         self._metrics.watch_ends_total[reason].inc()
@@ -119,18 +131,27 @@ class WatchReporter:
         extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
         log.debug("watch ended", extra=extra)
 
+    def _silent(self) -> None:
+        """A watch was silent, and no watch of the stream has brought a bookmark. Logged once."""
+        if not self._logged_silent:
+            self._logged_silent = True
+            extra = {"stream": self._stream}
+            log.info("no bookmarks come; a silent watch is checked once a minute", extra=extra)
+
     def _listed(self, now_s: float) -> None:
-        self.objects_listed = self._status.listed
+        self.objects_listed = self._objects
         self._metrics.list_total["success"].inc()
-        self._metrics.list_objects.set(self._status.listed)
+        self._metrics.list_objects.set(self._objects)
         if self._list_began_at_s is not None:
             self._metrics.list_duration_seconds.observe(now_s - self._list_began_at_s)
             self._list_began_at_s = None
 
     def _status_state(self, state: machine.State) -> State:
         match state:
-            case machine.OpeningWatch() if self._status.state in _STATES_AFTER_FAILURE:
-                return self._status.state  # this attempt may fail like those before it
+            case machine.CheckingLists():
+                return self._progress.state
+            case machine.OpeningWatch() if self._progress.state in _STATES_AFTER_FAILURE:
+                return self._progress.state  # this attempt may fail like those before it
             case machine.Watching():
                 self._has_watched = True
                 return "watching"
@@ -144,16 +165,16 @@ class WatchReporter:
                 return "listing"
 
     def _show_state(self, state: State) -> None:
-        status = self._status
-        if status.state == state:
+        was = self._progress.state
+        if state == was:
             return
-        extra: dict[str, object] = {"stream": self._stream, "state": state, "was": status.state}
+        extra: dict[str, object] = {"stream": self._stream, "state": state, "was": was}
         match self._state:
             case machine.ListingPages(goal=goal):
                 extra |= {"because": goal.cause, "mode": "pages"}
             case machine.OpeningList(goal=goal) | machine.StreamingList(goal=goal):
                 extra |= {"because": goal.cause, "mode": "stream"}
-        status.state = state
+        self._progress.state = state
         log.info("stream changed state", extra=extra)
 
     def stopped(self) -> None:
@@ -164,7 +185,7 @@ class WatchReporter:
 
     def requesting(self, *, streaming: bool, listing: bool) -> None:
         """A request is about to be sent: the circuit breaker has admitted it."""
-        if self._state is not None and self._status.state == "backoff":
+        if self._state is not None and self._progress.state == "backoff":
             self._show_state(self._status_state(self._state))
         if listing and self._list_began_at_s is None:
             self._list_began_at_s = asyncio.get_running_loop().time()
@@ -190,28 +211,33 @@ class WatchReporter:
         kinds = [_kind(frame) for frame in frames]
         for kind in set(kinds):
             self._metrics.events_received_total[kind].inc(kinds.count(kind))
-        now_ms, bookmarks = clock.wall_ms(), kinds.count("BOOKMARK")
-        if bookmarks:
-            self._status.last_bookmark_ms = now_ms
-        if bookmarks < len(kinds):
-            self._status.last_event_ms = now_ms
-            objects = len(kinds) - bookmarks - kinds.count("ERROR")
-            self._status.event_rate.count(now_ms, objects)
+        now_ms, bookmarks, errors = clock.wall_ms(), kinds.count("BOOKMARK"), kinds.count("ERROR")
+        objects = len(kinds) - bookmarks - errors
+        if objects or errors:
+            self._last_event_ms = now_ms
+        self._status.received(now_ms, bookmarks=bookmarks, objects=objects, others=errors)
         self._server_sent(now_ms)
 
     def _server_sent(self, now_ms: int) -> None:
-        if now_ms - self._gauges_at_ms >= GAUGE_INTERVAL_MS:
+        # not in between: the clock may have been set back by days
+        if not 0 <= now_ms - self._gauges_at_ms < GAUGE_INTERVAL_MS:
             self._gauges_at_ms = now_ms
             self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
-            if self._status.last_event_ms is not None:
-                self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
+            self._metrics.last_heard_age_seconds.restart()
+            if self._last_event_ms:
+                self._metrics.last_event_timestamp_seconds.set(self._last_event_ms / 1000)
+                ago_ms = max(0, now_ms - self._last_event_ms)
+                self._metrics.last_event_age_seconds.restart(ago_s=ago_ms / 1000)
 
     def delivering(self, output: WatchOutput) -> None:
         match output:
             case ListBegun():
-                self._status.listed = 0
+                self._objects = self._status.listed = 0
             case ListedObjects(objects=objects):
-                self._status.listed += len(objects)
+                self._objects += len(objects)
+                self._status.listed = self._objects
+            case ServerSeen():
+                self._server_sent(clock.wall_ms())
             case Retrying():
                 self._retrying(output)
             case ResourceRemoved():
@@ -243,13 +269,9 @@ class WatchReporter:
             else:
                 log.info("watch history expired; relisting", extra=extra)
             return
-        status.failed(
-            "watch",
-            str(error),
-            cause=error.cause,
-            operator=_is_of(SHOWN_AS_WAITING, error) and at_s is not None,
-            next_attempt_ms=None if at_s is None else _wall_ms(at_s),
-        )
+        operator = _is_of(SHOWN_AS_WAITING, error) and at_s is not None
+        next_attempt_ms = None if at_s is None else _wall_ms(at_s)
+        status.failed("watch", error.trouble(operator=operator), next_attempt_ms=next_attempt_ms)
         retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()
         extra = {
             "stream": self._stream,
@@ -298,7 +320,7 @@ def _list_due(state: machine.State) -> bool:
     until it fails."""
     if isinstance(state, machine.Pausing | machine.NotServed):
         return state.goal is not None
-    return not isinstance(state, machine.Watching | machine.OpeningWatch)
+    return not isinstance(state, machine.Watching | machine.OpeningWatch | machine.CheckingLists)
 
 
 def _kind(frame: Frame) -> str:
@@ -320,7 +342,7 @@ def _watched_to_the_end(previous: machine.State, event: machine.Event, now_s: fl
         case machine.FramesReceived(frames=frames):
             return not any(isinstance(frame, Failure) for frame in frames)
         case _:
-            frozen = now_s - previous.silent_since_s >= previous.frozen_after_s
+            frozen = now_s >= previous.silent_since_s + previous.frozen_after_s
             relist = now_s >= previous.context.relist_at_s
             return isinstance(event, machine.DeadlineReached) and (relist or not frozen)
 

@@ -39,6 +39,8 @@ app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- define "watchrelay.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "watchrelay.fullname" .) .Values.serviceAccount.name -}}
+{{- else if and .Values.rbac.create (not .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create is false without serviceAccount.name: the rights would go to the account default, so to each pod of the namespace that names no account; name one" -}}
 {{- else -}}
 {{- default "default" .Values.serviceAccount.name -}}
 {{- end -}}

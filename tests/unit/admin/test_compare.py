@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.daemon.conftest import settings_of
 from tests.unit.store.frames import WIDGETS, frame
 from watchrelay.admin.compare import compare_with_cluster
 from watchrelay.consumer.audit import Audit
 from watchrelay.contract.control_state import Origin
+from watchrelay.core.errors import Interrupted
 from watchrelay.daemon.plan import plan_streams
 from watchrelay.model.frames import Page
 
@@ -24,11 +27,17 @@ class OnePartition:
 
 
 class Cluster:
-    def __init__(self, names: int) -> None:
+    """With `endless`, there are always more pages, as it says: the same one each time."""
+
+    def __init__(self, names: int, *, endless: bool = False) -> None:
         self.names = names
+        self.pages = 0
+        self.endless = endless
 
     async def list_page(self, *_: Any, **__: Any) -> Page:
-        return Page("7", None, [frame(f"web-{number}", 5) for number in range(self.names)])
+        self.pages += 1
+        token = f"after-{self.pages}" if self.endless else None
+        return Page("7", token, [frame(f"web-{number}", 5) for number in range(self.names)])
 
 
 async def test_an_object_of_a_partition_that_the_topic_lacks_is_missing() -> None:
@@ -39,3 +48,12 @@ async def test_an_object_of_a_partition_that_the_topic_lacks_is_missing() -> Non
     cluster: Any = Cluster(8)
     await compare_with_cluster(auditor, cluster, planned)
     assert [problem.kind for problem in auditor.audit.problems] == ["missing"] * 8
+
+
+async def test_a_list_that_never_ends_is_given_up() -> None:
+    settings = settings_of(["widgets.example.com"], kafka={"partitions": 2})
+    (planned,) = plan_streams(settings, settings.resources[0], WIDGETS, prefixed=False)
+    auditor: Any = OnePartition()
+    cluster: Any = Cluster(8, endless=True)
+    with pytest.raises(Interrupted, match="more than one begins with n/web-0;"):
+        await compare_with_cluster(auditor, cluster, planned)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.daemon import command as run_program
 from tests.unit.cli.conftest import GOOD
 from watchrelay import __version__
 from watchrelay.cli import main as cli
@@ -117,13 +118,11 @@ def test_an_empty_path_is_no_way_to_say_the_default_file(
     config: Path, blank: str, capsys: Captured
 ) -> None:
     config.rename(config.with_name("watchrelay.yaml"))
-    for command in ("validate", "run"):
-        assert cli.main([command, "-c", blank]) == 78
-        out, err = capsys.readouterr()
-        assert (out, err) == (
-            "",
-            "-c: the path is empty (name the config file, or leave it out for the usual places)\n",
-        )
+    message = "-c: the path is empty (name the config file, or leave it out for the usual places)\n"
+    assert cli.main(["validate", "-c", blank]) == 78
+    assert capsys.readouterr() == ("", message)
+    done = run_program("run", "-c", blank)
+    assert (done.code, done.stdout, done.stderr) == (78, "", message)
 
 
 def test_an_empty_variable_is_one_that_is_not_set(
@@ -140,6 +139,11 @@ def test_an_empty_variable_is_one_that_is_not_set(
 def test_a_path_that_no_system_takes_is_one_line(capsys: Captured) -> None:
     assert cli.main(["validate", "-c", "x" * 300]) == 78
     assert capsys.readouterr().err == f"{'x' * 300}: cannot be read: File name too long\n"
+
+
+def test_the_demo_makes_no_trouble_for_what_is_real(capsys: Captured) -> None:
+    assert cli.main(["demo", "--trouble", "--kafka", "k:9092"]) == 2
+    assert "--trouble hurts nothing real" in capsys.readouterr().err
 
 
 def test_the_demo_does_not_wait_for_a_kubeconfig_that_is_not_there(capsys: Captured) -> None:

@@ -22,7 +22,7 @@ resources:
   - {resource: Widget.example.com}
   - {resource: ev, partitions: 3, excludeNamespaces: [kube-system]}
 """
-CHECK = {"level", "subject", "message"}
+CHECK = {"level", "subject", "message", "name", "cause", "cure"}
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_with_connect_each_check_is_an_object_and_the_exit_code_is_that_of_the_w
 ) -> None:
     code, out, _ = run(capsys, "validate", "--connect", "-c", str(file))
     assert code == 78
-    assert all(each.keys() == CHECK for each in out["checks"])
+    assert all(each.keys() == CHECK | {"accepted"} for each in out["checks"])
     assert {(each["level"], each["subject"]) for each in out["checks"]} == {
         ("error", "kubernetes"),
         ("error", "kafka"),

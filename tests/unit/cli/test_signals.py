@@ -28,8 +28,13 @@ sys.exit(main())
 """The program, which is sent a signal by itself where it begins to import a module."""
 
 _AT_THE_END = """\
-import atexit, os, signal, sys
-atexit.register(os.kill, os.getpid(), int(sys.argv.pop(1)))
+import os, sys
+number, end = int(sys.argv.pop(1)), os._exit
+def late(code):
+    os._exit = end
+    os.kill(os.getpid(), number)
+    end(code)
+os._exit = late
 from watchrelay.__main__ import main
 sys.exit(main())
 """
@@ -100,7 +105,7 @@ def test_a_signal_while_kafka_is_imported_behind_the_first_request_stops_the_rel
 
 
 @pytest.mark.parametrize("number", [INT, TERM])
-def test_a_signal_while_the_interpreter_ends_changes_nothing(tmp_path: Path, number: int) -> None:
+def test_a_signal_while_the_process_ends_changes_nothing(tmp_path: Path, number: int) -> None:
     code, out, err = done(_AT_THE_END, str(number), "validate", "-c", config(tmp_path))
     assert (code, err) == (0, "")
     assert "good" in out

@@ -27,7 +27,10 @@ ENTRIES = {
         "5: topicPrefix: unknown key (did you mean kafka.topicPrefix?)"
     ],
     "- resource: pods\nobserve: {zzz: 1}": [
-        "5: observe.zzz: unknown key (there are listen, logFormat, logLevel)"
+        "5: observe.zzz: unknown key (there are listen, logFormat, logLevel, runbookBaseUrl)"
+    ],
+    "- resource: pods\nobserve: {runbookBaseUrl: 'javascript:x'}": [
+        '5: observe.runbookBaseUrl: "javascript:x" is no address of a web site, such as https://git.example.com'
     ],
     # wrong types
     "- pods": [
@@ -346,8 +349,10 @@ KAFKA = {
         "must be a list, not a single value (write a list of brokers, such as [kafka-0:9092])"
     ],
     "{}": ["is required (write a list of brokers, such as [kafka-0:9092])"],
+    "{bootstrapServers: [a:1], flushInterval: 200ms}": ["must be at most 100ms, not 200ms"],
+    "{bootstrapServers: [a:1], flushInterval: 0ms}": ["must be at least 1ms, not 0"],
     "{bootstrapServers: [a:1], replicationFactor: 1}": [
-        "2 is over replicationFactor (1): every write would fail"
+        "minInsyncReplicas (2, the default) is over replicationFactor (1): every write would fail"
     ],
     "{bootstrapServers: [a:1], topicTemplate: '{prefix}.{ressource}'}": [
         '"{prefix}.{ressource}": the placeholders are {prefix}, {cluster}, {group}, {resource}'

@@ -172,6 +172,8 @@ def test_the_hash_of_a_config_changes_with_its_values_but_not_with_a_password(
     assert config_hash(password) == config_hash(settings)
     replica = load(str(file), ["sharding.instance=watchrelay-1"], environ={}).settings
     assert config_hash(replica) == config_hash(settings), "replicas have one config"
+    same_host = load(str(file), ["observe.listen=127.0.0.1:8081"], environ={}).settings
+    assert config_hash(same_host) == config_hash(settings), "they may run on one host"
     revised = load(str(file), ["revision=7"], environ={}).settings
     assert config_hash(revised) == config_hash(settings)
 

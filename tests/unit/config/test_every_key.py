@@ -91,10 +91,12 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("kafka.format", "debezium", {}),
     ("kafka.delivery", "idempotent", {}),
     ("kafka.delivery", "transactional", {}),
+    ("kafka.flushInterval", "10ms", {}),
     ("overload", "conflate", {}),
     ("overload", "block", {}),
     ("queueBytes", "64MiB", {}),
     ("heartbeatInterval", "10s", {}),
+    ("acceptWarnings", ["one-replica"], {}),
     ("resources[0].resource", "deployments.apps", {}),
     ("resources[0].id", "my-pods@x.y", {}),
     ("resources[0].name", "one-object", {}),
@@ -136,6 +138,7 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("observe.listen", "0.0.0.0:8080", {}),
     ("observe.logFormat", "auto", {}),
     ("observe.logLevel", "info", {}),
+    ("observe.runbookBaseUrl", "https://git.example.com/watchrelay", {}),
     ("shutdown.drainTimeout", "20s", {}),
     ("sharding.enabled", False, {}),
     ("sharding.enabled", True, {}),
@@ -184,6 +187,7 @@ def test_every_key_of_the_sample_is_honoured(
     held = value_of(settings, path)
     expected = {
         "64MiB": 64 << 20,
+        "10ms": 0.01,
         "10s": 10.0,
         "15m": 900.0,
         "6h": 21600.0,

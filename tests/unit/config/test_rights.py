@@ -164,7 +164,7 @@ def test_what_is_legal_and_surprising_is_warned_of() -> None:
     }
     warned = [
         ".".join(str(part) for part in path)
-        for path, _, _ in warnings(settings(*entries, kafka=kafka))
+        for _, path, _, _ in warnings(settings(*entries, kafka=kafka))
     ]
     assert warned == [
         "kafka.security.protocol",
@@ -175,4 +175,20 @@ def test_what_is_legal_and_surprising_is_warned_of() -> None:
         "resources.2.resource",
         "resources.3.includeSecretData",
         "resources.4.resource",
+    ]
+
+
+def test_discovery_is_granted_where_it_is_asked_for_also_beside_roles_of_namespaces_alone() -> None:
+    granted, _ = rights(settings({"resource": "pods", "namespaces": ["shop"]}))
+    usual = manifests(granted, namespace="ops", name="relay")
+    assert [each["kind"] for each in usual] == ["ServiceAccount", "Role", "RoleBinding"]
+    made = manifests(granted, namespace="ops", name="relay", discovery=True)
+    assert [each["kind"] for each in made] == [
+        "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
+    ]  # fmt: skip
+    assert made[1]["rules"] == [
+        {
+            "nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/version"],
+            "verbs": ["get"],
+        }
     ]

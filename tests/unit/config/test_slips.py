@@ -110,7 +110,7 @@ def test_no_hint_repeats_what_can_be_a_password(tmp_path: Path) -> None:
         assert "hunter2" not in "\n".join(problems(tmp_path, text))
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.cpu(20)
 @pytest.mark.parametrize(
     "key", ["heartbeatInterval", "queueBytes", "overload", "defaults: {labelSelector"]
 )

@@ -149,6 +149,15 @@ def test_what_the_kubelet_says_of_a_service_named_watchrelay_is_no_setting(confi
     assert load_settings(config, environ=environ).cluster == "file"
 
 
+@pytest.mark.parametrize("name", ["watchrelay_kafka__partitions", "Watchrelay_Kafka__Partitions"])
+def test_a_setting_in_lower_case_is_refused(config: str, name: str) -> None:
+    """It would be passed over without a word: names of variables are case-sensitive."""
+    assert refusal(config, **{name: "3"}) == (
+        f"{name}: is not a setting (names are in upper case: WATCHRELAY_KAFKA__PARTITIONS)"
+    )
+    load_settings(config, environ={"watchrelay_home": "/somewhere"})  # of another program
+
+
 def test_a_wrong_value_names_its_source_instead_of_a_line(config: str) -> None:
     assert refusal(config, WATCHRELAY_KAFKA__PARTITIONS="many") == (
         'WATCHRELAY_KAFKA__PARTITIONS: kafka.partitions: must be a whole number, not "many"'

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 
+from tests.support.relays import virtual
 from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
@@ -50,6 +52,12 @@ class Consumer:
         self._at[place] = offset
 
     def pause(self, *_: object) -> None: ...
+
+    def last_stable_offset(self, _: TopicPartition) -> int | None:
+        return None
+
+    def highwater(self, _: TopicPartition) -> int | None:
+        return None
 
     async def position(self, place: TopicPartition) -> int:
         return self._at[place]
@@ -158,6 +166,45 @@ async def test_the_program_has_its_turns_while_there_are_records() -> None:
             await anext(reader)
         working.cancel()
     assert turns >= 20
+
+
+@pytest.mark.parametrize("topic", [PODS, CONTROL])
+@virtual
+async def test_a_reader_that_an_open_transaction_holds_back_says_so_while_it_does(
+    topic: str,
+) -> None:
+    class HeldBack(Consumer):
+        is_open = True
+
+        def last_stable_offset(self, place: TopicPartition) -> int:
+            return self._at[place]
+
+        def highwater(self, place: TopicPartition) -> int:
+            return self._at[place] + 5 * (self.is_open and place.topic == topic)
+
+    reported = list[str]()
+    control = Log()
+    describe(control, "pods")
+    consumer = HeldBack(**{PODS: pods("shop/a").logs[0], CONTROL: control})
+    reader = over(consumer, topics=(), control_topic=CONTROL, waiting=reported.append)
+    await reader.ready()
+
+    async def read_on(seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                async for _ in reader:
+                    pass
+
+    await read_on(19.0)
+    assert reported == []
+    await read_on(60.0)
+    assert f"topic {topic} partition 0: an open transaction at offset " in reported[0]
+    assert "kafka-transactions.sh --bootstrap-server nowhere:1 abort" in reported[0]
+    consumer.is_open = False
+    await read_on(20.0)
+    reported.clear()
+    await read_on(60.0)
+    assert reported == []
 
 
 async def test_saved_positions_of_a_stream_that_left_a_shared_topic_are_lost() -> None:

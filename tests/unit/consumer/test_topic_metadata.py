@@ -25,7 +25,7 @@ from watchrelay.consumer.changes import ReadProblems
 from watchrelay.consumer.connecting import away, make_consumer
 from watchrelay.consumer.locate import Finder, what_is_missing
 from watchrelay.contract.control_state import DescribedStream
-from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.consumer import STATE_TOPICS, stop_consumer
 from watchrelay.kafka.client.failures import unreadable
 
 CONTROL = "k8s.t.control"
@@ -71,7 +71,7 @@ def test_a_broker_that_does_not_answer_whether_topics_exist_is_passed_over() -> 
             nodes: Any = [(number, "127.0.0.1", fake.port) for number, fake in enumerate(fakes)]
             for fake in fakes:
                 fake.metadata = lambda: described(nodes, {"a": 0})
-            consumer = make_consumer({"bootstrap_servers": list(addresses)})
+            consumer = make_consumer({"bootstrap_servers": list(addresses)}, STATE_TOPICS)
             await consumer.start()
             silent.clear()
             began_s = asyncio.get_running_loop().time()

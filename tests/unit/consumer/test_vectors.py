@@ -30,12 +30,16 @@ def test_the_files_are_those_that_the_generator_writes() -> None:
         )
 
 
+UNPROVEN = {"bootstrap-without-heartbeat", "held-as-written"}
+"""Vectors that end before a marker agrees: there is none yet, or another writer's records stand."""
+
+
 def test_every_reader_that_lost_nothing_ends_proven_and_every_loss_is_noticed() -> None:
     for path in FILES:
         vector = json.loads(path.read_text(encoding="utf-8"))
         assert (
             all(state["proven"] for state in vector["expect"]["state"])
-            or vector["name"] == "bootstrap-without-heartbeat"
+            or vector["name"] in UNPROVEN
         ), path.stem
         lost = any(partition["lost"] for partition in vector["partitions"])
         verdicts_seen = {

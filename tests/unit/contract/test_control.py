@@ -1,5 +1,7 @@
 """Records of a control topic: claims about epochs, descriptions and what is passed over."""
 
+import random
+
 import pytest
 
 from watchrelay.contract.control import control_value
@@ -78,7 +80,7 @@ def test_transactional_ids_of_all_claims_are_known() -> None:
         return "claim/pods", {"instance": instance, "holder": "h", "ids": ids}
 
     first, second, odd = naming("a", ["x", "y"]), naming("b", ["x", "z"]), naming("c", "w")
-    assert read(described(1), first, second, claim("d")).of("pods").ids == ("x", "y", "z")
+    assert read(described(1), first, second, claim("d")).of("pods").ids == ("y", "x", "z")
     held = read(described(1), first, odd).of("pods")
     assert (held.ids, epoch(held)) == (("x", "y"), 3), "an odd field is as if it were absent"
 
@@ -256,7 +258,7 @@ def test_of_each_partition_the_newest_claim_that_names_it_counts() -> None:
         index(2),
     )
     assert held.starts(2) == {0: Origin(7, "9-9"), 1: Origin(5, "2-1")}
-    assert [getattr(held.newest(each), "holder", None) for each in range(2)] == ["h", "%1/2"]
+    assert [getattr(each, "holder", None) for each in held.owners(2)] == ["h", "%1/2"]
     both = pods(claim_from("a", FROM), part_claim("%1/2", [1]), claim_from("b", FROM))
     assert both.starts(2) == {0: Origin(4, "2-1"), 1: Origin(5, "2-1")}
 
@@ -276,7 +278,48 @@ def test_a_claim_of_no_partition_takes_none_and_makes_the_index_of_the_whole_old
     closed = pods(claim_from("a", FROM), *claims, index(2), part_claim("", []))
     assert not closed.claimed_by_parts(2)
     assert closed.starts(2) == {}
-    assert epoch(closed) == 6, "of which no index is: a reader without parts starts at the start"
+    assert epoch(closed) == 2, "a claim of no partition opens no epoch"
+
+
+def test_a_claim_of_no_partition_hides_no_claim_that_came_before_it() -> None:
+    claims = part_claim("%0/2", [0]), part_claim("%1/2", [1])
+    held = pods(*claims, claim_from("late", FROM), part_claim("", []))
+    assert held.owners(2) == [held, held]
+    assert (held.holder, epoch(held)) == ("h", 4)
+    assert held.starts(2) == {0: Origin(4, "2-1"), 1: Origin(5, "2-1")}
+    assert not held.claimed_by_parts(2)
+    again = part_claim("%0/2", [0])[1] or {}
+    taken = pods(
+        *claims,
+        claim_from("late", FROM),
+        part_claim("", []),
+        ("claim/pods%0/2", {**again, "instance": "again"}),
+    )
+    assert [getattr(each, "holder", "") for each in taken.owners(2)] == ["%0/2", "h"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_in_any_order_of_claims_the_newest_that_names_a_partition_owns_it(seed: int) -> None:
+    """Claims of the whole, of halves, of quarters and of none, some of them appended again."""
+    rng = random.Random(seed)
+    halves = [(f"%{each}/2", [2 * each, 2 * each + 1]) for each in range(2)]
+    quarters = [(f"%{each}/4", [each]) for each in range(4)]
+    for _ in range(200):
+        log: list[tuple[str, dict[str, object] | None]] = []
+        owners: dict[int, int] = {}
+        for offset in range(1, rng.randint(2, 16)):
+            if log and rng.random() < 0.2:
+                log.append(rng.choice(log))
+                continue
+            part, named = rng.choice([("", None), ("", []), *halves, *quarters])
+            value: dict[str, object] = {"instance": f"i{offset}", "holder": f"h{offset}"}
+            if named is not None:
+                value["partitions"] = named
+            log.append((f"claim/pods{part}", value))
+            owners |= dict.fromkeys(range(4) if named is None else named, offset)
+        held = pods(*log, partitions=4)
+        newest = dict(enumerate(held.owners(4)))
+        assert {at: owner.claimed for at, owner in newest.items() if owner} == owners, log
 
 
 def test_not_all_partitions_claimed_by_parts() -> None:

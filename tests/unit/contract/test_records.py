@@ -329,7 +329,8 @@ def test_an_index_record_gives_the_starting_point_of_the_next_claim() -> None:
             {"partition": 1, "begin": 11, "end": 21, "count": 1, "digest": "ffffffffffffffff"},
         ],
     }
-    read_back = control.parse_control_value(control.control_value(value))
+    read_back = control.parse_control(b"snapshot/pods", control.control_value(value)).value
+    assert read_back is not None
     origins = control_state.index_origins(read_back, range(2))
     assert control_state.from_value(origins, 2) == {"snapshot": "3-1", "begin": [10, 11]}
     assert control_state.index_origins(read_back, range(3)) == {}
@@ -351,7 +352,7 @@ def test_control_keys_read_back_and_others_are_refused() -> None:
         with pytest.raises(RecordRefused):
             control.parse_control_key(key)
     with pytest.raises(RecordRefused, match="not a JSON object"):
-        control.parse_control_value(b"[1]")
+        control.parse_control(b"claim/pods", b"[1]")
 
 
 def test_the_resource_of_the_fixture_is_pods() -> None:

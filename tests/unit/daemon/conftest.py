@@ -202,11 +202,12 @@ class World:
         define(self.cluster, plural)
 
     def asked(self, resource: str) -> list[str]:
-        """How this resource was asked for so far: list, watch, or streaming list."""
+        """How this resource was asked for so far: list, watch, or streaming list; lists of one
+        object are left out."""
         return [
             "streaming list" if "sendInitialEvents" in seen.query else seen.verb
             for seen in self.cluster.server.log
-            if seen.resource == resource
+            if seen.resource == resource and seen.query.get("limit") != "1"
         ]
 
 

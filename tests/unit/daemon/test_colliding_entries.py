@@ -25,7 +25,7 @@ def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_reported(
             await until("gadgets are found", lambda: rig.topics)
             await asyncio.sleep(600)
             assert rig.topics == {f"gadgets.{GROUP}": "one"}
-            assert rig.daemon.statuses.problems["config"] == (
+            assert rig.daemon.statuses.problems["config"].message == (
                 f"gadget and gadgets.{GROUP} are both stream gadgets.{GROUP}: give one "
                 "of them an id"
             )

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiokafka import AIOKafkaProducer
 
+from tests.support.troubles import cause_of, problem_of
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.daemon.context import DaemonContext
@@ -170,7 +171,7 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(
         assert not relay.task.done()
         assert row.state in {"backoff", "waiting", "resuming", "listing", "stopped"}
         assert "internal error: IndexError: odd input" in row.last_error
-        assert judge(row, 0).kind == "internal"
+        assert cause_of(judge(row, 0)) == "internal"
         broken.on = False
         await whole(relay, "pods")
         assert (relay.row("configmaps").epoch, relay.row("configmaps").last_error) == (epoch, None)
@@ -263,7 +264,7 @@ def heartbeat(*, cluster: str, epoch: int) -> list[tuple[str, bytes]]:
             f"its topic holds a record of epoch {1 << 40}, its newest claim has epoch",
         ),
         (
-            heartbeat(cluster="other", epoch=1),
+            heartbeat(cluster="other", epoch=1 << 40),
             f"topic {TOPIC} holds records of cluster other, this is cluster test",
         ),
     ],
@@ -320,9 +321,7 @@ async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: Wo
         odd.set()
         await until(
             "it is shown",
-            lambda: (
-                "RecursionError: odd input" in relay.daemon.statuses.problems.get("kubernetes", "")
-            ),
+            lambda: "RecursionError: odd input" in problem_of(relay.daemon.statuses, "kubernetes"),
         )
         odd.clear()
         await until("it is over", lambda: "kubernetes" not in relay.daemon.statuses.problems)
@@ -367,7 +366,7 @@ async def test_an_entry_that_cannot_be_planned_leaves_its_running_stream_as_it_i
         odd.set()
         relay.daemon.adopt(settings)
         assert (row.last_error, row.state) == ("internal error: IndexError: odd input", "watching")
-        assert judge(row, 0).kind == "internal"
+        assert cause_of(judge(row, 0)) == "internal"
         odd.clear()
         relay.daemon.adopt(settings)
         assert (row.last_error, row.state) == (None, "watching")
@@ -395,10 +394,11 @@ async def test_an_unexpected_error_while_an_edit_is_put_in_force_ends_nothing_an
         odd.set()
         relay.daemon.adopt(world.settings("pods", "configmaps"))
         assert (
-            relay.daemon.statuses.problems["kubernetes"] == "internal error: IndexError: odd input"
+            problem_of(relay.daemon.statuses, "kubernetes")
+            == "internal error: IndexError: odd input"
         )
         (card,) = cards(relay.daemon.statuses, {})
-        assert card.kind == "internal"
+        assert card.cause == "internal"
         odd.clear()
         await whole(relay, "configmaps")
         assert "kubernetes" not in relay.daemon.statuses.problems

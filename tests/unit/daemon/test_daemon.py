@@ -15,8 +15,8 @@ import pytest
 import yaml
 from aiohttp import web
 
+from tests.support.daemon import command
 from tests.unit.daemon.conftest import GROUP, NOBODY, World, running, settings_of, until
-from watchrelay.cli import main as cli
 from watchrelay.config import Settings
 from watchrelay.daemon.daemon import split_address
 from watchrelay.daemon.reload import describe
@@ -228,7 +228,7 @@ async def test_stopped_while_a_stream_asks_about_its_topic_it_ends_well(
     async with running(world.settings(widgets)) as relay:
         await until(
             "the control topic was checked",
-            lambda: "topic has a questionable setting" in caplog.messages,
+            lambda: "topic is not as configured" in caplog.messages,
         )
         world.kafka.set_rtt(60_000)
         world.define("widgets")
@@ -284,9 +284,7 @@ async def test_past_the_deadline_of_the_drain_it_ends_badly(world: World) -> Non
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-def test_an_address_in_use_is_one_line_and_exit_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
-) -> None:
+def test_an_address_in_use_is_one_line_and_exit_1(tmp_path: Path, host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"{host}:{taken.getsockname()[1]}"
         file = tmp_path / "watchrelay.yaml"
@@ -297,8 +295,9 @@ def test_an_address_in_use_is_one_line_and_exit_1(
             "observe": {"listen": listen},
         }
         file.write_text(yaml.safe_dump(config))
-        assert cli.main(["run", "-c", str(file)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+        done = command("run", "-c", file)
+    assert done.code == 1
+    (line,) = done.stderr.splitlines()
     assert line.startswith(f"watchrelay: observe.listen {listen}: ")
     assert "address already in use" in line.lower()
     assert line.endswith("; choose another address")

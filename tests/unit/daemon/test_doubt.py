@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from tests.support.relays import virtual
 from tests.support.sharingreplica import Replica, running
 from watchrelay.daemon.doubt import SURE_S
+from watchrelay.model.progress import StreamProgress
 
 
 @asynccontextmanager
@@ -66,7 +67,7 @@ async def test_what_is_not_claimed_when_a_doubt_begins_is_claimed_by_a_newer_ass
     async with running() as replica:
         replica.group.give({"pods": "", "jobs": ""})
         await replica.write()
-        replica.sharing.claiming("jobs", lambda: replica.ended.append("jobs"))
+        replica.sharing.claiming("jobs", StreamProgress(), lambda: replica.ended.append("jobs"))
         rejoins = replica.group.rejoins
         replica.group.doubtful = True
         assert replica.sink.held()
@@ -237,7 +238,7 @@ async def test_one_that_is_suspended_again_for_longer_than_a_session_ends_the_cl
     async with running() as replica:
         replica.group.give({"pods": "", "jobs": ""})
         await replica.write()
-        replica.sharing.claiming("jobs", lambda: replica.ended.append("jobs"))
+        replica.sharing.claiming("jobs", StreamProgress(), lambda: replica.ended.append("jobs"))
         rejoins = replica.group.rejoins
         replica.topic.deaf = True
         await replica.claimed_by("other")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
+from watchrelay.daemon.assignor import MemberAssignment, MemberMetadata, encode
 from watchrelay.daemon.described import deadlocked, resources_described, topic_conflict
 from watchrelay.daemon.plan import (
     PlannedStream,
@@ -436,3 +437,29 @@ def test_a_replica_plans_a_stream_alike_before_and_after_it_has_read_its_descrip
     assert plan_hash(spec, suppress_unchanged=True) == plan_hash(read, suppress_unchanged=True)
     other = dataclasses.replace(spec, partitions=spec.partitions + 1)
     assert plan_hash(other, suppress_unchanged=True) != plan_hash(spec, suppress_unchanged=True)
+
+
+def test_ten_replicas_of_five_thousand_streams_fit_into_the_groups_record() -> None:
+    """A broker takes records of 1 MiB by default, and has the whole group in one."""
+    spec = one({}).spec
+    names = [f"pods@team-{number:04}-{'prod' if number % 3 else 'test'}" for number in range(5000)]
+    plans = {
+        each: plan_hash(dataclasses.replace(spec, id=each), suppress_unchanged=True)
+        for each in names
+    }
+    size = 0
+    for replica in range(10):
+        own = names[500 * replica : 500 * (replica + 1)]
+        size += len(
+            encode(
+                MemberMetadata(
+                    f"watchrelay-{replica}",
+                    plans=plans,
+                    assigned=dict.fromkeys(own, 7),
+                    writing={each: 10_000 + 37 * number for number, each in enumerate(own)},
+                    warm=tuple(names[replica::10]),
+                )
+            )
+        )
+        size += len(encode(MemberAssignment(dict.fromkeys(own, ""), tuple(names[replica::10]))))
+    assert size < 700 << 10

@@ -19,7 +19,9 @@ from tests.support.sharingreplica import Replica
 from tests.support.sharingreplica import running as sharing_replica
 from tests.support.sinkparts import QUICK, batch, running_sink
 from tests.support.stream_log import PODS, Log, Writer
+from tests.support.troubles import trouble
 from tests.unit.daemon.conftest import settings_of
+from watchrelay.contract.records import Foreign, LogRecord, Marker, encoder_for
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
@@ -75,7 +77,7 @@ class Sink(FakeSink):
             raise self.failure
         return await super().deliver(batch)
 
-    def limit(self, topic: str, message_bytes: int) -> None:
+    def limit(self, topic: str, message_bytes: int, bounded_by: str) -> None:
         pass
 
     def open(
@@ -117,13 +119,13 @@ class Control(FakeControl):
 class Topics:
     """All topics are there."""
 
-    def expect(self, specs: Iterable[TopicSpec]) -> None:
+    def expect(
+        self, topic: str, specs: Callable[[], Iterable[TopicSpec]], *, version: object
+    ) -> None:
         """Topics of one shape need no comparison."""
 
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
-        return TopicFacts(
-            spec.name, spec.partitions, 1, 1 << 20, checked=True, created=False, warnings=()
-        )
+        return TopicFacts(spec.name, spec.partitions, 1, 1 << 20, checked=True, created=False)
 
 
 class Empty:
@@ -403,10 +405,13 @@ async def _holding(kafka: EmbeddedKafka, topic: str, *names: str) -> None:
 async def test_a_stream_whose_right_to_read_is_granted_goes_on_and_waits_for_it_no_more(
     kafka: EmbeddedKafka,
 ) -> None:
-    await _holding(kafka, "t-pods", "a", "b")
+    await _holding(kafka, "t-pods", "a")
     process = Process(
         ["pods"], ["pods"], Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2)
     )
+    claim = encoder_for(process.runners[0].spec, 1).marker(0, 1, clock.wall_ms(), Marker("claim"))
+    async with running_sink(kafka.bootstrap, QUICK) as running:
+        await running.sink.deliver(Batch("t-pods", 0, [claim]))
     async with process.running() as rows:
         await until(lambda: rows["pods"].complete)
         assert NO_READ in [each.message for each in rows["pods"].history]
@@ -424,7 +429,7 @@ async def test_what_a_repair_could_not_read_is_reported_until_it_has_read_it(
     await _holding(kafka, topic, "a")
 
     def failed(error: SinkUnavailable, wait_s: float) -> None:
-        status.failed("log", str(error), next_attempt_ms=1)
+        status.failed("log", trouble(str(error)), next_attempt_ms=1)
 
     connection = Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2)
     await LogReader(
@@ -454,9 +459,14 @@ async def test_the_gaps_of_all_partitions_are_read_by_one_consumer_and_nothing_b
     connection = Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=0)
     reader = LogReader(spec, connection, cast("Any", Sink()), failed=lambda *_: None)
     taken = list[tuple[int, int, int]]()
+
+    def take(partition: int, offset: int, record: LogRecord) -> None:
+        assert not isinstance(record, Foreign)
+        taken.append((partition, offset, record.sequence))
+
     await reader.read(
         {1: [(0, 1), (30, 31)], 0: [(3, 4), (5, 6), (10, 12), (40, 41)]},
-        lambda partition, offset, record: taken.append((partition, offset, record.sequence)),
+        take,
     )
     assert sorted(taken) == [
         *((0, offset, offset) for offset in (3, 5, 10, 11, 40)),

@@ -177,7 +177,7 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_reported_until_it_is_correc
             former = rig.hashes
             rig.write(config("pods", "pods", heartbeatInterval="5", resorces=[]))
             await asyncio.sleep(10 * WITHIN_S)
-            problem = rig.statuses.problems["reload"]
+            problem = rig.statuses.problems["reload"].message
             assert f"{file}:" in problem
             for word in (
                 "heartbeatInterval",
@@ -214,7 +214,7 @@ def test_whatever_the_file_holds_the_relay_goes_on(file: Path, text: str) -> Non
         async with reloading(file) as rig:
             rig.write(text)
             await asyncio.sleep(WITHIN_S)
-            assert str(file) in rig.statuses.problems["reload"]
+            assert str(file) in rig.statuses.problems["reload"].message
             assert rig.relay.adopted == []
 
     virtually(body)
@@ -225,7 +225,7 @@ def test_a_file_that_is_removed_is_reported_and_its_return_is_applied(file: Path
         async with reloading(file) as rig:
             rig.take_away()
             await asyncio.sleep(WITHIN_S)
-            assert "there is no such file" in rig.statuses.problems["reload"]
+            assert "there is no such file" in rig.statuses.problems["reload"].message
             await rig.edited("nodes")
             assert rig.statuses.problems == {}
             assert rig.relay.adopted == [["nodes"]]
@@ -241,10 +241,11 @@ def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(
             edited: dict[str, Any] = {"queueBytes": "1MiB", "observe": {"listen": "127.0.0.1:1"}}
             await rig.edited("nodes", **edited)
             assert rig.relay.adopted == [["nodes"]]
-            assert rig.statuses.problems == {
-                "restart": "a restart is needed for what was edited in queueBytes, observe.listen: "
+            assert list(rig.statuses.problems) == ["restart"]
+            assert rig.statuses.problems["restart"].message == (
+                "a restart is needed for what was edited in queueBytes, observe.listen: "
                 "the former values stay in force until then"
-            }
+            )
             await rig.edited("nodes", "pods", **edited)
             assert rig.relay.settings.queue_bytes == 64 << 20
             assert rig.sample("config_last_reload_successful") == 1
@@ -272,7 +273,7 @@ def test_an_edit_that_is_read_while_the_connections_are_made_changes_nothing_of_
             await rig.edited("nodes", queueBytes="1MiB")
             assert rig.relay.adopted == [["nodes"]]
             assert rig.relay.settings.queue_bytes == 64 << 20
-            assert "queueBytes" in rig.statuses.problems["restart"]
+            assert "queueBytes" in rig.statuses.problems["restart"].message
 
     virtually(body)
 
@@ -282,7 +283,10 @@ def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) 
         async with reloading(file) as rig:
             rig.relay.objects = [(1, "cannot be", "keep it")]
             await rig.edited("pods", "nodes")
-            assert f"{file}:7: resources[1]: cannot be (keep it)" in rig.statuses.problems["reload"]
+            assert (
+                f"{file}:7: resources[1]: cannot be (keep it)"
+                in rig.statuses.problems["reload"].message
+            )
             assert rig.relay.adopted == []
 
     virtually(body)
@@ -299,7 +303,7 @@ def test_a_refused_edit_is_taken_once_what_it_was_refused_for_has_passed(
             await rig.edited("nodes")
             rig.relay.odd, rig.relay.objects = False, [(0, "cannot be", "keep it")]
             await asyncio.sleep(10 * WITHIN_S)
-            assert "cannot be" in rig.statuses.problems["reload"]
+            assert "cannot be" in rig.statuses.problems["reload"].message
             rig.reloader.request()
             await asyncio.sleep(0.1)
             rig.relay.objects = []
@@ -317,7 +321,7 @@ def test_an_edit_that_cannot_be_checked_is_refused(file: Path) -> None:
         async with reloading(file) as rig:
             rig.relay.odd = True
             await rig.edited("pods", "nodes")
-            assert "IndexError" in rig.statuses.problems["reload"]
+            assert "IndexError" in rig.statuses.problems["reload"].message
             assert rig.relay.adopted == []
 
     virtually(body)

@@ -16,6 +16,7 @@ from watchrelay.contract.control import control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.daemon.ownership import retirement_holder
 from watchrelay.daemon.sharing import AWAIT_ASSIGNMENT_S, REGATHER_S, UNFIT_AFTER_S
+from watchrelay.model.progress import StreamProgress
 
 
 @virtual
@@ -76,7 +77,7 @@ async def test_with_the_membership_every_right_to_claim_is_lost_and_claims_on_th
 ):
     async with running() as replica:
         replica.group.give({"pods": "", "jobs": ""})
-        replica.sharing.claiming("pods", lambda: replica.ended.append("pods"))
+        replica.sharing.claiming("pods", StreamProgress(), lambda: replica.ended.append("pods"))
         await replica.write("jobs")
         replica.group.lose()
         assert replica.ended == ["pods"], "what is written is written on"
@@ -305,7 +306,7 @@ async def test_a_stream_that_is_retired_while_it_is_handed_over_is_not_offered_b
 async def test_streams_of_others_are_shown_with_their_owners_and_objects() -> None:
     async with running() as replica:
         status = replica.statuses.open("pods")
-        status.state = "standby"
+        status.progress.state = "standby"
         await replica.described()
         await replica.claimed_by("other")
         index = WireRecord(control_key("snapshot", "pods"), control_value({"count": 7}), [])
@@ -321,7 +322,7 @@ async def test_that_a_part_is_not_owned_is_no_news_while_another_layout_is_writt
     halves, quarters = ["pods%0/2", "pods%1/2"], [f"pods%{place}/4" for place in range(4)]
     async with running() as replica:
         for each in (*halves, *quarters):
-            replica.statuses.open(each).state = "standby"
+            replica.statuses.open(each).progress.state = "standby"
 
         def shown(expected: set[str]) -> bool:
             (family,) = replica.metrics.gauge("stream_owned").collect()

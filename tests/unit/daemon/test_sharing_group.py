@@ -24,6 +24,7 @@ from watchrelay.daemon.assignor import (
     encode,
 )
 from watchrelay.daemon.sharing import API_CHECK_AGAIN_S, API_CHECK_S, UNFIT_AFTER_S
+from watchrelay.model.progress import StreamProgress
 
 
 @virtual
@@ -52,7 +53,7 @@ async def test_an_assignment_that_cannot_be_read_assigns_nothing_and_ends_nothin
         replica.group._assigned(7, b"odd")
         assert not replica.sharing.may_claim("jobs")
         assert not replica.ended
-        assert "another program" in replica.statuses.problems["assignment"]
+        assert "another program" in replica.statuses.problems["assignment"].message
         replica.group.give({"pods": "", "jobs": ""})
         assert not replica.statuses.problems
 
@@ -327,7 +328,7 @@ async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement
         replica.group.give({"pods": "", "jobs": ""}, "other")
         await asyncio.sleep(1.0)
         await replica.write()
-        replica.statuses.open("pods").acked(lag_s=None, rest=False)
+        replica.statuses.open("pods").progress.acked()
         assert taken_over(replica) == {"handover": 0, "failover": 0}, "nobody wrote it before"
         await replica.claimed_by("other")
         replica.sharing.lost("pods")
@@ -339,7 +340,7 @@ async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement
             await replica.write()
             await asyncio.sleep(1.0)
             for _ in range(2):
-                replica.statuses.open("pods").acked(lag_s=None, rest=False)
+                replica.statuses.open("pods").progress.acked()
             assert taken_over(replica)[kind] == 4.0
             await replica.claimed_by("other")
             replica.sharing.lost("pods")
@@ -354,13 +355,13 @@ async def test_a_claim_that_comes_to_nothing_has_the_group_decide_again() -> Non
     async with running() as replica:
         replica.group.give({"pods": "other", "jobs": ""}, "other")
         rejoins = replica.group.rejoins
-        replica.sharing.claiming("jobs", lambda: None)
+        replica.sharing.claiming("jobs", StreamProgress(), lambda: None)
         replica.sharing.ended("jobs")
         assert replica.group.rejoins == rejoins, "nobody hands it over"
-        replica.sharing.claiming("pods", lambda: None)
+        replica.sharing.claiming("pods", StreamProgress(), lambda: None)
         replica.sharing.ended("pods")
         assert replica.group.rejoins == rejoins + 1, "the other may have read the claim"
-        replica.sharing.claiming("pods", lambda: None)
+        replica.sharing.claiming("pods", StreamProgress(), lambda: None)
         replica.group.give({"jobs": ""}, "other")
         replica.sharing.ended("pods")
         assert replica.group.rejoins == rejoins + 2, "its successor waits for this one"

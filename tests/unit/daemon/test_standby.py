@@ -49,6 +49,9 @@ class Reader:
     def understood(self, record: Any) -> None:
         return None
 
+    def owns(self, key: bytes) -> bool:
+        return True
+
 
 class Follower:
     """Follows as the test says."""

@@ -18,6 +18,7 @@ from tests.unit.daemon.conftest import GROUP, define, definition, settings_of, u
 from tests.unit.daemon.supervising import supervised, virtually
 from watchrelay.core import clock
 from watchrelay.daemon.supervisor import DISCOVERY_INTERVAL_S
+from watchrelay.model.progress import StreamProgress
 from watchrelay.observe.overview import cards, judge
 
 
@@ -112,7 +113,7 @@ def test_a_part_of_a_former_layout_ends_with_its_claims_or_with_the_entry(
             replica = Replica()
             rig.context.sharing = replica.sharing
             await until("the parts run", lambda: runners() == ["nodes", "pods%0/2", "pods%1/2"])
-            replica.sharing.claiming("pods%0/2", lambda: None)
+            replica.sharing.claiming("pods%0/2", StreamProgress(), lambda: None)
             if waits:
                 rig.supervisor.adopt(config(2, suppressUnchanged=False))
             rig.supervisor.adopt(config(1))
@@ -144,7 +145,7 @@ def test_servers_that_prefer_another_version_in_turn_start_no_stream_again(
 
             async def answers(*versions: str) -> None:
                 rig.cluster.registry.catalog.define(definition("widgets", *versions))
-                await rig.supervisor.served(rig.context.planned[0].plan.selection.resource)
+                await rig.supervisor.availability(rig.context.planned[0].plan.selection.resource)
                 await asyncio.sleep(DISCOVERY_INTERVAL_S[1])
 
             runner = [each for each in asyncio.all_tasks() if each.get_name().startswith("stream ")]
@@ -293,15 +294,16 @@ def test_discovery_that_is_answered_401_is_a_matter_of_credentials(tmp_path: Pat
             server.port = int(rig.cluster.url.rpartition(":")[2])
             async with server:
                 await until(
-                    "it is known", lambda: "401" in rig.daemon.statuses.problems["kubernetes"]
+                    "it is known",
+                    lambda: "401" in rig.daemon.statuses.problems["kubernetes"].message,
                 )
                 verdicts = {
                     name: judge(status, clock.wall_ms()) for name, status in rig.rows.items()
                 }
                 (card,) = (
-                    each for each in cards(rig.daemon.statuses, verdicts) if each.kind != "kafka"
+                    each for each in cards(rig.daemon.statuses, verdicts) if each.cause != "kafka"
                 )
-                assert (card.level, card.kind, card.streams) == ("person", "credentials", ["pods"])
+                assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
 
     virtually(body)
 

@@ -9,7 +9,8 @@ import pytest
 from tests.support.memorycontrol import DESCRIBED, MemoryControl
 from tests.support.virtualtime import run
 from watchrelay.contract.control import EPOCH_BASE_MAX, Value, control_value
-from watchrelay.core.errors import TopicLost
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import TopicLost, TopicRefused
 from watchrelay.kafka.log_scan import no_epoch_left
 
 INDEX: Value = {"snapshot": "9-1", "epoch": 0, "partitions": [{"partition": 0, "begin": 7}]}
@@ -339,6 +340,38 @@ def test_a_part_takes_the_transactional_ids_of_all_that_wrote_its_partitions_and
     run(body())
 
 
+def test_a_whole_stream_claimed_just_before_the_claim_of_no_partition_is_owned_by_that_claim() -> (
+    None
+):
+    """As by `retire`, or by a relay of another config: the last part has read its own claim, and
+    not yet this one."""
+
+    async def body() -> None:
+        topic = MemoryControl()
+        first = await claim_part(topic, "pods%0/2")
+        deliver, retirement = topic.deliver, {"instance": "x", "holder": "retire", "from": None}
+        claim = WireRecord(b"claim/pods", control_value(retirement), [])
+
+        async def overtaken(batch: Batch) -> Receipt:
+            if batch.records[0].key == claim.key:
+                await deliver(Batch("control", 0, [claim], "pods"))
+            return await deliver(batch)
+
+        topic.deliver = overtaken  # type: ignore[method-assign]
+        second = await claim_part(topic, "pods%1/2")
+        claims = [(value or {}).get("partitions", "all") for _, value in topic.records[1:]]
+        assert claims == [[0, 1], [2, 3], "all", []]
+        control = topic.control
+        assert control.superseded("pods%0/2", first)
+        assert control.superseded("pods%1/2", second)
+        (whole,) = control.newest_claims("pods").items()
+        assert whole == ("pods", 1 + 3)
+        assert not control.superseded(*whole)
+        assert control.holder_of("pods%0/2") == "retire"
+
+    run(body())
+
+
 def test_the_claim_of_no_partition_hands_on_the_ids_of_the_whole_stream() -> None:
     async def body() -> None:
         topic = MemoryControl()
@@ -387,5 +420,185 @@ def test_what_is_known_of_parts_survives_a_lost_topic_and_is_forgotten_with_the_
             "claim/pods",
             "stream/pods",
         }
+
+    run(body())
+
+
+def large_index(epoch: int, partitions: int) -> Value:
+    """The index record of a stream with many partitions, of a snapshot that was requested."""
+    each = {"begin": 7, "end": 9, "count": 3, "digest": "0" * 16}
+    shares = [{"partition": partition, **each} for partition in range(partitions)]
+    return {"snapshot": "9-1", "epoch": epoch, "requests": ["r" * 200] * 500, "partitions": shares}
+
+
+def test_an_index_record_that_does_not_fit_is_written_without_requests_or_left_out() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        epoch = await topic.claim()
+        await topic.control.write("snapshot", "pods", {**INDEX, "epoch": epoch})
+        topic.limit = topic.grown = 10_000
+        await topic.control.write("snapshot", "pods", large_index(epoch, 50))
+        assert topic.records[-1] == ("snapshot/pods", large_index(epoch, 50) | {"requests": []})
+        written = len(topic.records)
+        await topic.control.write("snapshot", "pods", large_index(epoch, 500))
+        assert len(topic.records) == written
+        assert topic.problems["index pods"].message.endswith(
+            "is over its max.message.bytes; mend it with: kafka-configs.sh --bootstrap-server "
+            "nowhere:1 --alter --entity-type topics --entity-name control --add-config "
+            "max.message.bytes=4194304"
+        )
+        # as soon as it fits
+        topic.grown = 1 << 20
+        await topic.control.write("snapshot", "pods", large_index(epoch, 500))
+        assert topic.records[-1] == ("snapshot/pods", large_index(epoch, 500))
+        assert topic.problems == {}
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("setting", "cure"), [("max.message.bytes", 4 << 20), ("segment.bytes", 1 << 30)]
+)
+def test_a_claim_that_does_not_fit_is_refused_by_name_until_it_does(
+    setting: str, cure: int
+) -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        topic.limit = topic.grown = 100
+        topic.bounded_by = setting
+        what = rf"record claim/pods of \d+ bytes is over its {setting};.*{setting}={cure}"
+        with pytest.raises(TopicRefused, match=what):
+            await topic.claim()
+        topic.grown = 1 << 20
+        assert await topic.claim() > 0
+
+    run(body())
+
+
+def test_a_topic_that_is_lost_is_restored_without_what_does_not_fit() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        epoch = await topic.claim()
+        await topic.control.write("snapshot", "pods", large_index(epoch, 500))
+        topic.lose()
+        topic.limit = topic.grown = 1000
+        topic.begin()
+        assert await topic.control.restore()
+        assert [key for key, _ in topic.records] == ["stream/pods"]
+        topic.lose()
+        topic.limit = topic.grown = 10
+        topic.begin()
+        assert await topic.control.restore()
+        assert topic.records == []
+
+    run(body())
+
+
+def test_a_claim_names_the_newest_transactional_ids_and_its_own_last() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        for number in range(200):
+            await topic.claim(transactional_id=f"id-{number}")
+        await topic.claim(transactional_id="id-160")
+        claim = topic.records[-1][1]
+        assert claim is not None
+        ids = claim["ids"]
+        assert ids == [*(f"id-{each}" for each in range(150, 200) if each != 160), "id-160"]
+        assert len(ids) == 50
+        assert topic.control.former_ids("pods", "id-160") == ids[:-1]
+
+    run(body())
+
+
+def test_a_claim_of_a_release_that_names_any_number_of_ids_is_read_to_the_same_end() -> None:
+    topic = MemoryControl()
+    ids = [f"id-{number}" for number in range(500)]
+    value = control_value({"instance": "x", "from": None, "ids": ids})
+    topic.control.take(SimpleNamespace(offset=0, key=b"claim/pods", value=value, headers=()))
+    assert topic.control.former_ids("pods", "mine") == ids[-50:]
+
+
+def test_after_a_topic_lost_its_newest_records_alone_epochs_go_on_above_all_that_were_read() -> (
+    None
+):
+    """An unclean election: the description is there with its former base, the newest claims are
+    not, and others were written in their place."""
+
+    async def body() -> None:
+        topic = MemoryControl()
+        for _ in range(8):
+            epoch = await topic.claim()
+        kept = topic.records[:3]
+        topic.lose()
+        for offset, (key, value) in enumerate(kept):
+            assert value is not None
+            record = SimpleNamespace(
+                offset=offset, key=key.encode(), value=control_value(value), headers=()
+            )
+            topic.control.take(record)
+        topic.records += kept
+        topic.begin()
+        assert not topic.control.superseded("pods", epoch)
+        assert await topic.control.restore()
+        assert topic.records[3:] == [("stream/pods", {**DESCRIBED, "epochBase": epoch + 1})]
+        assert await topic.claim() > epoch
+
+    run(body())
+
+
+def test_a_topic_that_has_grown_over_what_it_lost_is_described_as_it_is() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        epoch = await topic.claim()
+        topic.lose()
+        newer = ("claim/pods", {"instance": "x", "holder": "x", "from": None})
+        for offset, (key, value) in (
+            (0, ("stream/pods", {**DESCRIBED, "epochBase": 1})),
+            (9, newer),
+        ):
+            record = SimpleNamespace(
+                offset=offset, key=key.encode(), value=control_value(value), headers=()
+            )
+            topic.control.take(record)
+            topic.records.append((key, value))
+        topic.begin()
+        assert topic.control.superseded("pods", epoch)
+        assert await topic.control.restore()
+        assert len(topic.records) == 2, "its claims are above all before"
+
+    run(body())
+
+
+def test_the_problem_of_an_index_record_leaves_with_its_stream() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        for stream in ("pods", "nodes"):
+            epoch = await topic.claim(stream)
+            topic.statuses.open(stream)
+            topic.limit = topic.grown = 1000
+            await topic.control.write("snapshot", stream, large_index(epoch, 500))
+            topic.limit = topic.grown = 1 << 20
+        assert {*topic.problems} == {"index pods", "index nodes"}
+        topic.statuses.close("pods")
+        assert {*topic.problems} == {"index nodes"}
+
+    run(body())
+
+
+def test_a_record_of_one_stream_has_the_owners_of_no_other_looked_for_again() -> None:
+    async def body() -> None:
+        topic = MemoryControl()
+        for stream in ("pods%0/2", "pods%1/2"):
+            await claim_part(topic, stream)
+        held = topic.control._state.of("pods")
+        assert topic.control.holder_of("pods") == "h"
+        owners = held.owners(4)
+        for number in range(3):
+            key = f"release/other{number}".encode()
+            record = SimpleNamespace(offset=90 + number, key=key, value=b'{"epoch":1}', headers=())
+            topic.control.take(record)
+        assert held.owners(4) is owners
+        await claim_part(topic, "pods%0/2")
+        assert held.owners(4) is not owners
 
     run(body())

@@ -17,13 +17,14 @@ from tests.support.virtualtime import run
 from tests.unit.kafka.test_topic_follower import Asked
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_follower import LogFollower
+from watchrelay.model.reach import KeyRange
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
 
 def record(offset: int, stream: str) -> Any:
     return SimpleNamespace(
-        offset=offset, headers=(("ce_id", b"1"), ("ce_wrstream", stream.encode()))
+        key=b"x", offset=offset, headers=(("ce_id", b"1"), ("ce_wrstream", stream.encode()))
     )
 
 
@@ -35,6 +36,7 @@ class Consumer:
         self.positions: dict[TopicPartition, int] = {}
         self.end = 0
         self.looked_s: list[float] = []
+        self.share = SimpleNamespace(was_used=False)
         assignment = SimpleNamespace(state_value=self._state)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
 
@@ -70,6 +72,7 @@ class Followed:
 
     def __init__(self, stream: str, topic: str = "t", start: int = 0, odd: int = -1) -> None:
         self.stream, self.topic, self.next = stream, topic, {0: start}
+        self.keys = KeyRange(b"none/")
         self.urgent, self.odd = False, odd
         self.offsets: list[int] = []
         self.why = ""
@@ -112,6 +115,25 @@ async def test_each_log_of_a_topic_gets_its_own_records_from_its_own_offset_on()
     assert pods.next == jobs.next == {0: 8}
 
 
+async def test_a_record_that_names_no_stream_goes_to_every_log_of_its_topic_in_order() -> None:
+    """As at a read-back: it may hide a record of any of them."""
+    pods, jobs = Followed("pods", start=1), Followed("jobs")
+    follower, _ = following(pods, jobs)
+    plain, null = record(0, ""), record(2, "")
+    plain.headers, null.headers = (), (("ce_wrstream", None),)
+    follower._pass_on(T0, [plain, record(1, "pods"), null, record(3, "jobs")])
+    assert (pods.offsets, jobs.offsets) == ([1, 2], [0, 2, 3])
+
+
+async def test_of_two_headers_that_name_a_stream_the_last_counts_as_for_readers() -> None:
+    pods, jobs = Followed("pods"), Followed("jobs")
+    follower, _ = following(pods, jobs)
+    both = record(0, "pods")
+    both.headers += (("ce_wrstream", b"jobs"),)
+    follower._pass_on(T0, [both])
+    assert (pods.offsets, jobs.offsets) == ([], [0])
+
+
 async def test_a_log_that_is_added_gets_nothing_until_the_consumer_reads_from_its_offset() -> None:
     pods = Followed("pods", start=5)
     follower, consumer = following(pods)
@@ -125,6 +147,15 @@ async def test_a_log_that_is_added_gets_nothing_until_the_consumer_reads_from_it
     await follower._look(consumer)
     assert jobs.offsets == [4, 6]
     assert pods.offsets == [5], "once"
+
+
+async def test_of_two_names_of_a_record_the_last_one_counts() -> None:
+    pods, jobs = Followed("pods"), Followed("jobs")
+    follower, _ = following(pods, jobs)
+    both = record(0, "pods")
+    both.headers = (*both.headers, ("ce_wrstream", b"jobs"))
+    follower._pass_on(T0, [both])
+    assert (pods.offsets, jobs.offsets) == ([], [0])
 
 
 async def test_a_log_that_is_not_followed_any_more_gets_nothing() -> None:
@@ -190,6 +221,24 @@ async def test_a_log_that_is_urgent_learns_after_each_fetch_how_far_it_was_read(
     ]
     await follower._look(consumer)
     assert pods.lags == [500, 0, 0]
+
+
+class Pieces(Consumer):
+    """Hands on what has arrived in pieces of fewer records than a fetch asks for."""
+
+    async def getmany(self, **named: object) -> dict[TopicPartition, list[Any]]:
+        answer = await super().getmany(**named)
+        self.share.was_used = bool(self.answers)
+        return answer
+
+
+async def test_a_look_takes_all_that_has_arrived_in_however_many_pieces() -> None:
+    pods, consumer = Followed("pods"), Pieces()
+    follower, _ = following(pods)
+    assigned(follower, consumer)
+    consumer.answers = [{T0: [record(at, "pods")]} for at in range(20)]
+    await follower._look(consumer)
+    assert pods.offsets == list(range(20))
 
 
 class AskedConsumer(Consumer):

@@ -156,3 +156,20 @@ def test_what_was_written_before_a_retirement_tells_nothing_of_the_stream_that_b
     Writer(stream(prefix=b"pods/"), [log], epoch=6).claim()
     assert not written([log]).retired
     assert written([log]).shape == {"partitions": 1}
+
+
+def test_a_stream_of_another_cluster_counts_by_its_newest_records_until_it_is_retired() -> None:
+    log, elsewhere = Log(), replace(stream(), cluster="old")
+    Writer(elsewhere, [log], epoch=4).first("shop/a")
+    assert written([log]).other_cluster("test") == "old"
+    assert written([log]).other_cluster("old") == ""
+    heartbeats = [*log.records.values()]
+    retirement = Writer(elsewhere, [log], epoch=5)
+    retirement.knows_nothing = True
+    retirement.claim()
+    retirement.snapshot()
+    assert written([log]).other_cluster("test") == ""
+    Writer(stream(), [log], epoch=6).claim()
+    for stale in heartbeats:
+        log.append(stale)
+    assert written([log]).other_cluster("test") == "", "readers ignore these"

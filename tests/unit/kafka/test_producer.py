@@ -184,7 +184,7 @@ async def test_a_broker_that_is_named_and_not_there_is_waited_for() -> None:
         stage.vanished = {0}
         delivery = stage.deliver(tasks, 0)
         await asyncio.sleep(5.0)
-        assert "not usable" in stage.statuses.problems["kafka"]
+        assert "not usable" in stage.statuses.problems["kafka"].message
         assert stage.rebuilds("watchdog") == 0, "the others answer"
         stage.vanished = set()
         await asyncio.sleep(1.5)
@@ -209,6 +209,21 @@ async def test_a_topic_that_is_lost_while_a_batch_is_looked_for_ends_nothing_els
         await asyncio.sleep(0.1)
         stage.answer(offset=8, node=1)
         assert await other == Receipt([8])
+
+
+@virtual
+async def test_an_acknowledgement_tells_where_the_log_starts_and_a_refusal_tells_nothing() -> None:
+    async with staged() as (stage, tasks):
+        assert stage.sink.log_start("t", 0) == 0
+        for code, offset, start, known in ((0, 1, 0, 0), (0, 2, 2, 2), (TIMED_OUT, -1, -1, 2)):
+            delivery = stage.deliver(tasks, 0)
+            await asyncio.sleep(0.1)
+            number, _ = stage.sent()[-1]
+            answer = answer_frame(number, [("t", 0, code, offset)], log_start=start)
+            stage.links[0][-1].receive(answer)
+            await asyncio.sleep(0)
+            assert stage.sink.log_start("t", 0) == known
+        delivery.cancel()
 
 
 @virtual

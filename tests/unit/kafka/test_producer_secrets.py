@@ -76,7 +76,7 @@ async def test_secrets_that_came_into_use_because_the_brokers_went_are_complaine
         await asyncio.sleep(15.0)
         assert (
             "changed and are not usable; keeping the previous ones"
-            in stage.statuses.problems["kafka"]
+            in stage.statuses.problems["kafka"].message
         )
         stage.password = "the next"
         delivery = stage.deliver(tasks, 0)
@@ -102,7 +102,7 @@ def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_c
             stage.answer_s, stage.is_away = 0.0, True
             delivery = stage.deliver(tasks, 0)  # so the former brokers are left
             await asyncio.sleep(6.0)
-            assert "no broker answers" in stage.statuses.problems["kafka"]
+            assert "no broker answers" in stage.statuses.problems["kafka"].message
             stage.is_away = False
             await until(lambda: stage.connection.rotation.proven == 1)
             await asyncio.sleep(1.0)
@@ -112,3 +112,27 @@ def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_c
 
     overtaken()
     assert "new kafka secrets are not usable" not in caplog.text
+
+
+@virtual
+async def test_before_a_session_ends_batches_leave_by_a_new_link_and_nothing_is_cut() -> None:
+    async with staged() as (stage, tasks):
+        stage.session_s = 4.0
+        first = stage.deliver(tasks, 0)
+        await asyncio.sleep(3.1)
+        second = stage.deliver(tasks, 2)
+        await asyncio.sleep(0.3)
+        third = stage.deliver(tasks, 4)
+        await until(lambda: len(stage.links[0]) == 2)
+        former = stage.links[0][0]
+        assert [len(produce_request(each)[1]) for each in former.written] == [1, 1]
+        assert not former.is_closing(), "it is answered first"
+        for at, partition in enumerate((0, 2)):
+            number, _ = produce_request(former.written[at])
+            former.receive(answer_frame(number, [("t", partition, 0, 7)]))
+        assert [(await each).offsets for each in (first, second)] == [[7], [7]]
+        await until(former.is_closing)
+        await until(lambda: bool(stage.sent()))
+        stage.answer(offset=3)
+        assert await third == Receipt([3])
+        assert stage.rebuilds("watchdog") == 0

@@ -7,10 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.protocol.metadata import MetadataResponse_v5
 
 from tests.support.virtualtime import run
+from tests.unit.kafka.client.test_brokers import FakeBroker, serving
+from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import TopicPartition
-from watchrelay.kafka.reader import read_ranges
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import wait_for_topic
+from watchrelay.kafka.reader import open_consumer, read_ranges
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -76,3 +81,18 @@ def test_nothing_is_read_of_ranges_that_are_empty() -> None:
 def test_silence_before_the_end_is_an_error() -> None:
     with pytest.raises(TimeoutError, match="no records of t for 60 s, and its end is not reached"):
         read(Consumer({PLACE: set(range(9))}, silent_from=4), {PLACE: (0, 9)})
+
+
+def test_a_topic_is_awaited_within_a_deadline_where_an_answer_ends_the_metadata_task() -> None:
+    broker = FakeBroker()
+    broker.metadata = lambda: MetadataResponse_v5(
+        0, [(1, "127.0.0.1", broker.port, None)], "cluster", 1, [] if broker.asked == 1 else None
+    )
+
+    async def main() -> None:
+        async with serving([broker]) as servers, asyncio.timeout(600.0):
+            with pytest.raises(SinkUnavailable):
+                async with open_consumer(KafkaConnection(bootstrap_servers=servers)) as consumer:
+                    await wait_for_topic(consumer, "t")
+
+    run(main())

@@ -31,11 +31,13 @@ def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
         metrics=metrics,
         statuses=StatusRegistry(),
     )
-    topic.began(0)
+    topic.began(0, 0)
     with caplog.at_level(logging.INFO, "watchrelay"):
         for offset in range(3000):
             value = b"{}" if offset % 2 else signal_value(SnapshotRequest(f"r{offset}", ("pods",)))
-            topic.take(SimpleNamespace(offset=offset, value=value, timestamp=0, headers=()))
+            topic.take(
+                SimpleNamespace(partition=0, offset=offset, value=value, timestamp=0, headers=())
+            )
     count = metrics.counter("signals")
     assert (
         len(taken)
@@ -59,10 +61,14 @@ def test_a_signal_that_could_not_be_read_is_refused_in_the_readers_words(
         metrics=Metrics(),
         statuses=StatusRegistry(),
     )
-    topic.began(0)
+    topic.began(0, 0)
     topic.take(
         SimpleNamespace(
-            offset=0, value=None, timestamp=0, headers=((UNREADABLE, b"a batch that is a bomb"),)
+            partition=0,
+            offset=0,
+            value=None,
+            timestamp=0,
+            headers=((UNREADABLE, b"a batch that is a bomb"),),
         )
     )
     assert [vars(line)["error"] for line in caplog.records] == ["a batch that is a bomb"]
@@ -88,14 +94,16 @@ class Signals:
             statuses=StatusRegistry(),
             **clocks,
         )
-        self.topic.began(100)
+        self.topic.began(100, 0)
 
     def take(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
         self.taken.append((request.id, request.streams, written_ms))
 
     def receive(self, request_id: str, *streams: str, offset: int, at_ms: int = NOW_MS) -> None:
         value = signal_value(SnapshotRequest(request_id, streams))
-        self.topic.take(SimpleNamespace(offset=offset, value=value, timestamp=at_ms, headers=()))
+        self.topic.take(
+            SimpleNamespace(partition=0, offset=offset, value=value, timestamp=at_ms, headers=())
+        )
 
     def count(self, result: str) -> float:
         return float(self.metrics.counter("signals").labels(result)._value.get())
@@ -132,3 +140,20 @@ def test_an_id_may_be_used_again_an_hour_later() -> None:
         signals.now_s = now_s
         signals.receive("1", "pods", offset=100 + offset)
     assert (len(signals.taken), signals.count("repeated")) == (2, 1)
+
+
+def test_the_clock_is_asked_once_for_the_records_of_a_batch() -> None:
+    asked = list[int]()
+
+    def wall_ms() -> int:
+        asked.append(NOW_MS + len(asked))
+        return asked[-1]
+
+    signals = Signals()
+    signals.topic._wall_ms = wall_ms
+    for batch in range(2):
+        for number in range(50):
+            signals.receive(f"r{batch}-{number}", "pods", offset=100 + 50 * batch + number)
+        signals.topic.moved(150 + 50 * batch)
+    assert asked == [NOW_MS, NOW_MS + 1]
+    assert [written_ms for _, _, written_ms in signals.taken] == [NOW_MS] * 50 + [NOW_MS + 1] * 50

@@ -3,19 +3,23 @@ virtual time."""
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
 from tests.support.producefake import batch_head
 from tests.support.producestage import (
     INVALID_TIMESTAMP,
+    OUT_OF_ORDER,
     TOO_LARGE,
+    UNKNOWN_PRODUCER,
     Stage,
     staged,
 )
 from tests.support.relays import until, virtual
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge
+from watchrelay.kafka.sink import MESSAGE_BYTES_DEFAULT
 
 
 @virtual
@@ -232,5 +236,56 @@ async def test_what_was_written_is_forgotten_once_nobody_writes_the_topic() -> N
         stage.answer(offset=0)
         await delivery
         assert stage.sink.unacknowledged_ranges("t", 0, 0, 2) == [(1, 2)]
+        stage.sink.limit("t", 5000)
         stage.sink.close("t", "pods")
+        assert stage.sink.limit_of("t") == MESSAGE_BYTES_DEFAULT
         assert stage.sink.unacknowledged_ranges("t", 0, 0, 2) == [(0, 2)], "it may be recreated"
+
+
+@virtual
+@pytest.mark.parametrize("code", [0, OUT_OF_ORDER, UNKNOWN_PRODUCER])
+async def test_a_partition_that_lost_records_of_one_stream_is_lost_to_all_that_write_it(
+    code: int,
+) -> None:
+    """An unclean election: the next record of another stream gets an offset that the first one's
+    had, with or without a new identity before, and the log may be as long as before soon after."""
+    lost = dict[str, str]()
+    async with staged() as (stage, tasks):
+        for stream in ("pods", "nodes"):
+            stage.sink.open("t", stream, partial(lost.__setitem__, stream), made=False)
+        for stream, offset in (("nodes", 50), ("pods", 99)):
+            delivery = stage.deliver(tasks, 0, stream=stream)
+            await asyncio.sleep(0.1)
+            stage.answer(offset=offset)
+            await delivery
+        stage.deliver(tasks, 0, stream="nodes")
+        await asyncio.sleep(0.1)
+        if code:
+            stage.answer(code, -1)
+            await until(lambda: len(stage.sent()) == 4)
+        assert lost == {}
+        stage.answer(offset=60)
+        await until(lambda: lost.keys() == {"pods", "nodes"})
+        assert "a record got offset 60 after one at 99" in lost["pods"]
+        for stream in ("pods", "nodes"):
+            assert stage.sink.open("t", stream, partial(lost.__setitem__, stream), made=False)
+        again = stage.deliver(tasks, 0, stream="pods")
+        await until(lambda: len(stage.links[0]) == 2 and len(stage.sent()) == 1)
+        stage.answer(offset=61)
+        assert await again == Receipt([61])
+
+
+@virtual
+async def test_records_of_others_between_those_of_this_process_are_no_loss() -> None:
+    lost = list[str]()
+    async with staged() as (stage, tasks):
+        for stream in ("pods", "nodes"):
+            stage.sink.open("t", stream, lost.append, made=False)
+        for stream, partition, offset in (
+            ("pods", 0, 7), ("nodes", 0, 8), ("nodes", 2, 0), ("pods", 0, 20), ("nodes", 0, 21),
+        ):  # fmt: skip
+            delivery = stage.deliver(tasks, partition, stream=stream)
+            await asyncio.sleep(0.1)
+            stage.answer(offset=offset)
+            assert await delivery == Receipt([offset])
+        assert lost == []

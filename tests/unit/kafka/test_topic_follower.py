@@ -15,8 +15,9 @@ from tests.support.virtualtime import run
 from watchrelay.core import clock
 from watchrelay.core.errors import TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.leader_epochs import LeaderEpochs
 from watchrelay.kafka.topic_follower import TopicFollower
-from watchrelay.observe.status import Problems
+from watchrelay.observe.status import Troubles
 
 HOUR_MS = 3_600_000
 
@@ -57,11 +58,17 @@ async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consu
     connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
     follower: Any = SimpleNamespace(take=lambda _: None, moved=lambda _: None)
     tail = TopicFollower(
-        connection, "control", follower, name="control", committed=False, problems=Problems()
+        connection,
+        "control",
+        follower,
+        name="control",
+        committed=False,
+        batch_bytes_max=1000,
+        problems=Troubles(),
     )
     consumer = Consumer([clock.wall_ms() + jump_ms + number for number in range(5)], connection)
-    await tail._follow(consumer, TopicPartition("control", 0), connection.rotation.proven)
-    assert tail.next == 0
+    await tail._follow(consumer, [TopicPartition("control", 0)], connection.rotation.proven)
+    assert tail.parts[0].next == 0
 
 
 CONTROL = TopicPartition("control", 0)
@@ -117,11 +124,17 @@ def follow(client: Asked, *, count: int) -> list[float]:
         )
         connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
         tail = TopicFollower(
-            connection, "control", handler, name="control", committed=False, problems=Problems()
+            connection,
+            "control",
+            handler,
+            name="control",
+            committed=False,
+            batch_bytes_max=1000,
+            problems=Troubles(),
         )
         tail._identity.expect("control")
         consumer = Written(client, count, connection)
-        await tail._follow(consumer, CONTROL, connection.rotation.proven)
+        await tail._follow(consumer, [CONTROL], connection.rotation.proven)
         return taken_s
 
     return run(main())
@@ -162,15 +175,106 @@ def test_a_topic_that_brokers_did_not_know_is_read_on_if_it_is_back_under_its_id
         handler: Any = SimpleNamespace(started_over=lambda: over.append(True))
         connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
         tail = Looking(
-            connection, "control", handler, name="control", committed=False, problems=Problems()
+            connection,
+            "control",
+            handler,
+            name="control",
+            committed=False,
+            batch_bytes_max=1000,
+            problems=Troubles(),
         ).ask(Asked(b"1" * 16, *[None] * 4), Asked(back))
-        tail.next = 7
+        tail.parts[0].next = 7
         with pytest.raises(TopicLost, match="do not know it"):
             await tail.run()
-        assert (over, tail.next) == ([], 7), "its caller makes the topic, if it is gone"
+        assert (over, tail.parts[0].next) == ([], 7), "its caller makes the topic, if it is gone"
         with pytest.raises((TopicLost, TimeoutError)):
             async with asyncio.timeout(60.0):
                 await tail.run()
-        assert (bool(over), tail.next) == (started_over, 0 if started_over else 7)
+        assert (bool(over), tail.parts[0].next) == (started_over, 0 if started_over else 7)
 
     run(main())
+
+
+class Led:
+    """A consumer of a topic whose leader changed: it hands on one answer at a time, of records by
+    offset and leader epoch. `ends`: where the newest leader says that each epoch ended, as Kafka
+    does: that of an epoch of which it has nothing is the end of the one before."""
+
+    def __init__(
+        self, answers: list[dict[int, int]], ends: dict[int, int], connection: KafkaConnection
+    ) -> None:
+        self._answers, self._ends, self._connection = answers, ends, connection
+        self._next = 0
+        self.leader_epochs = LeaderEpochs()
+        self.asked = list[int]()
+        self._client = SimpleNamespace(
+            cluster=SimpleNamespace(leader_for_partition=lambda _: 2), send=self._send
+        )
+
+    async def _send(self, node: int, request: Any) -> Any:
+        ((topic, ((partition, _, epoch),)),) = request.prepare({23: (2, 4)}).topics
+        self.asked.append(epoch)
+        assert (node, topic, partition) == (2, "control", 0)
+        end = max((end for each, end in self._ends.items() if each <= epoch), default=-1)
+        return SimpleNamespace(topics=[("control", [(0, 0, epoch, end)])])
+
+    async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[Any]]:
+        await asyncio.sleep(0)
+        answer = self._answers.pop(0)
+        if not self._answers:
+            self._connection.rotation.proven += 1
+        for offset, epoch in answer.items():
+            self.leader_epochs.note(CONTROL, offset, epoch)
+            self._next = offset + 1
+        return {CONTROL: [SimpleNamespace(offset=offset) for offset in answer]}
+
+    async def position(self, _: TopicPartition) -> int:
+        return self._next
+
+    def last_poll_timestamp(self, _: TopicPartition) -> int:
+        return 0
+
+
+LED = [
+    # answers: offsets and leader epochs; where the epochs ended; the epochs asked about; what is lost
+    ([{0: 3, 1: 3}, {2: 3}], {3: 9}, [], ""),
+    ([{0: 3, 1: 3}, {2: 4}], {3: 2, 4: 9}, [3], ""),
+    ([{0: 3, 1: 4, 2: 5}], {3: 1, 4: 2, 5: 9}, [3, 4], ""),
+    ([{0: 3, 7: 3}, {9: 4}], {3: 9}, [3], ""),  # of compaction
+    ([{0: 3, 1: 3}, {2: 4}], {3: 1, 4: 9}, [3], "from offset 1 on were replaced by others, and 2"),
+    ([{0: 3, 1: 4, 2: 4}, {3: 6}], {3: 1, 6: 9}, [3, 4], "from offset 1 on were replaced"),
+    ([{0: -1, 1: -1}, {2: 4}], {4: 9}, [], ""),  # brokers that note no epochs
+    ([{0: 3, 1: 3}, {2: 4}], {}, [3], ""),  # the leader knows nothing of the epoch
+]
+
+
+@pytest.mark.parametrize(("answers", "ends", "asked", "lost"), LED)
+async def test_records_that_others_replaced_after_an_election_show_by_the_end_of_their_epoch(
+    answers: list[dict[int, int]], ends: dict[int, int], asked: list[int], lost: str
+) -> None:
+    connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
+    taken = list[int]()
+    handler: Any = SimpleNamespace(
+        take=lambda record: taken.append(record.offset), moved=lambda _: None
+    )
+    tail = TopicFollower(
+        connection,
+        "control",
+        handler,
+        name="control",
+        committed=False,
+        batch_bytes_max=1000,
+        problems=Troubles(),
+    )
+    last = max(answers[-1])
+    consumer = Led([dict(each) for each in answers], ends, connection)
+    tail._epochs = consumer.leader_epochs
+    reading = tail._read(consumer, [CONTROL], connection.rotation.proven)
+    if lost:
+        with pytest.raises(TopicLost, match=lost):
+            await reading
+        assert last not in taken
+    else:
+        await reading
+        assert taken[-1] == last
+    assert consumer.asked == asked

@@ -2,6 +2,7 @@
 
 import pytest
 
+from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.topic_writers import TopicWriters
 
 
@@ -105,24 +106,16 @@ def test_the_first_to_make_a_topic_does_not_disturb_the_streams_that_were_quicke
     assert writers.counts("t", "nodes")
 
 
-def test_an_offset_that_goes_back_shows_another_topic_and_that_of_another_stream_or_partition_does_not() -> (
-    None
-):
-    writers, pods, nodes = TopicWriters(), Losses(), Losses()
+def test_an_offset_that_goes_back_shows_another_topic_to_a_stream_that_has_opened_it() -> None:
+    writers, pods = TopicWriters(), Losses()
     pods.open(writers, "pods")
-    nodes.open(writers, "nodes")
-    assert writers.note("t", 0, "pods", 0, 5) == ""
-    assert writers.note("t", 0, "pods", 5, 6) == ""
-    assert writers.note("t", 0, "pods", 9, 10) == ""
-    assert writers.note("t", 1, "pods", 0, 1) == ""
-    assert writers.note("t", 0, "nodes", 6, 9) == ""
-    assert writers.note("t", 0, "nobody", 0, 1) == ""
-    assert writers.note("t", 0, "pods", 2, 4).startswith(
+    place = TopicPartition("t", 0)
+    assert writers.contradicts(place, "pods", 0, 0) == ""
+    assert writers.contradicts(place, "pods", 9, 6) == "", "others write as well"
+    assert writers.contradicts(place, "nobody", 0, 1) == ""
+    assert writers.contradicts(place, "pods", 2, 10).startswith(
         "partition 0: a record got offset 2 after one at 9; it was deleted and recreated"
     )
-    writers.lose("t")
-    pods.open(writers, "pods")
-    assert writers.note("t", 0, "pods", 0, 1) == ""
 
 
 def test_a_topic_is_open_until_the_last_stream_closed_it() -> None:

@@ -9,10 +9,13 @@ import pytest
 
 from tests.support.virtualtime import run
 from tests.unit.kafka.client.test_brokers import FakeBroker, PerhapsSilent, described, serving
+from watchrelay.core.errors import TopicRefused
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topics import Topics, TopicSpec
 
 ALREADY_EXISTS = 36
+INVALID_TOPIC, NO_RIGHT_ON_TOPIC = 17, 29
+INVALID_CONFIG, POLICY_VIOLATION = 40, 44
 
 
 class Admin:
@@ -21,7 +24,9 @@ class Admin:
     def __init__(self) -> None:
         self.made = False
 
-    async def create_topics(self, new: list[Any], timeout_ms: int) -> SimpleNamespace:
+    async def create_topics(
+        self, new: list[Any], timeout_ms: int, validate_only: bool
+    ) -> SimpleNamespace:
         code, self.made = ALREADY_EXISTS if self.made else 0, True
         return SimpleNamespace(topic_errors=[(new[0].name, code, None)])
 
@@ -34,6 +39,87 @@ async def test_a_topic_that_two_streams_share_is_created_and_logged_once(
     made = [await topics._make(admin, TopicSpec(name="t")) for _ in range(2)]
     assert made == [True, False]
     assert caplog.messages == ["topic created"]
+
+
+class Picky:
+    """Brokers that refuse settings of a new topic, and say why, until they are left out."""
+
+    def __init__(self, refused: dict[str, str], code: int) -> None:
+        self.refused, self.code = refused, code
+        self.made: dict[str, str] | None = None
+
+    async def create_topics(
+        self, new: list[Any], timeout_ms: int, validate_only: bool
+    ) -> SimpleNamespace:
+        configs = new[0].topic_configs
+        for setting, why in self.refused.items():
+            if setting in configs:
+                return SimpleNamespace(topic_errors=[(new[0].name, self.code, why)])
+        self.made = configs
+        return SimpleNamespace(topic_errors=[(new[0].name, 0, None)])
+
+
+@pytest.mark.parametrize("code", [INVALID_CONFIG, POLICY_VIOLATION])
+@pytest.mark.parametrize("why", ["{} is not supported", None])
+async def test_settings_that_brokers_refuse_are_left_out_of_a_new_topic(
+    code: int, why: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ("retention.bytes", "message.timestamp.type")
+    picky = Picky({each: why and why.format(each) for each in settings}, code)  # type: ignore[misc]
+    spec = TopicSpec(name="t", snapshot_interval_s=3600)
+    assert await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._make(picky, spec)
+    assert picky.made == {k: v for k, v in spec.configs().items() if k not in settings}
+    assert caplog.messages == ["brokers refuse settings of a new topic"] * 2
+
+
+async def test_a_topic_that_brokers_refuse_for_all_settings_is_refused_with_their_answer() -> None:
+    spec = TopicSpec(name="t", snapshot_interval_s=3600)
+
+    class Never:
+        async def create_topics(
+            self, new: list[Any], timeout_ms: int, validate_only: bool
+        ) -> SimpleNamespace:
+            why = "topics of this name are not for you"
+            return SimpleNamespace(topic_errors=[(new[0].name, POLICY_VIOLATION, why)])
+
+    with pytest.raises(TopicRefused, match=r"topics of this name are not for you; create it with"):
+        await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._make(Never(), spec)
+
+
+async def test_a_name_that_kafka_takes_as_another_topics_is_refused_with_the_way_to_another() -> (
+    None
+):
+    class Collides:
+        async def create_topics(
+            self, new: list[Any], timeout_ms: int, validate_only: bool
+        ) -> SimpleNamespace:
+            why = "Topic 'k8s.a' collides with existing topics: k8s_a"
+            return SimpleNamespace(topic_errors=[(new[0].name, INVALID_TOPIC, why)])
+
+    topics = Topics(KafkaConnection(bootstrap_servers=("k:1",)))
+    for validate_only in (False, True):
+        with pytest.raises(TopicRefused) as caught:
+            await topics._make(Collides(), TopicSpec(name="k8s.a"), validate_only=validate_only)
+        assert str(caught.value) == (
+            "topic k8s.a cannot be created: Topic 'k8s.a' collides with existing topics: k8s_a; "
+            "kafka takes . and _ in names of topics as the same: choose another topic in the "
+            "resource entry, or another kafka.topicPrefix or cluster"
+        )
+
+
+async def test_what_brokers_say_of_a_missing_right_to_create_is_left_to_the_check_of_rights() -> (
+    None
+):
+    class Denies:
+        async def create_topics(
+            self, new: list[Any], timeout_ms: int, validate_only: bool
+        ) -> SimpleNamespace:
+            return SimpleNamespace(topic_errors=[(new[0].name, NO_RIGHT_ON_TOPIC, None)])
+
+    topics = Topics(KafkaConnection(bootstrap_servers=("k:1",)))
+    assert await topics._make(Denies(), TopicSpec(name="t"), validate_only=True)
+    with pytest.raises(TopicRefused, match="may not create it"):
+        await topics._make(Denies(), TopicSpec(name="t"))
 
 
 def test_one_broker_of_three_that_answers_nothing_delays_the_check_of_a_topic_by_seconds() -> None:

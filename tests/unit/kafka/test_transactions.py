@@ -267,7 +267,10 @@ async def test_a_missing_right_is_named_with_its_cure() -> None:
         stage.script["take"] += [53] * 3
         begun = asyncio.get_running_loop().create_task(stage.begin())
         await asyncio.sleep(1.0)
-        assert "grant WRITE and DESCRIBE on it or its prefix" in stage.statuses.problems["kafka"]
+        assert (
+            "grant WRITE and DESCRIBE on it or its prefix"
+            in stage.statuses.problems["kafka"].message
+        )
         await begun
         assert not stage.statuses.problems
 
@@ -285,7 +288,7 @@ def test_why_an_id_cannot_be_taken_is_shown_until_it_is(
             stage.script["take"] += [answer] * 1000
             begun = asyncio.get_running_loop().create_task(stage.begin())
             await asyncio.sleep(15.0)
-            problem = stage.statuses.problems["kafka"]
+            problem = stage.statuses.problems["kafka"].message
             assert problem.startswith(f"transactional id {ID} cannot be used: ")
             assert reason in problem
             stage.script["take"].clear()

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.troubles import SILENCE, KafkaTroubles
 from watchrelay.observe.status import StatusRegistry
 
@@ -16,9 +17,9 @@ def test_brokers_that_several_producers_do_not_reach_are_one_trouble_until_each_
     caplog.set_level(logging.INFO, "watchrelay")
     troubles = KafkaTroubles(StatusRegistry())
     for subject in ("", "/k8s.c.pods", "/k8s.c.jobs"):
-        troubles.began(subject, AWAY)
+        troubles.began(Trouble(subject, Cause.KAFKA, AWAY))
     assert troubles.problem == AWAY
-    troubles.began(SILENCE, "no acknowledgement")
+    troubles.began(Trouble(SILENCE, Cause.KAFKA, "no acknowledgement"))
     assert troubles.problem == f"no acknowledgement: {AWAY}"
     troubles.ended(SILENCE)
     troubles.ended("")

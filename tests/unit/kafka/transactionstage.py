@@ -26,6 +26,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.transaction_coordinator import TransactionCoordinator
 from watchrelay.kafka.producer import ProducerSettings
+from watchrelay.kafka.record_times import RecordTimes
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
@@ -142,7 +143,7 @@ class Leader(FakeTransport):
 class Stage:
     """A sink with one stream that writes within transactions. `seen`: what was asked."""
 
-    def __init__(self, request_timeout_s: float = 4.0) -> None:
+    def __init__(self, request_timeout_s: float = 4.0, times: RecordTimes | None = None) -> None:
         self.seen: list[str] = []
         self.script: dict[str, deque[int | Exception]] = defaultdict(deque)
         self.epoch = self.end = self.looks = self.others_asked = 0
@@ -157,6 +158,7 @@ class Stage:
             metrics=self.metrics,
             statuses=self.statuses,
             settings=ProducerSettings(request_timeout_s=request_timeout_s),
+            times=times,
             reach=lambda _: Cluster(self),
         )
 
@@ -190,7 +192,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(*, begun: bool = True, **settings: float) -> AsyncIterator[Stage]:
+async def staged(*, begun: bool = True, **settings: Any) -> AsyncIterator[Stage]:
     stage = Stage(**settings)
     async with asyncio.TaskGroup() as tasks:
         sink = tasks.create_task(stage.sink.run(), name="sink")

@@ -10,10 +10,13 @@ import re
 import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable
+from random import Random
 
 import pytest
 
+from tests.fuzz.floods import bad_lines, bad_list
 from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.support.turns import TurnLoop
 from tests.unit.kube.served import (
     PODS,
     STREAM,
@@ -35,8 +38,9 @@ from watchrelay.kube.discovery.catalog import (
     parse_group_versions,
     parse_resources,
 )
-from watchrelay.kube.page import ITEM_BYTES_MAX, PageReader, TooLong
-from watchrelay.kube.stream import LINE_MAX, FrameReader
+from watchrelay.kube.frame import outline
+from watchrelay.kube.page import FAILURES_MAX, ITEM_BYTES_MAX, PageReader, TooLong
+from watchrelay.kube.stream import DAMAGED_MAX, LINE_MAX, FrameReader
 from watchrelay.model.frames import Failure, ListQuery, ObjectFrame
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -296,6 +300,72 @@ async def test_a_chunk_that_never_ends_ends_the_watch_at_the_line_limit() -> Non
         assert isinstance(failure.error, Undecodable)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_no_list_and_no_watch_that_is_hard_to_judge_holds_the_loop(seed: int) -> None:
+    rng = Random(seed)
+    bodies = {"list": bad_list(rng), "watch": bad_lines(rng)}
+
+    async def handler(request: Request, reply: Reply) -> None:
+        body = bodies["watch" if "watch" in request.query else "list"]
+        await reply.start(200, {"Content-Type": "application/json"}, length=len(body))
+        with contextlib.suppress(ConnectionError):
+            for at in range(0, len(body), MIB):
+                await reply.raw(body[at : at + MIB])
+            await reply.end()
+
+    async def asked(loop: TurnLoop) -> None:
+        async with ScriptedServer(handler) as server, client_of(server.url) as client:
+            loop.begin()
+            with contextlib.suppress(KubeError):
+                page = await client.list_page(PODS, ListQuery(), stream=STREAM)
+                assert len(page.failures) <= FAILURES_MAX
+            async with client.watch(PODS, watch_from(), stream=STREAM) as frames:
+                with contextlib.suppress(KubeError):
+                    assert len([each async for batch in frames for each in batch]) <= 1001
+
+    loop = TurnLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(asked(loop))
+    assert not (wrong := loop.too_long()), wrong
+
+
+@pytest.mark.parametrize("first", [b'{"metadata":{"name":"p"}}', b"null"])
+def test_a_page_of_too_many_undecodable_items_fails_as_one_and_names_the_first(
+    first: bytes,
+) -> None:
+    bad = [first, *(b'{"metadata":{"name":"p%d"}}' % number for number in range(FAILURES_MAX))]
+
+    def read(items: list[bytes]) -> PageReader:
+        reader = PageReader(PODS)
+        reader.feed(b'{"metadata":{},"items":[%b]}' % b",".join(items))
+        return reader
+
+    assert len(read(bad[:-1]).finish().failures) == FAILURES_MAX
+    with pytest.raises(Undecodable, match=r"^more than 1000 items .* /p0.* and 99\d other objects"):
+        read(bad).finish()
+
+
+@pytest.mark.parametrize("step", [1000, 1 << 20])
+def test_a_watch_of_too_many_undecodable_lines_is_ended(step: int) -> None:
+    stream, good = FrameReader(PODS), line("ADDED", pod("a"))
+    data = good * 500 + b"{}\n" * 600 + good * 300 + b"1\n" * 3000 + good
+    frames = [
+        each for at in range(0, len(data), step) for each in stream.feed(data[at : at + step])
+    ]
+    # of the good lines, those count that make up for damaged ones before
+    assert stream.ended
+    assert len(frames) == 500 + 600 + 300 + (DAMAGED_MAX - 600 + 300) + 1
+    assert isinstance(frames[-1], Failure)
+    assert "1000 more than can; the last: a watch line cannot be decoded" in str(frames[-1].error)
+
+
+def test_a_large_object_is_named_by_what_comes_first() -> None:
+    rest = b",".join([b"[]"] * 100_000)
+    found = outline(b'{"metadata":{"name":"a"},"spec":[%b],"kind":"Pod"}' % rest)
+    assert found["metadata"] == b'{"name":"a"}'
+    assert "kind" not in found
+
+
 NAMES = [
     "../../secrets",
     "pods?watch=1",
@@ -336,7 +406,7 @@ def test_what_discovery_names_never_reaches_a_path_a_topic_or_a_label_unless_it_
         }
         return [
             str(each.resource)
-            for found in parse_aggregated(dumps(body))
+            for _, found in parse_aggregated(dumps(body))
             for v in found.versions
             for each in v.served
         ]
@@ -364,7 +434,7 @@ def test_what_discovery_names_never_reaches_a_path_a_topic_or_a_label_unless_it_
 
 def test_discovery_that_is_nested_without_end_is_none() -> None:
     with pytest.raises(NotDiscovery):
-        parse_aggregated(b'{"items":%b}' % DEEP)
+        list(parse_aggregated(b'{"items":%b}' % DEEP))
 
 
 def test_nothing_of_a_status_breaks_the_line_or_fills_it() -> None:

@@ -20,6 +20,7 @@ from watchrelay.core.errors import (
     VersionTooLarge,
 )
 from watchrelay.kube.status import from_response, from_watch, retry_after_s
+from watchrelay.watch.failing import shows_failing_cursor
 
 NOW_MS = 1_795_000_000_000  # 2026-11-18T11:06:40Z
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
@@ -207,6 +208,14 @@ def test_a_version_that_the_server_cannot_parse_is_no_trouble_of_the_server() ->
     assert isinstance(
         classed(500, failure_status(500, "InternalError", "etcdserver: no leader")), Throttled
     )
+
+
+def test_a_request_that_took_too_long_is_no_500_of_its_version() -> None:
+    answer = failure_status(500, "ServerTimeout", "the server cannot complete the request")
+    for error in (classed(500, answer), from_watch(msgspec.json.encode(answer))):
+        assert error.status == 504
+        assert not shows_failing_cursor(error)
+        assert "500" in str(error)
 
 
 def test_a_message_is_one_short_line() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.pki import Ca
 from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.support.turns import TurnLoop
 from tests.unit.kube.served import (
     PODS,
     STREAM,
@@ -373,3 +374,32 @@ async def test_what_comes_as_a_deadline_is_moved_is_not_overtaken_by_what_comes_
         loop.call_at(began_s + idle_s + 0.06, more.set)
         frames = await follow(client, taker, watch_from(idle_timeout_s=idle_s))
     assert frames[-len(LINES) + 1 :] == expected()[1:-1]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize(
+    "unpacked",
+    [b"\n" * (24 << 20), b"".join(LINES) * ((16 << 20) // len(b"".join(LINES)))],
+    ids=["newlines", "events"],
+)
+def test_what_a_proxy_packed_into_little_is_taken_in_many_turns_of_the_loop(
+    unpacked: bytes, *, taken: bool
+) -> None:
+    packed = gzip.compress(unpacked)
+
+    async def answer(_: Request, reply: Reply) -> None:
+        await reply.text(
+            200, packed, {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        )
+
+    async def body() -> int:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, TurnLoop)
+        async with ScriptedServer(answer) as server, client_at(server) as client:
+            loop.begin()
+            frames = await follow(client, Taker(lambda _: taken))
+        assert not (wrong := loop.too_long()), wrong
+        return len(frames)
+
+    with asyncio.Runner(loop_factory=TurnLoop) as runner:
+        assert runner.run(body()) == unpacked.count(b"MODIFIED")

@@ -1,12 +1,19 @@
 import asyncio
 import json
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from tests.support.admin_server import live
+from tests.support.troubles import trouble
+from watchrelay import __version__
+from watchrelay.core.trouble import Cause
+from watchrelay.observe.advice import ADVICE, SOURCES
 from watchrelay.observe.live import VIEWERS_MAX, LiveStatus
 from watchrelay.observe.overview import About
 from watchrelay.observe.status import Readiness, StatusRegistry
+
+ROOT = Path(__file__).parents[3]
 
 
 def pictured(statuses: StatusRegistry) -> LiveStatus:
@@ -44,7 +51,7 @@ async def test_a_viewer_is_sent_all_then_what_changed_then_what_left() -> None:
         assert (news["order"], "rows" in news) == (["nodes", "events"], False)
         assert news["relay"]["headline"] == "All 2 streams are live."
         kind, news = event(await anext(events))
-        assert list(news) == ["at"], "a stream at rest was sent again"
+        assert list(news) == ["at", "number"], "a stream at rest was sent again"
 
 
 async def test_all_viewers_share_one_picture_and_one_text_of_it() -> None:
@@ -111,8 +118,30 @@ async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
 
 def test_a_stream_is_served_with_its_transitions_and_an_unknown_one_is_not() -> None:
     statuses = StatusRegistry()
-    live(statuses, "pods").failed("watch", "refused")
+    live(statuses, "pods").failed("watch", trouble("refused"))
     answer = json.loads(pictured(statuses).transitions("pods") or b"")
     assert [each["message"] for each in answer["transitions"]] == ["refused"]
     assert answer["stream"] == "pods"
     assert pictured(statuses).transitions("nodes") is None
+
+
+def test_a_card_links_to_its_runbook_by_version_or_where_the_config_says() -> None:
+    statuses = StatusRegistry()
+    live(statuses, "pods").failed("watch", trouble("403", Cause.MISSING_RIGHT, operator=True))
+    statuses.problems.put("signal", trouble("refused", Cause.SIGNAL_TOPIC))
+    for base, address in (
+        ("", f"https://github.com/watchrelay/watchrelay/blob/v{__version__}/"),
+        ("https://git.example.com/", "https://git.example.com/"),
+    ):
+        about = About("test", "relay-1", "0.0.0", 1, base)
+        picture = LiveStatus(statuses, Readiness(statuses, started=True), about)
+        urls = [card["runbookUrl"] for card in json.loads(picture.whole())["cards"]]
+        assert urls == [f"{address}docs/runbooks/WatchRelayForbidden.md", ""]
+        assert f"runbook: {urls[0]}\n" in picture.text()
+
+
+def test_every_runbook_that_a_card_links_to_is_there() -> None:
+    runbooks = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
+    assert {advice.runbook for advice in ADVICE.values()} - {""} <= runbooks
+    chart = (ROOT / "helm" / "watchrelay" / "Chart.yaml").read_text()
+    assert f"\nhome: {SOURCES.partition('/blob/')[0]} " in chart, "alerts and cards link alike"

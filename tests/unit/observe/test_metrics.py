@@ -1,5 +1,6 @@
 """The metric catalogue is what `/metrics` shows."""
 
+import math
 from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -73,6 +74,7 @@ def test_counters_of_a_stream_begin_at_zero() -> None:
         "timeout": 0.0,
         "gone": 0.0,
         "eof": 0.0,
+        "silent": 0.0,
         "error": 0.0,
     }
 
@@ -108,10 +110,14 @@ def test_of_a_stream_of_another_replica_stay_the_counters_and_that_it_is_not_own
     children = metrics.stream("pods", None)
     children.stream_epoch.set(7)
     children.stream_owned.set(0)
+    children.show_age(lambda: 7.0)
     children.ownership_changes_total["handed_over"].inc()
     metrics.forget_gauges("pods")
     text = metrics.text().decode()
     assert "watchrelay_stream_epoch{" not in text
+    assert "watchrelay_state_age_seconds{" not in text
+    children.show_last_age(lambda: 8.0)
+    assert b"watchrelay_state_age_seconds{" not in metrics.text(), "its writer ended later"
     assert 'watchrelay_stream_owned{cluster="",stream="pods"' in text
     assert 'reason="handed_over",stream="pods"} 1.0' in text
     metrics.stream("pods", None).stream_epoch.set(9)
@@ -136,3 +142,22 @@ def test_a_stream_of_another_replica_is_counted_by_the_version_of_its_resource_n
     text = metrics.text()
     assert b'version="v1"' in text
     assert b'version="v1beta1"' not in text
+
+
+def test_ages_are_infinite_before_the_first_time_and_no_wall_clock_is_in_them() -> None:
+    metrics = Metrics("c")
+    stream, topic = metrics.stream("pods", PODS), metrics.topic("t")
+
+    def age(name: str) -> float:
+        return families(metrics)[f"watchrelay_{name}"][0][2]
+
+    assert age("snapshot_age_seconds") == math.inf
+    assert 0 <= age("last_ack_age_seconds") < 60, "since the topic is written"
+    stream.snapshot_age_seconds.restart(ago_s=3600.0)
+    stream.last_heard_age_seconds.restart()
+    topic.last_ack_age_seconds.restart()
+    assert 3600 <= age("snapshot_age_seconds") < 3660
+    assert 0 <= age("last_heard_age_seconds") < 60
+    assert 0 <= age("last_ack_age_seconds") < 60
+    metrics.forget_gauges("pods")
+    assert not families(metrics)["watchrelay_snapshot_age_seconds"]

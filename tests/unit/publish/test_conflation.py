@@ -256,12 +256,12 @@ def test_a_heartbeat_within_an_overload_does_not_make_the_stream_whole() -> None
             await away(rig)
             overload(rig)
             # as after a restart whose list found much
-            rig.status.complete, rig.relay._phase = False, Live(str(rig.store.version))
+            rig.progress.whole, rig.relay._phase = False, Live(str(rig.store.version))
             for number in range(2000):
                 rig.say(rig.store.put(b"many/%d" % number, b"y" * 5000))
             rig.sync()
             rig.sink.up.set()
-            await until(lambda: rig.status.complete, steps=20_000)
+            await until(lambda: rig.progress.whole, steps=20_000)
             assert not rig.relay._queues.conflating
             assert rig.rebuilt() == rig.store.values()
 

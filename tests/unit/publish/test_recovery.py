@@ -8,9 +8,19 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.simulation.planted import of_a_snapshot
-from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import (
+    DIGEST_MASK,
+    Decoded,
+    Foreign,
+    MarkerRecord,
+    ObjectRecord,
+    OtherCluster,
+    content_hash,
+)
 from watchrelay.contract.state import ObjectState
 from watchrelay.contract.wire import MarkerKind, Reason, Verb
 from watchrelay.publish.recovery import (
@@ -23,6 +33,7 @@ from watchrelay.publish.recovery import (
     decide,
     interleaved,
     recovered_state,
+    remove_strays,
 )
 
 OURS = "ours"
@@ -52,7 +63,7 @@ class Log:
         name = key.encode()
         self.sequence += not stale
         value = None if verb == "deleted" else b"%b@%b" % (name, str(version).encode())
-        value_hash = 0 if value is None else hash((key, version)) & DIGEST_MASK
+        value_hash = 0 if value is None else content_hash(name, value)
         if not stale:
             self.live.pop(name, None)
             if value is not None:
@@ -95,6 +106,12 @@ class Log:
         """A new writer."""
         self.epoch, self.sequence = epoch, 0
         return self.mark("claim", config=config)
+
+
+def damage(log: Log, value: bytes) -> Log:
+    """The newest record has another value, and the hash that it had."""
+    log.records[-1] = replace(log.records[-1], value=value)
+    return log
 
 
 def folded(*logs: Log | Sequence[Decoded]) -> list[LogRecovery]:
@@ -251,7 +268,7 @@ def test_f3_a_former_writer_behind_a_newer_claim_is_ignored_and_healed() -> None
     ).claim(3)
     (recovery,) = folded(log)
     assert (recovery.entries, recovery.deleted, recovery.proven) == ({}, {b"k": "5"}, True)
-    assert recovered_state([recovery], WatchFrom("6")).pending_repairs == {b"k": 0}
+    assert recovered_state([recovery], WatchFrom("6")).pending_repairs == {(b"k", 0): None}
 
 
 @pytest.mark.parametrize(
@@ -525,3 +542,100 @@ def test_recovery_has_the_state_of_a_reader_whatever_is_on_the_log(
     }
     state = recovery.state
     assert (state.digest, state.epoch, state.last) == (shown.digest, shown.epoch, shown.last)
+
+
+def test_a_value_that_is_not_what_its_hash_says_counts_by_its_bytes_as_for_readers() -> None:
+    believed = damage(Log().claim(1).say("a", 1), b"other").mark("heartbeat", "5").claim(2)
+    decision = decided(believed)
+    assert decision == FirstSnapshot(
+        "the log does not match its digests, or is of another number of partitions",
+        log_unverified=True,
+    ), "the marker is of a writer that believed the header"
+    behind = damage(Log().claim(1).say("a", 1).mark("heartbeat", "5").say("a", 2), b"other")
+    assert decided(behind.claim(2)) == ListAndDiff(
+        "a value after the newest marker is not what its ce_wrhash says"
+    )
+    corrected = damage(Log().claim(1).say("a", 1), b"other").say("a", 2).mark("heartbeat", "5")
+    assert decided(corrected.claim(2)) == WatchFrom("5"), "the true record follows it"
+
+
+@pytest.mark.parametrize("where", ["tail", "twice", "unproven"])
+def test_an_object_where_its_key_does_not_belong_is_removed_there_and_held_nowhere(
+    where: str,
+) -> None:
+    home = partition_of(b"a", 2)
+    logs = [Log().claim(1) for _ in range(2)]
+    if where != "unproven":
+        logs[home].say("a", 1)
+    if where == "unproven":  # by a writer that did not know of it
+        logs[1 - home].say("a", 9)
+        logs[1 - home].live.clear()
+    if where == "twice":
+        logs[1 - home].say("a", 9)
+    for log in logs:
+        log.mark("heartbeat", "5")
+    if where == "tail":
+        logs[1 - home].say("a", 9)
+    recoveries = []
+    for partition, log in enumerate(logs):
+        recovery = LogRecovery("pods", partition, partitions=2, pack=lambda value, _version: value)
+        recovery.apply(
+            [
+                replace(each, partitions=2) if isinstance(each, MarkerRecord) else each
+                for each in log.claim(2).records
+            ]
+        )
+        recoveries.append(recovery)
+    for _ in remove_strays(recoveries):
+        pass
+    result = recovered_state(recoveries, WatchFrom("5"))
+    assert result.pending_repairs == {(b"a", 1 - home): None}
+    assert [set(entries) for entries in result.entries] == [
+        {b"a"} if partition == home and where != "unproven" else set() for partition in range(2)
+    ]
+    stray = result.partitions[1 - home]
+    assert (stray.count, stray.digest) == (0, 0)
+
+
+def test_a_marker_of_another_cluster_proves_nothing_and_is_over_with_the_next_own_one() -> None:
+    before, after = Log().claim(1).say("a", 1).mark("heartbeat", "5"), Log()
+    (recovery,) = folded(before)
+    recovery.apply([OtherCluster(1, recovery.state.last + 1, "of cluster old")])
+    assert (recovery.frontier, recovery.shared) == ("5", "of cluster old")
+    assert decide([recovery], config=OURS, from_start=[0]) == ListAndDiff(
+        "the sequences have a gap, or a record may be from another writer"
+    )
+    after.epoch, after.sequence = 1, recovery.state.last
+    recovery.apply(
+        [replace(after.mark("heartbeat", "6").records[0], count=1, digest=recovery.state.digest)]
+    )
+    assert recovery.shared == ""
+    assert decide([recovery], config=OURS, from_start=[0]) == WatchFrom("6")
+
+
+def test_a_marker_of_another_cluster_that_readers_ignore_is_nothing() -> None:
+    (recovery,) = folded(Log().claim(2).say("a", 1).mark("heartbeat", "5"))
+    recovery.apply([OtherCluster(1, 900, "of cluster old"), OtherCluster(2, 1, "of cluster old")])
+    assert recovery.shared == ""
+    assert decide([recovery], config=OURS, from_start=[0]) == WatchFrom("5")
+
+
+def test_what_was_under_a_key_of_another_stream_is_left_to_a_snapshot() -> None:
+    (recovery,) = folded(Log().claim(1).say("a", 1).mark("heartbeat", "5").say("b", 6))
+    assert recovery.leave(b"b")
+    assert set(recovery.entries) == {b"a"}
+    assert decide([recovery], config=OURS, from_start=[0], others=True) == FirstSnapshot(
+        "the log holds objects under keys of other streams on the topic", log_unverified=True
+    )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_record_that_readers_ignore_has_its_key_repaired_unless_the_true_one_follows(
+    *, named: bool
+) -> None:
+    log = Log().claim(1).say("a", 1)
+    (recovery,) = folded(log)
+    recovery.apply([Foreign(b"a", named), Foreign(b"b", named)])
+    assert list(recovery.to_repair) == [b"a"] + [b"b"] * named
+    recovery.apply(log.say("a", 2).records[-1:])
+    assert list(recovery.to_repair) == [b"b"] * named

@@ -8,9 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from tests.support.relays import run_virtually
-from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.records import (
+    Foreign,
+    LogRecord,
+    MarkerRecord,
+    ObjectRecord,
+    OtherCluster,
+)
 from watchrelay.core.errors import EpochSpoiled, Fenced, Shared, fenced_by
 from watchrelay.publish.stale_records import PAUSE_MAX_S, PAUSE_MIN_S, StaleRecordFinder
+
+HELD = frozenset({b"held"})
 
 
 def published(key: str, epoch: int, sequence: int) -> ObjectRecord:
@@ -22,7 +30,7 @@ def published(key: str, epoch: int, sequence: int) -> ObjectRecord:
 class Between:
     """What is not ours, by partition and offset."""
 
-    def __init__(self, *strange: tuple[int, int, Decoded], ours: tuple[int, ...] = ()) -> None:
+    def __init__(self, *strange: tuple[int, int, LogRecord], ours: tuple[int, ...] = ()) -> None:
         self.records = {(partition, offset): record for partition, offset, record in strange}
         self.ours = set(ours)
         self.reads: list[dict[int, list[tuple[int, int]]]] = []
@@ -30,10 +38,16 @@ class Between:
     def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         return [(offset, offset + 1) for offset in range(start, stop) if offset not in self.ours]
 
+    def log_start(self, partition: int) -> int:
+        return 0
+
+    def owns(self, key: bytes) -> bool:
+        return not key.startswith(b"another streams")
+
     async def read(
         self,
         ranges: Mapping[int, Sequence[tuple[int, int]]],
-        take: Callable[[int, int, Decoded], None],
+        take: Callable[[int, int, LogRecord], None],
     ) -> None:
         self.reads.append({partition: [*wanted] for partition, wanted in ranges.items()})
         for partition, wanted in ranges.items():
@@ -50,13 +64,13 @@ def test_only_records_between_our_batches_are_read_and_only_stale_keys_are_named
             published("resend", 5, 9),
         )
         between = Between((0, 12, late_copy), (0, 13, former), (0, 14, resend), (0, 15, resend))
-        repair = StaleRecordFinder("pods", 5, between, {0: 10, 1: 20})
+        repair = StaleRecordFinder("pods", 5, between, {0: 10, 1: 20}, HELD.__contains__)
         repair.acked(0, [10, 11], 7)
         repair.acked(1, [20], 1)
         assert repair.may_end("5-1", ready_to_end=True)
         repair.acked(0, [15, 16], 9)
         assert not repair.may_end("5-2", ready_to_end=True)
-        assert await repair.stale_keys() == {b"late": 0, b"former": 0}
+        assert await repair.stale_keys() == dict.fromkeys([(b"late", 0), (b"former", 0)])
         assert repair.may_end("5-2", ready_to_end=True)
         assert between.reads == [{0: [(12, 13), (13, 14), (14, 15)]}, {0: [(15, 17)]}], (
             "all of them at once, and our own batch, to which the copy is compared"
@@ -77,10 +91,12 @@ def test_many_gaps_of_several_partitions_are_read_at_once_each_judged_by_its_own
             (1, 0, published("first", 4, 1)),
             (1, 20, published("ours", 5, 21)),
         )
-        repair = StaleRecordFinder("pods", 5, between, {0: 0, 1: 0})
+        repair = StaleRecordFinder("pods", 5, between, {0: 0, 1: 0}, HELD.__contains__)
         for partition, offset in batches:
             repair.acked(partition, [offset], offset)
-        assert await repair.stale_keys() == {b"late": 0, b"former": 0, b"first": 1}
+        assert await repair.stale_keys() == dict.fromkeys(
+            [(b"late", 0), (b"former", 0), (b"first", 1)]
+        )
         gaps = [(offset, offset + 1) for offset in range(0, 100, 2)]
         assert between.reads == [{0: gaps, 1: gaps}, {0: [(61, 62)], 1: [(21, 22)]}]
         repair.acked(1, [102], 101)
@@ -93,9 +109,64 @@ def test_many_gaps_of_several_partitions_are_read_at_once_each_judged_by_its_own
 
 def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
     async def body() -> None:
-        repair = StaleRecordFinder("pods", 5, Between((0, 11, published("k", 4, 1))), {0: 10})
+        repair = StaleRecordFinder(
+            "pods", 5, Between((0, 11, published("k", 4, 1))), {0: 10}, HELD.__contains__
+        )
         repair.acked(0, [10, 12], 7)
-        assert await repair.stale_keys() == {b"k": 0}
+        assert await repair.stale_keys() == {(b"k", 0): None}
+
+    run_virtually(body())
+
+
+def test_a_record_that_readers_ignore_hides_what_is_held_and_what_it_names() -> None:
+    async def body() -> None:
+        unnamed = Foreign(b"held", named=False), Foreign(b"another streams", named=False)
+        between = Between(
+            (0, 10, unnamed[0]),
+            (0, 11, unnamed[1]),
+            (0, 12, Foreign(b"gone", named=True)),
+            (1, 10, unnamed[0]),
+        )
+        repair = StaleRecordFinder("pods", 5, between, {0: 10, 1: 10}, HELD.__contains__)
+        repair.acked(0, [13], 7)
+        repair.acked(1, [11], 7)
+        assert await repair.stale_keys() == dict.fromkeys(
+            [(b"held", 0), (b"gone", 0), (b"held", 1)]
+        )
+
+    run_virtually(body())
+
+
+def test_nothing_is_repaired_under_a_key_of_another_stream() -> None:
+    async def body() -> None:
+        between = Between(
+            (0, 10, published("another streams", 5, 3)),
+            (0, 11, Foreign(b"another streams too", named=True)),
+            (0, 12, published("own", 5, 3)),
+        )
+        repair = StaleRecordFinder("pods", 5, between, {0: 10}, HELD.__contains__)
+        repair.acked(0, [13], 7)
+        assert await repair.stale_keys() == {(b"own", 0): None}
+
+    run_virtually(body())
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "raised"),
+    [(5, 3, None), (4, 900, None), (5, 7, EpochSpoiled), (6, 1, Shared)],
+)
+def test_a_marker_of_another_cluster_counts_where_readers_take_it(
+    epoch: int, sequence: int, raised: type[Exception] | None
+) -> None:
+    async def body() -> None:
+        between = Between((0, 10, OtherCluster(epoch, sequence, "of cluster old")))
+        repair = StaleRecordFinder("pods", 5, between, {0: 10}, HELD.__contains__)
+        repair.acked(0, [11], 7)
+        if raised is None:
+            assert await repair.stale_keys() == {}
+        else:
+            with pytest.raises(raised):
+                await repair.stale_keys()
 
     run_virtually(body())
 
@@ -103,7 +174,7 @@ def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
 def test_what_other_streams_of_this_process_wrote_is_no_gap() -> None:
     async def body() -> None:
         between = Between(ours=(10, 11))
-        repair = StaleRecordFinder("pods", 5, between, {0: 10})
+        repair = StaleRecordFinder("pods", 5, between, {0: 10}, HELD.__contains__)
         repair.acked(0, [12], 1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10 * PAUSE_MAX_S):
@@ -117,7 +188,7 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
     None
 ):
     async def body() -> None:
-        repair = StaleRecordFinder("pods", 5, Between(), {0: 0})
+        repair = StaleRecordFinder("pods", 5, Between(), {0: 0}, HELD.__contains__)
         now_s = asyncio.get_running_loop().time
         for round_ in range(12):
             repair.acked(0, [round_ * 4 + 1], round_ + 1)
@@ -136,7 +207,7 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
 def test_a_record_of_a_newer_epoch_stops_the_writer() -> None:
     async def body() -> None:
         claim = MarkerRecord("pods", 6, 1, "claim", 0, "t", "c", 1)
-        repair = StaleRecordFinder("pods", 5, Between((0, 10, claim)), {0: 10})
+        repair = StaleRecordFinder("pods", 5, Between((0, 10, claim)), {0: 10}, HELD.__contains__)
         repair.acked(0, [11], 1)
         with pytest.raises(Fenced, match="epoch 6"):
             await repair.stale_keys()
@@ -162,7 +233,11 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
     async def body() -> None:
         ours = (0, 11, published("a", 5, 4)), (0, 12, published("b", 5, 5))
         repair = StaleRecordFinder(
-            "pods", 5, Between((0, 10, published(key, 5, sequence)), *ours, ours=(11, 12)), {0: 10}
+            "pods",
+            5,
+            Between((0, 10, published(key, 5, sequence)), *ours, ours=(11, 12)),
+            {0: 10},
+            HELD.__contains__,
         )
         repair.acked(0, [11, 12], 4)
         if spoilt:
@@ -173,7 +248,7 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
             ):
                 await repair.stale_keys()
         else:
-            assert await repair.stale_keys() == ({key.encode(): 0} if sequence < 4 else {})
+            assert await repair.stale_keys() == ({(key.encode(), 0): None} if sequence < 4 else {})
 
     run_virtually(body())
 

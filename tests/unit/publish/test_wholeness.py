@@ -53,7 +53,7 @@ async def beat_on_its_way(rig: Rig) -> None:
     """Kafka takes nothing, the history has run out, and the regular heartbeat comes in a tenth of a
     second."""
     rig.relay.watch_accepted()
-    rig.status.list_due = True
+    rig.progress.list_due = True
     rig.sink.up.clear()
     await before_the_beat(rig, 0.1)
 
@@ -63,7 +63,7 @@ def list_done(rig: Rig, *names: bytes) -> None:
     for name in names:
         rig.say(rig.store.put(name, b"1"), reason="resume")
     rig.sync()
-    rig.status.list_due = False
+    rig.progress.list_due = False
 
 
 def test_where_nothing_changed_the_stream_is_whole_soon_after_the_watch_was_accepted() -> None:
@@ -81,7 +81,7 @@ def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> N
         async with restarted() as rig:
             await before_the_beat(rig, EARLY_HEARTBEAT_S / 2)
             rig.relay.watch_accepted()
-            rig.status.list_due = True  # the history had run out
+            rig.progress.list_due = True  # the history had run out
             await asyncio.sleep(3 * HEARTBEAT_S)
             assert rig.markers("heartbeat")
             assert not rig.status.complete
@@ -106,7 +106,7 @@ def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_
             await before_the_beat(rig, 0.05)
             rig.relay.watch_accepted()
             await asyncio.sleep(followed_s)
-            rig.status.list_due = True
+            rig.progress.list_due = True
             rig.sink.up.set()
             await until(lambda: bool(rig.markers("heartbeat")))
             await asyncio.sleep(SOON_S)
@@ -139,9 +139,9 @@ def test_a_list_that_is_given_up_for_the_watch_leaves_the_stream_whole_soon() ->
         async with restarted() as rig:
             await before_the_beat(rig, HEARTBEAT_S - 1)
             rig.relay.watch_accepted()
-            rig.status.list_due = True
+            rig.progress.list_due = True
             await asyncio.sleep(SOON_S)
-            rig.status.list_due = False
+            rig.progress.list_due = False
             await asyncio.sleep(2 * HEARTBEAT_S)
             assert not rig.status.complete, "the watch is not accepted yet"
             rig.relay.watch_accepted()
@@ -182,7 +182,7 @@ def test_a_snapshot_that_ends_while_the_list_is_out_does_not_make_the_stream_who
     async def body() -> None:
         async with restarted(snapshot_interval_s=60.0) as rig:
             rig.relay.watch_accepted()
-            rig.status.list_due = True
+            rig.progress.list_due = True
             await until(lambda: bool(rig.markers("end")))
             await asyncio.sleep(HEARTBEAT_S)
             assert not rig.status.complete
@@ -196,7 +196,7 @@ def test_an_end_of_a_snapshot_queued_before_the_difference_does_not_stand_for_it
     async def body() -> None:
         async with restarted(snapshot_interval_s=60.0) as rig:
             rig.relay.watch_accepted()
-            rig.status.list_due = True
+            rig.progress.list_due = True
             await asyncio.sleep(59.0)
             rig.sink.up.clear()
             await asyncio.sleep(2 * HEARTBEAT_S)

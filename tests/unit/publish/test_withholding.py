@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.fakesink import FakeSink
 from tests.support.relays import Rig, run_virtually, spec_of, until
+from tests.support.troubles import trouble
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge
 
@@ -23,11 +24,12 @@ class Strict(FakeSink):
     """Its limit counts all of a record: key, headers and value."""
 
     most_bytes: int | None = None
+    bounded_by = "max.message.bytes"
 
     async def deliver(self, batch: Batch) -> Receipt:
         for index, record in enumerate(batch.records):
             if self.most_bytes is not None and size(record) > self.most_bytes:
-                raise RecordTooLarge("too large", index=index)
+                raise RecordTooLarge("too large", index=index, setting=self.bounded_by)
         return await super().deliver(batch)
 
 
@@ -239,7 +241,7 @@ def test_a_partition_that_waits_is_shown_until_it_goes_on_whatever_the_others_do
 def test_another_partition_that_is_acknowledged_again_hides_no_blocked_one() -> None:
     async def body() -> None:
         async with blocked() as (rig, _):
-            rig.status.failed("records", "no acknowledgement from Kafka for 10 s")
+            rig.status.failed("records", trouble("no acknowledgement from Kafka for 10 s"))
             assert rig.status.waits_for.startswith("partition 0 is blocked")
             rig.status.recovered("records")  # as the sink does
             assert rig.status.waits_for.startswith("partition 0 is blocked")
@@ -286,7 +288,7 @@ def test_a_healed_null_that_does_not_fit_is_named_and_holds_up_nothing(
         async with rig.running():
             rig.sync()
             await until(lambda: rig.status.complete)
-            rig.relay._pending_repairs[stale] = 0
+            rig.relay._repairs.found[stale, 0] = None
             rig.relay._repair_keys()
             rig.say(rig.store.put(b"shop/a", pod("a")))
             await asyncio.sleep(30)
@@ -310,7 +312,7 @@ def test_a_stale_record_of_a_withheld_object_is_followed_by_a_null(*, conflated:
             sink.up.clear()
             rig.say(rig.store.put(b"shop/b", pod("b")))
             await asyncio.sleep(30)
-            rig.relay._pending_repairs[b"shop/a"] = 0
+            rig.relay._repairs.found[b"shop/a", 0] = None
             rig.relay._repair_keys()
             if conflated:
                 for number in range(20):
@@ -326,16 +328,18 @@ def test_a_stale_record_of_a_withheld_object_is_followed_by_a_null(*, conflated:
     run_virtually(body())
 
 
+@pytest.mark.parametrize("setting", ["max.message.bytes", "segment.bytes"])
 def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_is_raised(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, setting: str
 ) -> None:
     async def body() -> None:
         rig, sink = strict(100)
+        sink.bounded_by = setting
         async with asyncio.TaskGroup() as tasks:
             claim = tasks.create_task(rig.relay.claim(rig.highest_epoch))
             await asyncio.sleep(600)
             assert not claim.done()
-            assert "raise max.message.bytes of topic" in rig.status.waits_for
+            assert f"raise {setting} of topic" in rig.status.waits_for
             sink.most_bytes = None
             await claim
             assert rig.status.waits_for == ""
@@ -356,7 +360,7 @@ def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_i
     with caplog.at_level(logging.ERROR):
         run_virtually(body())
     assert [
-        record.message for record in caplog.records if "max.message.bytes" in record.message
+        record.message for record in caplog.records if "partition blocked" in record.message
     ] != []
     assert len(caplog.records) < 10
 

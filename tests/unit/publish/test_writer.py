@@ -459,3 +459,24 @@ def test_where_overload_blocks_a_partition_that_answers_nothing_does_not_stop_th
         assert {marker.snapshot for marker in rig.markers("end")} == {"1-1", "1-2"}
 
     run_virtually(body())
+
+
+def test_after_a_long_absence_of_kafka_a_snapshot_begins_after_its_return() -> None:
+    """What was packed before keeps its time: a topic that removes by it may drop it at once."""
+
+    async def body() -> None:
+        sink = FakeSink()
+        rig = Rig(sink=sink, snapshot_interval_s=3600.0)
+        filled(rig.store)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            sink.up.clear()
+            await asyncio.sleep(5 * 3600.0)
+            begun = rig.relay._snapshots_begun
+            sink.up.set()
+            await asyncio.sleep(30.0)
+            assert rig.control.indexes["pods"]["snapshot"] == f"1-{begun + 1}"
+        assert all(replica.proven for replica in rig.replicas())
+
+    run_virtually(body())

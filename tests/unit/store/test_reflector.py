@@ -83,6 +83,7 @@ class Stream:
         self.status = StreamStatus("widgets.example.com")
         metrics = self.metrics.stream("widgets.example.com", WIDGETS)
         self.reflector = Reflector(
+            "widgets.example.com",
             self.store,
             self.outbox,
             metrics=metrics,

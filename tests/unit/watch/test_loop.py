@@ -19,7 +19,7 @@ from watchrelay.model.frames import (
     Page,
     WatchQuery,
 )
-from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.resources import SERVED, Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_output import CursorMoved, ListDone, WatchedObjects, WatchOutput
 from watchrelay.observe.metrics import Metrics
@@ -103,9 +103,15 @@ class Outlet:
     def take_now(self, output: WatchedObjects | CursorMoved) -> None:
         raise AssertionError("never ready")
 
+    def lacks(self, frame: ObjectFrame) -> bool:
+        return False
 
-async def served(_: Resource) -> bool | None:
-    return True
+    def holds_up_to(self, version: str) -> bool:
+        return False
+
+
+async def served(_: Resource) -> Availability:
+    return SERVED
 
 
 def watcher(
@@ -117,7 +123,7 @@ def watcher(
     status: StreamStatus | None = None,
     relist_interval_s: float = 0.0,
 ) -> Watcher:
-    metrics = Metrics()
+    metrics, shown = Metrics(), status or StreamStatus("pods")
     return Watcher(
         "pods",
         WatchPlan(Selection(PODS), relist_interval_s=relist_interval_s),
@@ -125,8 +131,9 @@ def watcher(
         outlet=outlet,
         admission=admission,
         metrics=metrics.stream("pods", PODS),
-        status=status or StreamStatus("pods"),
-        served=served,
+        status=shown,
+        progress=shown.progress,
+        availability=served,
         rng=Random(1),
         cursor=cursor,
     )
@@ -171,6 +178,24 @@ def test_an_outlet_that_raises_ends_the_watcher_and_does_not_move_the_cursor() -
     virtualtime.run(scene())
 
 
+class Lasting:
+    """What a generator yields. A wait for it that is cancelled loses nothing."""
+
+    def __init__(self, frames: AsyncIterator[list[Frame]]) -> None:
+        self._frames = frames
+        self._next: asyncio.Task[list[Frame]] | None = None
+
+    def __aiter__(self) -> AsyncIterator[list[Frame]]:
+        return self
+
+    async def __anext__(self) -> list[Frame]:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(anext(self._frames))  # type: ignore[arg-type]
+        await asyncio.wait((self._next,))
+        done, self._next = self._next, None
+        return done.result()
+
+
 class Forgetful:
     """A server that accepts a watch from a version it has forgotten, and cannot list for a
     while."""
@@ -187,7 +212,7 @@ class Forgetful:
     async def watch(
         self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
     ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
-        yield self._frames(query.resource_version)
+        yield Lasting(self._frames(query.resource_version))
 
     async def _frames(self, version: str) -> AsyncIterator[list[Frame]]:
         await asyncio.sleep(0.1)
@@ -203,14 +228,14 @@ def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())
             await asyncio.sleep(0.05)
-            assert (status.state, status.list_due) == ("watching", False)
+            assert (status.state, status.progress.list_due) == ("watching", False)
             await asyncio.sleep(0.1)
-            assert (status.state, status.list_due) == ("backoff", True)
+            assert (status.state, status.progress.list_due) == ("backoff", True)
             await asyncio.sleep(60)
-            assert status.list_due
+            assert status.progress.list_due
             source.lists_fail = False
             await asyncio.sleep(60)
-            assert (status.state, status.list_due) == ("watching", False)
+            assert (status.state, status.progress.list_due) == ("watching", False)
             running.cancel()
 
     virtualtime.run(scene())
@@ -222,10 +247,11 @@ class Direct:
     def __init__(self, every_s: float, count: int) -> None:
         self.every_s, self.left = every_s, count
         self.watches = self.refused = self.lists = 0
+        self.version = "100"
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
         self.lists += 1
-        return Page("100", None, [])
+        return Page(self.version, None, [])
 
     @asynccontextmanager
     async def watch(
@@ -298,14 +324,14 @@ def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is
 
 def test_delivered_frames_move_the_deadline_of_a_read_and_another_deadline_is_kept() -> None:
     async def scene() -> None:
-        source, outlet = Direct(50.0, 5), Following()
+        source, outlet = Direct(30.0, 6), Following()
         stream = watcher(source, outlet, Admission(), cursor="100", relist_interval_s=400.0)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())
             await asyncio.sleep(300)  # a watch that brings nothing is checked after 65 s
-            assert (stream.cursor, source.watches, source.lists) == ("200", 1, 0)
+            assert (stream.cursor, source.watches, source.lists) == ("200", 1, 1)
             await asyncio.sleep(200)
-            assert source.lists > 0
+            assert source.lists > 1
             running.cancel()
 
     virtualtime.run(scene())
@@ -313,7 +339,7 @@ def test_delivered_frames_move_the_deadline_of_a_read_and_another_deadline_is_ke
 
 def test_a_watch_whose_frames_go_on_after_its_time_is_ended_and_counted() -> None:
     async def scene() -> None:
-        source, outlet = Direct(50.0, 40), Following()
+        source, outlet = Direct(30.0, 80), Following()
         stream = watcher(source, outlet, Admission(), cursor="100")
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())
@@ -351,7 +377,7 @@ class Breaking:
     async def watch(
         self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
     ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
-        yield self._frames()
+        yield Lasting(self._frames())
 
     async def _frames(self) -> AsyncIterator[list[Frame]]:
         yield [Bookmark("100")]
@@ -378,17 +404,65 @@ def test_an_error_that_comes_back_after_a_healthy_watch_is_a_warning_again(
     assert [record.message for record in caplog.records] == ["stream error; retrying"] * warnings
 
 
-def test_a_watch_that_was_silent_for_too_long_counts_as_failed() -> None:
+class Marking(Direct):
+    """Its first frames are bookmarks, `count` of them."""
+
+    @asynccontextmanager
+    async def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
+    ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+        self.watches += 1
+        yield MarkingFrames(self, take)
+
+
+class MarkingFrames(DirectFrames):
+    async def __anext__(self) -> list[Frame]:
+        if self._source.left:
+            self._source.left -= 1
+            return [Bookmark("99")]
+        return await super().__anext__()
+
+
+@pytest.mark.parametrize(("bookmarks", "reason"), [(1, "error"), (0, "silent")])
+def test_a_watch_that_was_silent_for_too_long_failed_where_bookmarks_came_before(
+    bookmarks: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene() -> None:
-        source = Direct(1.0, 0)  # its list shows a version that its watches do not bring
+        source = Marking(1.0, bookmarks)  # its list shows a version that its watches do not bring
         stream = watcher(source, Following(), Admission(), cursor="99")
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())
-            await asyncio.sleep(200)
-            assert (source.watches, source.lists) == (2, 2)
+            await asyncio.sleep(75)
+            assert source.watches == 2
             ends = stream._reporter._metrics.watch_ends_total
-            counts = {reason: each._value.get() for reason, each in ends.items()}
-            assert counts == {"timeout": 0, "gone": 0, "eof": 0, "error": 1}
+            counts = {name: each._value.get() for name, each in ends.items()}
+            assert counts == dict.fromkeys(counts, 0) | {reason: 1}
+            running.cancel()
+
+    with caplog.at_level(logging.WARNING):
+        virtualtime.run(scene())
+    assert len(caplog.records) == bookmarks
+
+
+def test_small_lists_of_many_streams_are_spread_while_their_watches_are_read() -> None:
+    admission = Admission()
+    turns = [admission.look_turn_s(100.0) for _ in range(50)]
+    assert turns == pytest.approx([100.0 + n / 50 for n in range(50)])
+
+    async def scene() -> None:
+        source, outlet = Direct(4.0, 1), Following()
+        source.version = "200"
+        admission = Admission()
+        now_s = asyncio.get_running_loop().time
+        for _ in range(500):
+            admission.look_turn_s(now_s())
+        stream = watcher(source, outlet, admission, cursor="100")
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(9.5)
+            assert (source.lists, len(outlet.followed)) == (0, 2), "its turn comes at 10 s"
+            await asyncio.sleep(1)
+            assert source.lists == 1
             running.cancel()
 
     virtualtime.run(scene())
@@ -402,6 +476,8 @@ class Listed(Forgetful):
         self.version = version
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
+        if query.limit == 1:
+            raise Interrupted("no answer")
         await asyncio.sleep(2.0)
         return Page(self.version, None, [])
 

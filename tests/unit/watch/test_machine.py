@@ -12,6 +12,7 @@ from watchrelay.core.errors import (
     Undecodable,
 )
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, Page
+from watchrelay.model.resources import GONE
 from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
@@ -21,12 +22,15 @@ from watchrelay.model.watch_output import (
 )
 from watchrelay.watch.machine import (
     CheckDiscovery,
+    CheckLists,
+    CheckVersion,
     DeadlineReached,
     Deliver,
     DiscoveryChecked,
     FetchPage,
     FramesReceived,
     ListingPages,
+    ListsChecked,
     NotServed,
     OpenWatch,
     PageReceived,
@@ -37,6 +41,7 @@ from watchrelay.watch.machine import (
     Sleep,
     SleepEnded,
     State,
+    VersionChecked,
     WatchEnded,
     Watching,
     WatchOpened,
@@ -52,9 +57,12 @@ def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch() -> None:
     state, commands = start(by, cursor="7", now_s=0.0)
     assert isinstance(commands[0], OpenWatch)
     assert commands[0].query.resource_version == "7"
-    assert 60 < commands[0].query.idle_timeout_s < 75
-    _, commands = step(by, state, WatchOpened(), 1.0)
-    assert isinstance(commands[-1], ReadWatch)
+    state, commands = step(by, state, WatchOpened(), 1.0)
+    look = commands[-1]
+    assert isinstance(look, CheckVersion), "is the server's history that of the log?"
+    assert look.query == ListQuery(limit=1)
+    _, commands = step(by, state, VersionChecked("8", 1.0, "7"), 1.1)
+    assert commands[-1] == ReadWatch(66.0), "its silence is checked, whether bookmarks come or not"
 
 
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
@@ -86,7 +94,7 @@ def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
     assert commands == (
         Deliver(WatchedObjects(list(frames), 3.0)),
         Deliver(CursorMoved("103")),
-        ReadWatch(3.0 + state.frozen_after_s),
+        ReadWatch(3.0 + 65.0),
     )
     assert (state.cursor, state.objects) == ("103", 3)
 
@@ -132,7 +140,10 @@ def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest(
         assert isinstance(commands[-1], Sleep)
         assert 0.8 <= commands[-1].until_s - (now_s + 35) < 1.6
         now_s = commands[-1].until_s
-        state, _ = step(by, state, SleepEnded(), now_s)
+        state, commands = step(by, state, SleepEnded(), now_s)
+        if isinstance(commands[-1], CheckLists):
+            unknown = ListsChecked("", may_list=False, asked_at_s=now_s)
+            state, _ = step(by, state, unknown, now_s)
         state, _ = step(by, state, WatchOpened(), now_s)
     for number in range(1, 5):
         state, commands = step(by, state, RequestFailed(Unavailable("cut")), now_s + 20)
@@ -141,7 +152,10 @@ def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest(
             "one that ends sooner is reopened after growing delays"
         )
         now_s = commands[-1].until_s
-        state, _ = step(by, state, SleepEnded(), now_s)
+        state, commands = step(by, state, SleepEnded(), now_s)
+        if isinstance(commands[-1], CheckLists):
+            unknown = ListsChecked("", may_list=False, asked_at_s=now_s)
+            state, _ = step(by, state, unknown, now_s)
         state, _ = step(by, state, WatchOpened(), now_s)
 
 
@@ -216,7 +230,7 @@ def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart
     assert commands[-1] == CheckDiscovery()
     gone, now_s = 0, 10.0
     for _ in range(40):
-        state, commands = step(by, state, DiscoveryChecked(served=False), now_s)
+        state, commands = step(by, state, DiscoveryChecked(GONE), now_s)
         gone += Deliver(ResourceRemoved()) in commands
         assert gone == 0 or now_s >= 40.0
         sleep = commands[-1]

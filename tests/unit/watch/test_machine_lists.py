@@ -1,5 +1,9 @@
 """Lists that are made again, and those of `relistInterval`."""
 
+from collections.abc import Iterable, Iterator
+from itertools import chain, cycle, islice
+from random import Random
+
 import pytest
 
 from tests.support.watchmachine import frame, rules, watching
@@ -20,6 +24,7 @@ from watchrelay.model.watch_output import (
     ListedObjects,
 )
 from watchrelay.watch.context import WatchRules
+from watchrelay.watch.goals import ListGoal
 from watchrelay.watch.machine import (
     PAGE_RETRIES,
     DeadlineReached,
@@ -29,7 +34,6 @@ from watchrelay.watch.machine import (
     FinishList,
     FramesReceived,
     ListFinished,
-    ListGoal,
     ListingPages,
     OpenWatch,
     PageReceived,
@@ -44,6 +48,7 @@ from watchrelay.watch.machine import (
     start,
     step,
 )
+from watchrelay.watch.pages import EMPTY_PAGES
 
 
 def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None:
@@ -227,3 +232,58 @@ def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
     assert commands[0] == Deliver(ListBegun(by_content=True))
     state, commands = step(by, state, PageReceived(Page("91", None, [])), 7.0)
     assert isinstance(commands[-1], FinishList)
+
+
+def listing(names: Iterable[str], *, every_s: float) -> Iterator[tuple[str, float, State]]:
+    """A list by pages of one object each ("" for none), each with a token that no other has, and
+    the name, time and state of each: until the list has failed."""
+    by = rules()
+    state, _ = start(by, now_s=0.0)
+    for number, name in enumerate(names, 1):
+        objects = [frame(name, "1", "ADDED")] if name else []
+        page, now_s = Page("100", f"token-{number}", objects), number * every_s
+        state, _ = step(by, state, PageReceived(page), now_s)
+        yield name, now_s, state
+        if not isinstance(state, ListingPages):
+            return
+
+
+@pytest.mark.parametrize(
+    ("names", "every_s", "says", "within_s"),
+    [
+        (cycle("ab"), 0.01, "more than one begins with shop/b", 0.05),
+        (cycle(["a", ""]), 0.01, "more than one begins with shop/a", 0.05),
+        (cycle([""]), 0.01, f"{EMPTY_PAGES} pages in 10 s without an object", 11),
+        (cycle([""]), 70.0, "10 pages in 630 s without an object", 700),
+    ],
+)
+def test_a_list_whose_pages_repeat_or_bring_nothing_fails(
+    names: Iterable[str], every_s: float, says: str, within_s: float
+) -> None:
+    _, at_s, failed = list(islice(listing(names, every_s=every_s), 5000))[-1]
+    assert isinstance(failed, Pausing)
+    assert says in str(failed.error)
+    assert str(failed.error).startswith("the list of /api/v1/pods ")
+    assert "pageSize: 0" in str(failed.error)
+    assert at_s <= within_s
+    assert failed.until_s > at_s, "after a backoff"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_list_that_goes_in_a_circle_fails_wherever_the_circle_begins(seed: int) -> None:
+    rng = Random(seed)
+    before, around, empty = rng.randrange(300), rng.randint(1, 300), rng.randrange(3)
+    circle = chain(map(str, range(before)), cycle([f"c{n}" for n in range(around)]))
+    names = chain.from_iterable([name, *[""] * rng.randint(0, empty)] for name in circle)
+    most = (3 * (before + around) + 1) * (empty + 1)
+    pages = list(islice(listing(names, every_s=0.1), most))
+    assert isinstance(pages[-1][-1], Pausing)
+    came = {name for name, _, _ in pages if name}
+    assert len(came) == before + around, "not before the first has come again"
+
+
+@pytest.mark.parametrize("every_s", [0.01, 70.0])
+def test_a_list_of_any_length_at_any_speed_goes_on(every_s: float) -> None:
+    empty = [""] * (EMPTY_PAGES - 1 if every_s < 1 else 8)
+    names = [*empty, *(str(n) for n in range(2000)), *empty, "last", *empty]
+    assert all(isinstance(state, ListingPages) for _, _, state in listing(names, every_s=every_s))

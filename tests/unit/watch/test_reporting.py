@@ -11,6 +11,7 @@ import pytest
 from tests.support.virtualtime import run
 from watchrelay.core.errors import Expired, Invalid, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
+from watchrelay.model.progress import StreamProgress
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.observe.loglimit import SUBJECTS_MAX
@@ -33,7 +34,9 @@ def test_an_object_skipped_again_and_again_is_one_line_per_cause_with_a_count(
     metrics = Metrics()
 
     async def scene() -> None:
-        reporter = WatchReporter("pods", metrics.stream("pods", PODS), StreamStatus("pods"))
+        reporter = WatchReporter(
+            "pods", metrics.stream("pods", PODS), StreamStatus("pods"), StreamProgress()
+        )
         for _ in range(600):
             reporter.skipped((bad("a"), bad("b")))
             await asyncio.sleep(1)
@@ -55,7 +58,9 @@ def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:
-        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), StreamStatus("pods"))
+        reporter = WatchReporter(
+            "pods", Metrics().stream("pods", PODS), StreamStatus("pods"), StreamProgress()
+        )
         for number in range(5000):
             reporter.skipped((bad(f"p{number}" + "x" * 5000),))
 
@@ -79,7 +84,7 @@ def test_a_history_that_expires_between_pages_is_not_logged_as_that_of_the_watch
         return [each.message for each in caplog.records if "expired" in each.message]
 
     status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
-    reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status)
+    reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
     with caplog.at_level(logging.INFO):
         listing, _ = machine.start(by, now_s=0.0)
         first_page = machine.PageReceived(Page("5", "next", []))
@@ -104,7 +109,7 @@ def test_a_refused_form_of_a_request_asks_for_no_operator(
 ) -> None:
     async def scene() -> None:
         status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
-        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status)
+        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
         listing, _ = machine.start(by, now_s=0.0)
         reporter.began(listing)
         event = machine.RequestFailed(Invalid("refused", about=about, status=400))
@@ -123,7 +128,7 @@ def test_a_refused_form_of_a_request_asks_for_no_operator(
 def test_objects_and_bookmarks_of_the_watch_have_their_newest_times() -> None:
     status = StreamStatus("pods")
     metrics = Metrics()
-    reporter = WatchReporter("pods", metrics.stream("pods", PODS), status)
+    reporter = WatchReporter("pods", metrics.stream("pods", PODS), status, status.progress)
     reporter.received([Bookmark("7")])
     assert status.last_bookmark_ms is not None
     assert status.last_event_ms is None, "a bookmark is no event"
@@ -136,7 +141,7 @@ def test_a_stream_that_waited_for_the_circuit_breaker_shows_no_next_attempt_once
 ):
     async def scene() -> None:
         status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
-        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status)
+        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
         before, _ = machine.start(by, cursor="7", now_s=0.0)
         reporter.began(before)
         reporter.paused(asyncio.get_running_loop().time() + 30.0)

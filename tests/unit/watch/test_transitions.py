@@ -24,12 +24,13 @@ from watchrelay.core.errors import (
     VersionTooLarge,
 )
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
-from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.resources import GONE, SERVED, UNKNOWN, Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import (
     TRANSITIONS,
     CheckDiscovery,
+    CheckLists,
     CheckVersion,
     Command,
     DeadlineReached,
@@ -40,6 +41,7 @@ from watchrelay.watch.machine import (
     FinishList,
     FramesReceived,
     ListFinished,
+    ListsChecked,
     OpenWatch,
     PageReceived,
     ReadWatch,
@@ -58,6 +60,7 @@ from watchrelay.watch.machine import (
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 VERSIONS = [None, (1, 33), (1, 36), (1, 36)]
+HIDDEN = Availability("hidden", "served in v2")
 WALKS, STEPS = 3000, 60
 
 
@@ -69,6 +72,7 @@ def silent() -> KubeError:
 
 ERRORS: list[KubeError] = [
     Expired("410"), Forbidden("403"), Interrupted("cut"), silent(), Invalid("422"),
+    Interrupted("500", status=500), Throttled("500", status=500), NotFound("404", status=404),
     Invalid("422", about="version"), Invalid("422", about="continue"),
     Invalid("422", about="streaming"), Misconfigured("no credential"), NotAcceptable("406"),
     NotFound("404"), NotWatchable("405"), Throttled("429", retry_after_s=2), Unauthorized("401"),
@@ -138,7 +142,12 @@ class Walk:
                 return self.read(until_s)
             case CheckVersion():
                 cursor = state.cursor if isinstance(state, Watching) else ""
-                return VersionChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
+                version = rng.choice(["", cursor, cursor, str(self.version), "50"])
+                return VersionChecked(version, self.now_s)
+            case CheckLists():
+                version = rng.choice(["", "50", *[str(self.version)] * 3])
+                may_list = bool(version) and rng.random() < 0.8
+                return ListsChecked(version, may_list, self.now_s)
             case FinishList(done=done):
                 return ListFinished(done.accept_any_size or rng.random() < 0.8)
             case Sleep(until_s=until_s, wakeable=wakeable):
@@ -146,7 +155,7 @@ class Walk:
                 self.now_s = self.now_s if early else until_s
                 return SleepEnded(rechecked=early)
             case CheckDiscovery():
-                return DiscoveryChecked(rng.choice([True, False, False, None]))
+                return DiscoveryChecked(rng.choice([SERVED, GONE, GONE, UNKNOWN, HIDDEN]))
             case Deliver() | ReportSkipped():
                 raise AssertionError("the last command is an action")
 

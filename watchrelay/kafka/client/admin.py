@@ -22,19 +22,19 @@ def make_admin(arguments: Mapping[str, Any], **more: object) -> Any:
     return admin
 
 
-async def topic_metadata(admin: Any, topic: str) -> Any:
-    """The metadata response about `topic`, which is not created by asking, as it would be by
+async def topic_metadata(admin: Any, topics: Iterable[str]) -> Any:
+    """The metadata response about `topics`, which are not created by asking, as they would be by
     `describe_topics`. Raises: KafkaError, OSError."""
-    return await ask_any(admin._client, TopicsRequest([topic]))
+    return await ask_any(admin._client, TopicsRequest(topics))
 
 
-async def topic_configs(admin: Any, topic: str) -> Any:
-    """The DescribeConfigs answer for `topic`: (error code, message, type, name, entries).
+async def topic_configs(admin: Any, topics: Iterable[str]) -> Any:
+    """The DescribeConfigs answer for each of `topics`: (error code, message, type, name, entries).
 
     Raises: KafkaError, OSError.
     """
-    request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, topic, None)])
-    return (await ask_any(admin._client, request)).resources[0]
+    request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, each, None) for each in topics])
+    return (await ask_any(admin._client, request)).resources
 
 
 async def rights_on_topics(admin: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:

@@ -31,7 +31,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
 from watchrelay.kafka.client.link import Link, no_surprises
 from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
-from watchrelay.kafka.client.patches import make_connection
+from watchrelay.kafka.client.patches import abort, make_connection
 from watchrelay.kafka.client.tokens import TOKEN_TIMEOUT_S
 from watchrelay.kafka.client.transaction_coordinator import (
     TransactionCoordinator,
@@ -164,7 +164,8 @@ class Brokers:
     ) -> int | None:
         """The offset of the batch with that producer id, epoch and base sequence, which is not
         before `start`, or among the newest offsets if that is negative; None if it is not found up
-        to the end of the partition."""
+        to the end of the partition, or in 64 MiB: then it is sent again under another identity, and
+        readers drop the second copy by its positions."""
         async with self._leading(topic, partition) as leader:
             end = await leader.offset(topic, partition, _END)
             begin = await leader.offset(topic, partition, _BEGIN)
@@ -311,9 +312,8 @@ class _Asked(NamedTuple):
         return data or b""
 
     def close(self) -> None:
-        """At once: TLS would wait for the broker to say good-bye."""
         self.connection.close()
-        self.transport.abort()
+        abort(self.transport)
 
 
 def _batches(data: bytes) -> list[tuple[int, int, tuple[int, int, int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from watchrelay.core.errors import SinkMisconfigured
 from watchrelay.core.files import is_special
@@ -190,6 +190,15 @@ class KafkaConnection:
             raise SinkMisconfigured(
                 f"{_WHERE}.{name} {path} cannot be read: {error_text(error)}"
             ) from None
+
+
+BROKER: Final = "watchrelay_broker"
+"""The attribute of an error that names the broker to which a connection failed."""
+
+
+def name_broker(error: BaseException, host: str, port: int) -> None:
+    """Note in `error` the broker to which a connection failed."""
+    setattr(error, BROKER, f"{host}:{port}")
 
 
 def error_text(error: BaseException) -> str:

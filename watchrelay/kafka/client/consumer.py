@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.conn import collect_hosts
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
+from watchrelay.kafka.client.fetched import Limits
+from watchrelay.kafka.client.leader_epochs import end_of_epoch
 from watchrelay.kafka.client.metadata import TopicsRequest, ask_any, ids_in, topic_ids, topics_in
 from watchrelay.kafka.client.patches import connection_failure as connection_failure
 from watchrelay.kafka.client.patches import end_in_own_task, patch_consumer
 
+STATE_TOPICS: Final[Limits] = {}
+"""The limits of a consumer that reads no other topics."""
+_TOPIC_S: Final = 30.0
+"""Above the request timeout, which ends it while there is a metadata task."""
 
-def make_consumer(arguments: Mapping[str, Any], **more: object) -> Any:
+
+def make_consumer(
+    arguments: Mapping[str, Any], limits: Limits = STATE_TOPICS, **more: object
+) -> Any:
     """A consumer that is not started: without a group, without commits; it creates no topics.
 
     Args:
         arguments: keyword arguments of AIOKafkaConsumer; those above cannot be overridden.
+        limits: of topics that are no state topics.
         more: keyword arguments too; they win.
     """
     fixed = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": "earliest"}
     consumer = AIOKafkaConsumer(**{**arguments, **more, **fixed})
-    patch_consumer(consumer)
+    patch_consumer(consumer, limits)
     return consumer
 
 
@@ -50,9 +61,13 @@ def is_host_and_port(server: object) -> bool:
 async def wait_for_topic(consumer: Any, topic: str) -> list[int]:
     """The partitions of `topic`, once the brokers know it.
 
-    Raises: KafkaError when they do not within the request timeout, or READ is not granted.
+    Raises: KafkaError when they do not within the request timeout, or READ is not granted;
+    TimeoutError.
+
+    Defect: an answer that aiokafka 0.14 cannot use ends its metadata task, which it then awaits.
     """
-    return sorted(await consumer._client._wait_on_metadata(topic))
+    async with asyncio.timeout(_TOPIC_S):
+        return sorted(await consumer._client._wait_on_metadata(topic))
 
 
 async def partitions_and_ids(
@@ -80,6 +95,17 @@ async def partitions_and_ids(
 async def ids_of_topics(consumer: Any, topics: Collection[str]) -> dict[str, bytes | None]:
     """As `metadata.topic_ids`."""
     return await topic_ids(consumer._client, topics)
+
+
+async def end_of_leader_epoch(consumer: Any, place: TopicPartition, epoch: int) -> int | None:
+    """As `leader_epochs.end_of_epoch`."""
+    return await end_of_epoch(consumer._client, place, epoch)
+
+
+def may_have_more(consumer: Any) -> bool:
+    """Whether what `getmany` gave last may be only a part of what has arrived."""
+    used: bool = consumer.share.was_used
+    return used
 
 
 def position_if_known(consumer: Any, place: TopicPartition) -> int | None:

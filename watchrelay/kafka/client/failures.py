@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from aiokafka.conn import collect_hosts
 from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     NodeNotReadyError,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
 )
 
+from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.kafka.client.client_log import without_secrets
-from watchrelay.kafka.client.connection import KafkaConnection, error_text
+from watchrelay.kafka.client.connection import BROKER, KafkaConnection, error_text
 
-_UNCONNECTED = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, OSError)
-"""Errors behind which is that a connection failed."""
+_UNCONNECTED = (
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    OSError,
+    UnknownTopicOrPartitionError,
+)
+"""Errors that a failed connection explains; without one, no broker can be asked for the topic."""
 
 _NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
 """The error of a producer without any right to write, though it names the cluster (KIP-679)."""
@@ -39,11 +49,21 @@ _CREDENTIALS = (
     "the broker refused the credentials: check the user and the password or token under "
     "kafka.security"
 )
+_SIGNED = (
+    "the broker refused the token: check it under kafka.security, and this machine's clock, which "
+    "shows {now}: by it tokens are signed, and their time is judged"
+)
+_OUTDATED = (
+    "the broker's certificate is not valid at {now}: renew it, unless that time is wrong: then "
+    "set this machine's clock"
+)
 _CURES = (
     ("self-signed certificate", _UNTRUSTED),
     ("unable to get local issuer", _UNTRUSTED),
     ("certificate is not valid for", _OTHER_NAMES),
     ("hostname mismatch", _OTHER_NAMES),
+    ("certificate has expired", _OUTDATED),
+    ("certificate is not yet valid", _OUTDATED),
     ("certificate verify failed", _REFUSED),
     ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
     ("[error 34]", _NO_USER),
@@ -56,6 +76,7 @@ _CURES = (
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
 )
 """Parts of reasons that only a change of the configuration cures."""
+_BY_TOKEN: Final = ("OAUTHBEARER", "AWS_MSK_IAM")
 _RIGHTS = (
     ("[error 31]", _NO_WRITE),
     ("clusterauthorizationfailed", _NO_WRITE),
@@ -68,6 +89,12 @@ _AWAY = (
     ("name or service not known", "no such host: check kafka.bootstrapServers"),
 )
 """Parts of reasons that may cure themselves: names appear in DNS with their pods."""
+
+
+_ADVERTISED = (
+    "does it run? If it does, correct advertised.listeners of the brokers, which must name "
+    "addresses that can be resolved and reached from here, or use the port of another listener"
+)
 
 
 def servers_text(arguments: Mapping[str, Any]) -> str:
@@ -124,18 +151,30 @@ def unreachable(
     if isinstance(error, TimeoutError) and error.errno is None and str(error):
         # silence: an earlier failure of a connection does not explain it
         return SinkUnavailable(
-            f"kafka at {connection.servers} stopped answering: {error} ({SILENCE})"
+            f"kafka at {connection.servers} stopped answering: {error} ({SILENCE})", cure=SILENCE
         )
     why: BaseException = error
     if failure is not None and isinstance(error, _UNCONNECTED):
         why = failure
-    reason = _reason(why)
+    reason, advertised = _reason(why), advertised_only(connection, why)
     kind, cure = _judged(connection, reason.lower())
-    if not cure and "connect call failed" in reason.lower():
+    if advertised and kind is SinkUnavailable:
+        cure = _ADVERTISED
+    elif not cure and "connect call failed" in reason.lower():
         reason = "no broker answers: Connect call failed"
         cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
-    message = f"kafka at {connection.servers} is not usable: {reason}"
-    return kind(message + (f" ({cure})" if cure else ""))
+    where = f"kafka at {connection.servers} is not usable"
+    if advertised:
+        where = f"broker {advertised}, advertised by kafka at {connection.servers}, is not usable"
+    return kind(f"{where}: {reason}" + (f" ({cure})" if cure else ""), cure=cure)
+
+
+def advertised_only(connection: KafkaConnection, error: BaseException) -> str:
+    """The broker whose connection failed, if the cluster gave its address; "" for a bootstrap
+    server, and where it is not known."""
+    broker = getattr(error, BROKER, "")
+    bootstrap = {f"{host}:{port}" for host, port, _ in collect_hosts(connection.bootstrap_servers)}
+    return "" if broker in bootstrap else broker
 
 
 def _reason(error: BaseException) -> str:
@@ -148,7 +187,9 @@ def _reason(error: BaseException) -> str:
 def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
     """The kind of the error, and the cure, "" if none is known."""
     if cure := _cure(_CURES, reason):
-        return SinkMisconfigured, cure
+        if cure is _CREDENTIALS and connection.mechanism in _BY_TOKEN:
+            cure = _SIGNED
+        return SinkMisconfigured, cure.replace("{now}", rfc3339(clock.wall_ms()))
     if cure := _cure(_RIGHTS, reason):
         return SinkForbidden, cure
     return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)

@@ -27,6 +27,7 @@ IN_FLIGHT_MAX: Final = 5
 _ANSWER_BYTES_MAX = 16 << 20
 _WRITE_BUFFER_BYTES = 4 << 20
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_TIMED_EVERY_S = 1.0
 _ACKED_AT = 120
 """Where Linux has tcpi_bytes_acked (4.1, 64 bits) in the state of a connection (TCP_INFO)."""
 
@@ -42,8 +43,8 @@ _ANSWER = struct.Struct(">ihqqq")
 
 @contextlib.contextmanager
 def no_surprises() -> Iterator[None]:
-    """Errors with which aiokafka 0.14 meets answers that no broker gives become a KafkaError.
-    NotImplementedError: it and the broker know no version of a request in common."""
+    """What aiokafka 0.14 raises on answers that no broker gives is raised as KafkaConnectionError.
+    aiokafka raises NotImplementedError where the broker has no version of a request that it has."""
     try:
         yield
     except (
@@ -56,7 +57,7 @@ def no_surprises() -> Iterator[None]:
         struct.error,
     ) as error:
         if isinstance(error, OSError):
-            raise
+            raise  # SSLCertVerificationError, which is a ValueError too
         raise KafkaConnectionError(f"this is no answer of a kafka broker: {error!r}") from error
 
 
@@ -72,10 +73,12 @@ def _check_version(answer: Any) -> None:
 
 class Outgoing(Protocol):
     """A partition with a batch to send. `take` gives the bytes when they leave, None if there is
-    nothing to send any more."""
+    nothing to send any more. `log_start`: the first offset of its log, as its newest
+    acknowledgement tells it."""
 
     topic: bytes
     index: int
+    log_start: int
 
     def take(self) -> bytes | None: ...
 
@@ -99,6 +102,9 @@ class Link(asyncio.Protocol):
         lost: Called once with the link, the partitions without an answer, and those that were not
             sent.
         held: Asked before each request; while it is true none is written.
+        timed: Called before `answered` with a partition, the time at which its batch was appended
+            by the broker's clock, in milliseconds, and when the request was sent (loop time), at
+            most once a second; only where brokers give the time of records.
         transactional_id: That of every batch; "" for none.
     """
 
@@ -111,10 +117,13 @@ class Link(asyncio.Protocol):
         answered: Callable[[Any, int, int], None],
         lost: Callable[[Link, list[Any], list[Any]], None],
         held: Callable[[], bool] = lambda: False,
+        timed: Callable[[Any, int, float], None] = lambda *_: None,
         transactional_id: str = "",
     ) -> None:
         self.is_lost = False
-        self._answered, self._lost, self._held = answered, lost, held
+        self.session_s = 0.0
+        """How long the broker accepts requests; 0: until the connection ends."""
+        self._answered, self._lost, self._held, self._timed = answered, lost, held, timed
         self._request_bytes = request_bytes
         name = client_id.encode()
         self._client_id = _NAME_LENGTH.pack(len(name)) + name
@@ -130,7 +139,7 @@ class Link(asyncio.Protocol):
         self._buffer = b""
         self._correlation = 0
         self._is_full = False
-        self._muted_until_s = self._progress_s = 0.0
+        self._muted_until_s = self._progress_s = self._timed_from_s = 0.0
         self._acked = 0
 
     async def open(self, host: str, port: int, arguments: dict[str, Any]) -> None:
@@ -143,7 +152,7 @@ class Link(asyncio.Protocol):
             except BaseException:
                 connection.close()
                 raise
-        self._connection = connection
+        self._connection, self.session_s = connection, connection.session_s
         self.adopt(writer.transport)
 
     def adopt(self, transport: asyncio.Transport) -> None:
@@ -239,7 +248,7 @@ class Link(asyncio.Protocol):
         correlation, topics = _PARTITION.unpack_from(data)
         if not self._requests or correlation != self._requests[0].correlation:
             raise ValueError("an answer that nobody asked for")
-        unanswered = self._requests[0].carried.copy()
+        unanswered, sent_s = self._requests[0].carried.copy(), self._requests[0].sent_s
         answers = []
         at = 8
         for _ in range(topics):
@@ -248,9 +257,15 @@ class Link(asyncio.Protocol):
             (count,) = _SIZE.unpack_from(data, at + 2 + length)
             at += 6 + length
             for _ in range(count):
-                index, code, offset, _, _ = _ANSWER.unpack_from(data, at)
+                index, code, offset, appended_ms, log_start = _ANSWER.unpack_from(data, at)
                 at += _ANSWER.size
-                answers.append((unanswered.pop((topic, index)), code, offset))
+                partition = unanswered.pop((topic, index))
+                if not code:
+                    partition.log_start = log_start
+                answers.append((partition, code, offset))
+                if appended_ms >= 0 and sent_s >= self._timed_from_s and not code:
+                    self._timed_from_s = sent_s + _TIMED_EVERY_S
+                    self._timed(partition, appended_ms, sent_s)
         if unanswered:
             raise ValueError("an answer without some of the partitions")
         (throttle_ms,) = _SIZE.unpack_from(data, at)

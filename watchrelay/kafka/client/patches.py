@@ -1,12 +1,14 @@
 """The patches that every client of aiokafka 0.14 gets before its start, each with its defect.
 
 None of them has a setting in aiokafka. Each has a test in `test_patches.py`, `test_ends.py` or
-`test_batches.py` that fails when aiokafka no longer has the defect: then delete the patch.
+`test_batches.py` that fails when aiokafka no longer has the defect: then delete the patch. Where
+Python has the defect, it is `test_tls_ends.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Coroutine
@@ -20,7 +22,15 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from watchrelay.kafka.client.batches import FetchedBatches
-from watchrelay.kafka.client.decompress import Unpacker
+from watchrelay.kafka.client.connection import name_broker
+from watchrelay.kafka.client.fetched import (
+    FetchedPart,
+    FetchedRecords,
+    Limits,
+    Share,
+    in_pieces,
+)
+from watchrelay.kafka.client.leader_epochs import LeaderEpochs
 from watchrelay.kafka.client.metadata import ANSWER_S
 
 _log = logging.getLogger(__name__)
@@ -48,10 +58,10 @@ def patch_client(client: Any, *, pause_s: float = PAUSE_S) -> None:
     close_dropped_connections(client)
 
 
-def patch_consumer(consumer: Any) -> None:
+def patch_consumer(consumer: Any, limits: Limits) -> None:
     """Apply all patches for an AIOKafkaConsumer that is not started."""
     patch_client(consumer._client)
-    read_batches_within_bounds(consumer)
+    read_batches_within_bounds(consumer, limits)
 
 
 def never_create_topics(client: Any) -> None:
@@ -89,13 +99,35 @@ def space_metadata_requests(client: Any, *, pause_s: float = PAUSE_S) -> None:
 
 def make_connection(host: str, port: int, **arguments: Any) -> AIOKafkaConnection:
     """A connection, not connected yet, that tries the next address of `host` too when one has not
-    answered for `NEXT_ADDRESS_S`.
+    answered for `NEXT_ADDRESS_S`. Its `session_s`: how long after its SASL login the broker accepts
+    requests; 0: without end.
 
-    Defect: aiokafka 0.14 waits its whole timeout for the first address, each time, though another
+    Defects: aiokafka 0.14 waits its whole timeout for the first address, each time, though another
     would answer. (asyncio has a setting for this, uvloop, which users of the reader may run, none.)
+    It drops the lifetime of a session (`connections.max.reauth.ms`), and never logs in again
+    within it (KIP-368).
     """
     connection = AIOKafkaConnection.__new__(AIOKafkaConnection)
     _rebuilt(connection, "__init__", get_running_loop=_AddressesInTurn)(host, port, **arguments)
+    connect, send = connection.connect, connection.send
+    connection.session_s = 0.0
+
+    async def connected() -> Any:
+        connection.send = sent
+        try:
+            return await connect()
+        except (OSError, KafkaError) as error:
+            name_broker(error, host, port)
+            raise
+        finally:
+            connection.send = send
+
+    async def sent(*request: Any, **named: Any) -> Any:
+        answer = await send(*request, **named)
+        connection.session_s = max(0, getattr(answer, "session_lifetime_ms", 0)) / 1000
+        return answer
+
+    connection.connect = connected
     return connection
 
 
@@ -119,7 +151,8 @@ class _AddressesInTurn:
 
 def keep_connection_failures(client: Any) -> None:
     """`client.failure` is why the newest connection attempt failed, None after a success;
-    `client.newest` is the connection that was opened last; `client.create_conn` opens one.
+    `client.newest` is the connection that was opened last; `client.create_conn` opens one, and
+    `client.create_first` one to a bootstrap server, whose first request counts as well.
 
     Defect: aiokafka 0.14 logs the reason and drops it. Wrong credentials end as "Unable to
     bootstrap", as does a broker that is down.
@@ -136,9 +169,30 @@ def keep_connection_failures(client: Any) -> None:
         client.failure, client.newest = None, connection
         return connection
 
-    client.create_conn = create_conn
-    for name in ("bootstrap", "_get_conn"):
-        setattr(client, name, _rebuilt(client, name, create_conn=create_conn))
+    async def create_first(*args: Any, **named: Any) -> Any:
+        connection = await client.create_conn(*args, **named)
+        _keep_failed_request(client, connection)
+        return connection
+
+    client.create_conn, client.create_first = create_conn, create_first
+    client.bootstrap = _rebuilt(client, "bootstrap", create_conn=create_first)
+    client._get_conn = _rebuilt(client, "_get_conn", create_conn=create_conn)
+
+
+def _keep_failed_request(client: Any, connection: Any) -> None:
+    """`client.failure` is why the first request on `connection` failed, if it does: the broker
+    hangs up on a client without TLS, or without a user."""
+    send = connection.send
+
+    async def sent(*args: Any, **named: Any) -> Any:
+        connection.send = send
+        try:
+            return await send(*args, **named)
+        except (OSError, KafkaError) as error:
+            client.failure = error
+            raise
+
+    connection.send = sent
 
 
 def pass_over_silent_servers(client: Any) -> None:
@@ -152,7 +206,7 @@ def pass_over_silent_servers(client: Any) -> None:
 
     async def create_conn(*args: Any, **named: Any) -> Any:
         named["request_timeout_ms"] = int(ANSWER_S * 1000)
-        return await client.create_conn(*args, **named)
+        return await client.create_first(*args, **named)
 
     quickly = _rebuilt(client, "bootstrap", create_conn=create_conn)
 
@@ -231,9 +285,19 @@ def close_dropped_connections(client: Any) -> None:
             close_all()
             for writer in writers:
                 if writer is not None:
-                    writer.transport.abort()
+                    abort(writer.transport)
 
     client._get_conn, client.close = get_conn, close_client
+
+
+def abort(transport: asyncio.Transport) -> None:
+    """End a connection of aiokafka's at once: TLS would wait for the broker to say good-bye.
+
+    Defect: the TLS transport of Python 3.11.2 (Debian 12) raises AttributeError where the broker
+    has ended the connection and aiokafka has closed it.
+    """
+    with contextlib.suppress(AttributeError):
+        transport.abort()
 
 
 async def _end_metadata_task(client: Any) -> None:
@@ -252,24 +316,31 @@ async def _end_metadata_task(client: Any) -> None:
         _log.debug("metadata task of the kafka client had failed", extra={"error": repr(error)})
 
 
-def read_batches_within_bounds(consumer: Any, *, unpacker: Unpacker | None = None) -> None:
-    """`consumer` reads fetched batches through `batches.FetchedBatches`.
+def read_batches_within_bounds(consumer: Any, limits: Limits) -> None:
+    """`consumer` reads fetched batches through `batches.FetchedBatches` and `fetched`;
+    `consumer.share` is the share of what is handed on at once, `consumer.leader_epochs` those of
+    what was unpacked.
 
     Defect: aiokafka 0.14 decompresses whatever it gets without a bound, and stops at a record that
     it cannot parse: it fetches the same record forever.
     """
-    unpacker = unpacker or Unpacker()
     start = consumer.start
 
     async def started() -> None:
         await start()
         # nothing is assigned before the start, so nothing was fetched yet
-        fetcher = consumer._fetcher
+        fetcher, share, epochs = consumer._fetcher, Share(), LeaderEpochs()
+        consumer.share, consumer.leader_epochs = share, epochs
         fetcher._proc_fetch_request = _rebuilt(
             fetcher,
             "_proc_fetch_request",
-            MemoryRecords=lambda data: FetchedBatches(data, unpacker),
+            MemoryRecords=FetchedBatches,
+            PartitionRecords=partial(FetchedRecords, limits=limits, epochs=epochs),
+            FetchResult=partial(FetchedPart, share=share),
         )
+        for name in ("next_record", "fetched_records"):
+            setattr(fetcher, name, _rebuilt(fetcher, name, FetchResult=FetchedPart))
+        fetcher.fetched_records = in_pieces(fetcher.fetched_records, share)
 
     consumer.start = started
 

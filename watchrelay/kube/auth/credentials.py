@@ -220,7 +220,7 @@ class ClusterCredentials:
             if source:
                 source.expire(asked_s)
         if self._exec:
-            self._exec.rejected()
+            self._exec.rejected(asked_s)
 
     def distrusted(self, asked_s: float) -> None:
         """The server's certificate did not verify: read the CA again before the next connection."""

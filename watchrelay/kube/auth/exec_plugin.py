@@ -17,7 +17,7 @@ from pathlib import Path
 
 from watchrelay.core.errors import Misconfigured
 from watchrelay.core.programs import run_program
-from watchrelay.core.timestamps import parse_timestamp
+from watchrelay.core.timestamps import parse_timestamp, rfc3339
 from watchrelay.kube.auth.kubeconfig import Cluster, ExecPlugin
 from watchrelay.kube.auth.tls import ClientCertificate, check_client
 
@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 60.0
 LEEWAY_MS = 10_000
 SETTLED_S = 5.0
-STDOUT_BYTES_MAX = 4 * 1024 * 1024
+"""The plugin is run for refusals at most this often."""
+STDOUT_BYTES_MAX = 256 * 1024
+"""A credential with a chain of certificates has some tens of kilobytes. 4 MiB of certificates took
+a second to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class ExecCredentials:
         self._lock = asyncio.Lock()
         self._runs = 0
         self._held: ExecCredential | None = None
-        self._held_since_s = float("-inf")
+        self._held_since_s = self._dropped_s = float("-inf")
         self._failure: Misconfigured | None = None
 
     async def current(self) -> ExecCredential:
@@ -79,14 +82,23 @@ class ExecCredentials:
                 await self._run()
             if self._held is not None and self._fresh(0):
                 return self._held
-            how = "gave a credential that has expired already"
-            raise self._failure or _refusal(self._plugin, how, "check this machine's clock")
+            raise self._failure or self._expired()
 
-    def rejected(self) -> None:
-        """The server refused the credential: run the plugin again. Refusals within 5 s of a
-        run are for requests with the former credential."""
-        if self._now_s() - self._held_since_s >= SETTLED_S:
-            self._held = None
+    def _expired(self) -> Misconfigured:
+        """Of the credential that the plugin just gave."""
+        assert self._held is not None, "without a failure there is one"
+        assert self._held.expires_ms is not None, "without an expiry it is fresh"
+        ended, now = rfc3339(self._held.expires_ms), rfc3339(self._wall_ms())
+        how = "gave a credential that has expired already"
+        refusal = _refusal(self._plugin, how, "check this machine's clock")
+        return Misconfigured(f"{refusal}: it ended at {ended}, and the clock shows {now}")
+
+    def rejected(self, asked_s: float) -> None:
+        """The server refused the credential of a request that got it at `asked_s`, monotonic: run
+        the plugin again, unless it has run since, or the server refuses new ones as well."""
+        now_s = self._now_s()
+        if self._held_since_s < asked_s and now_s - self._dropped_s >= SETTLED_S:
+            self._held, self._dropped_s = None, now_s
 
     def _fresh(self, leeway_ms: int) -> bool:
         held = self._held

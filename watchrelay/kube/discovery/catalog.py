@@ -6,19 +6,31 @@ docs/watch-facts.md 8.1, 8.2.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec.json import Decoder as _Decoder
 
 from watchrelay.core.text import BROKEN_JSON
-from watchrelay.model.resources import Resource, ServedResource
+from watchrelay.model.builtin import is_own_group
+from watchrelay.model.resources import GONE, SERVED, UNKNOWN, Availability, Resource, ServedResource
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 ACCEPT_AGGREGATED = f"{_AGGREGATED.format('v2')},{_AGGREGATED.format('v2beta1')},application/json"
 """The order of the parameters matters to servers. Source: docs/watch-facts.md 8.1."""
 
+GROUP_RESOURCES_MAX: Final = 5_000
+"""Resources of one group in all its versions. Of a group with more none is known: an aggregated API
+server names what it likes."""
+_OBJECTS_MAX = 1_000_000
+"""JSON objects of one document: what bounds the memory that its decoding takes."""
+
+_LETTERS = 2
 
 T = TypeVar("T")
 
@@ -33,12 +45,13 @@ class NotDiscovery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a group. `fresh` False: its server does not answer, what it serves is
-    unknown."""
+    """One version of a group. `fresh` False: what it serves is unknown, for its server does not
+    answer, or names too many resources (`too_many`)."""
 
     name: str
     fresh: bool
     served: tuple[ServedResource, ...] = ()
+    too_many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,36 @@ class ApiGroup:
 
     name: str
     versions: tuple[Version, ...]
+    _called: dict[str, list[ServedResource]] = field(init=False, repr=False, compare=False)
+    _alike: dict[str, list[ServedResource]] = field(init=False, repr=False, compare=False)
+    """By the first letters of the plural."""
+
+    def __post_init__(self) -> None:
+        called: dict[str, list[ServedResource]] = {}
+        alike: dict[str, list[ServedResource]] = {}
+        for version in self.versions:
+            for each in version.served if version.fresh else ():
+                plural = each.resource.plural
+                alike.setdefault(plural[:_LETTERS], []).append(each)
+                names = plural, each.singular, each.resource.kind.lower(), *each.short_names
+                for name in dict.fromkeys(names):
+                    called.setdefault(name, []).append(each)
+        object.__setattr__(self, "_called", called)
+        object.__setattr__(self, "_alike", alike)
+
+    def called(self, name: str) -> list[ServedResource]:
+        """What has that plural, singular, Kind or short name (in lower case) in a version that
+        answers, in the order of versions."""
+        return self._called.get(name, [])
+
+    def alike(self, name: str) -> list[ServedResource]:
+        """What has a plural that begins as `name` does, in a version that answers."""
+        return self._alike.get(name[:_LETTERS], [])
+
+    def versions_of(self, plural: str) -> list[str]:
+        """The versions in which it serves the resource, whatever its scope."""
+        found = (each.resource for each in self.called(plural))
+        return list(dict.fromkeys(each.version for each in found if each.plural == plural))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +97,46 @@ class ApiCatalog:
     """Everything served, in the server's order, the core group first."""
 
     groups: tuple[ApiGroup, ...] = ()
+    _by_name: dict[str, ApiGroup] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name = {group.name: group for group in reversed(self.groups)}
+        object.__setattr__(self, "_by_name", by_name)
 
     def group(self, name: str) -> ApiGroup | None:
-        return next((group for group in self.groups if group.name == name), None)
+        return self._by_name.get(name)
 
-    def serves(self, resource: Resource) -> bool | None:
-        """Whether this very version is served with the same scope; None when that is
-        unknown now."""
+    def availability(self, resource: Resource, *, any_scope: bool = False) -> Availability:
+        """Whether the resource is served, in this very version or in another one of its group.
+        A resource of Kubernetes itself is never gone: another release does not serve it, and its
+        objects are stored all the same. `any_scope`: that of `resource` is not known."""
         group = self.group(resource.group)
-        versions = group.versions if group else ()
-        version = next((v for v in versions if v.name == resource.version), None)
-        if version is None or not version.fresh:
-            return None if version else False
-        wanted = (resource.plural, resource.namespaced)
-        return any((s.resource.plural, s.resource.namespaced) == wanted for s in version.served)
+        versions = {
+            each.resource.version
+            for each in (group.called(resource.plural) if group else ())
+            if each.resource.plural == resource.plural
+            and (any_scope or each.resource.namespaced == resource.namespaced)
+        }
+        unknown = {each.name for each in (group.versions if group else ()) if not each.fresh}
+        if resource.version in versions:
+            return SERVED
+        if resource.version in unknown or (unknown and not versions):
+            return UNKNOWN
+        if versions:
+            return Availability("hidden", self.served_otherwise(resource, str(resource)))
+        if is_own_group(resource.group):
+            return Availability(
+                "hidden",
+                f"{resource.qualified} is served in no version: this release of Kubernetes has "
+                "dropped it, and its objects are kept",
+            )
+        return GONE
 
-    def may_serve(self, resource: Resource) -> bool:
-        """Whether any version of its group has it, or may: what serves it does not answer now."""
+    def served_otherwise(self, resource: Resource, wanted: str) -> str:
+        """Which versions are served in place of `wanted`, for operators."""
         group = self.group(resource.group)
-        return any(
-            not version.fresh
-            or any(each.resource.plural == resource.plural for each in version.served)
-            for version in (group.versions if group else ())
-        )
+        versions = ", ".join(group.versions_of(resource.plural) if group else ())
+        return f"{resource.qualified} is served in {versions}, not as {wanted}"
 
 
 def is_aggregated(content_type: str) -> bool:
@@ -84,6 +144,8 @@ def is_aggregated(content_type: str) -> bool:
 
 
 # ---- the aggregated form -------------------------------------------------------------------------
+
+_NOTHING = msgspec.Raw(b"null")
 
 
 class _Name(msgspec.Struct):
@@ -106,38 +168,74 @@ class _Resource(msgspec.Struct, rename="camel"):
 class _Version(msgspec.Struct):
     version: str
     freshness: str | None = None
-    resources: list[_Resource] | None = None
+    resources: msgspec.Raw = _NOTHING
 
 
 class _ApiGroup(msgspec.Struct):
     metadata: _Name | None = None
-    versions: list[_Version] | None = None
+    versions: msgspec.Raw = _NOTHING
 
 
 class _GroupList(msgspec.Struct):
     items: list[_ApiGroup] | None = None
 
 
-def parse_aggregated(body: bytes) -> tuple[ApiGroup, ...]:
-    """The groups of an APIGroupDiscoveryList, v2 or v2beta1. Raises: NotDiscovery."""
-    groups = []
-    for item in _decode(body, _GroupList).items or ():
+class _Counted(msgspec.Struct):
+    """Any object, of which only the number matters."""
+
+
+_GROUPS: _Decoder[_GroupList] = _Decoder(_GroupList)
+_VERSIONS: _Decoder[list[_Version] | None] = _Decoder(list[_Version] | None)
+_RESOURCES: _Decoder[list[_Resource] | None] = _Decoder(list[_Resource] | None)
+_COUNTED: _Decoder[list[_Counted] | None] = _Decoder(list[_Counted] | None)
+
+
+def parse_aggregated(
+    body: bytes, known: Mapping[bytes, ApiGroup] = MappingProxyType({})
+) -> Iterator[tuple[bytes, ApiGroup]]:
+    """The groups of an APIGroupDiscoveryList, v2 or v2beta1, one by one so that a caller can yield
+    to other tasks in between, each with a digest of what it was decoded from.
+
+    Args:
+        known: by digest, groups that need no decoding.
+
+    Raises: NotDiscovery."""
+    for item in _document(body, _GROUPS).items or ():
         name = (item.metadata or _Name()).name or ""
         if not name or _usable(name):
-            versions = [_version(name, each) for each in item.versions or ()]
-            groups.append(ApiGroup(name, tuple(v for v in versions if _usable(v.name))))
-    return tuple(groups)
+            digest = hashlib.blake2b(item.versions, digest_size=16, key=name.encode()[:64]).digest()
+            group = known.get(digest)
+            if group is None or group.name != name:
+                group = ApiGroup(name, _versions(name, item.versions))
+            yield digest, group
+
+
+def _versions(group: str, encoded: msgspec.Raw) -> tuple[Version, ...]:
+    versions, total = list[Version](), 0
+    for each in _decode(encoded, _VERSIONS) or ():
+        if not _usable(each.version):
+            continue
+        total += _count(each.resources)
+        if total > GROUP_RESOURCES_MAX:
+            versions.append(Version(each.version, fresh=False, too_many=True))
+        else:
+            versions.append(_version(group, each))
+    return tuple(versions)
 
 
 def _version(group: str, version: _Version) -> Version:
     served = []
-    for each in version.resources or ():
+    for each in _decode(version.resources, _RESOURCES) or ():
         kind = each.response_kind.kind if each.response_kind else ""
         if _usable(each.resource, kind):
             namespaced = each.scope == "Namespaced"
             resource = Resource(group, version.version, each.resource, kind, namespaced)
             served.append(_entry(resource, each.singular_resource, each.short_names, each.verbs))
     return Version(version.version, version.freshness != "Stale", tuple(served))
+
+
+def _count(resources: msgspec.Raw) -> int:
+    return len(_decode(resources, _COUNTED) or ())
 
 
 def _usable(name: str, kind: str = "") -> bool:
@@ -169,7 +267,7 @@ class _Legacy(msgspec.Struct, rename="camel"):
 
 
 class _LegacyResources(msgspec.Struct):
-    resources: list[_Legacy] | None = None
+    resources: msgspec.Raw = _NOTHING
 
 
 class _GroupVersion(msgspec.Struct):
@@ -190,15 +288,21 @@ class _CoreVersions(msgspec.Struct):
     versions: list[str]
 
 
+_LEGACY: _Decoder[list[_Legacy] | None] = _Decoder(list[_Legacy] | None)
+_LEGACY_RESOURCES: _Decoder[_LegacyResources] = _Decoder(_LegacyResources)
+_LEGACY_GROUPS: _Decoder[_LegacyGroups] = _Decoder(_LegacyGroups)
+_CORE_VERSIONS: _Decoder[_CoreVersions] = _Decoder(_CoreVersions)
+
+
 def parse_core_versions(body: bytes) -> list[tuple[str, list[str]]]:
     """Of the legacy `/api`: the core group's name and versions. Raises: NotDiscovery."""
-    return [("", [name for name in _decode(body, _CoreVersions).versions if _usable(name)])]
+    return [("", [name for name in _document(body, _CORE_VERSIONS).versions if _usable(name)])]
 
 
 def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
     """Of the legacy `/apis`: each group with its versions, the preferred first. Raises:
     NotDiscovery."""
-    found = _decode(body, _LegacyGroups)
+    found = _document(body, _LEGACY_GROUPS)
     if found.groups is msgspec.UNSET:
         raise NotDiscovery("it lists no groups")
     listed = []
@@ -213,6 +317,9 @@ def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
 
 def parse_resources(group: str, version: str, body: bytes) -> Version:
     """Of the legacy `/apis/GROUP/VERSION`: its resources, no subresources. Raises: NotDiscovery."""
+    resources = _document(body, _LEGACY_RESOURCES).resources
+    if _count(resources) > GROUP_RESOURCES_MAX:
+        return Version(version, fresh=False, too_many=True)
     served = [
         _entry(
             Resource(group, version, r.name, r.kind, r.namespaced),
@@ -220,14 +327,20 @@ def parse_resources(group: str, version: str, body: bytes) -> Version:
             r.short_names,
             r.verbs,
         )
-        for r in _decode(body, _LegacyResources).resources or ()
+        for r in _decode(resources, _LEGACY) or ()
         if _usable(r.name, r.kind)
     ]
     return Version(version, fresh=True, served=tuple(served))
 
 
-def _decode(body: bytes, kind: type[T]) -> T:
+def _document(body: bytes, decoder: _Decoder[T]) -> T:
+    if body.count(b"{") > _OBJECTS_MAX:
+        raise NotDiscovery(f"it has more than {_OBJECTS_MAX:,} objects")
+    return _decode(body, decoder)
+
+
+def _decode(encoded: bytes, decoder: _Decoder[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoder.decode(encoded)
     except BROKEN_JSON:
         raise NotDiscovery("it is no discovery document") from None

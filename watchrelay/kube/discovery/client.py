@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from watchrelay.core.errors import NotFound, Unavailable
 from watchrelay.kube.client import KubeClient
@@ -18,10 +19,12 @@ class Discovery:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._known: dict[str, tuple[str, tuple[ApiGroup, ...]]] = {}
-        """By path, an ETag and what came with it."""
+        self._known: dict[str, tuple[str, dict[bytes, ApiGroup]]] = {}
+        """By path, an ETag and what came with it: groups by digest."""
         self.catalog: ApiCatalog | None = None
         """What the server served at the last refresh; None before the first."""
+        self._resolved: dict[str, Resolution] = {}
+        """What was resolved against this catalog."""
         self._begun: asyncio.Task[bool | Exception] | None = None
 
     def begin(self, tasks: asyncio.TaskGroup) -> asyncio.Task[bool | Exception]:
@@ -47,19 +50,23 @@ class Discovery:
             return error
 
     async def _ask(self) -> bool:
-        former = self.catalog
-        self.catalog = ApiCatalog((*await self._root("/api"), *await self._root("/apis")))
-        return self.catalog != former
+        catalog = ApiCatalog((*await self._root("/api"), *await self._root("/apis")))
+        if catalog == self.catalog:
+            return False
+        self.catalog, self._resolved = catalog, {}
+        return True
 
     def resolve(self, written: str) -> Resolution:
         """What a resource of the config means now."""
         if self.catalog is None:
             return Unknown("API discovery has not completed yet")
-        return resolve(written, self.catalog)
+        if written not in self._resolved:
+            self._resolved[written] = resolve(written, self.catalog)
+        return self._resolved[written]
 
     async def _root(self, path: str) -> tuple[ApiGroup, ...]:
         """The groups below `/api` or `/apis`."""
-        etag, groups = self._known.get(path, ("", ()))
+        etag, groups = self._known.get(path, ("", {}))
         headers = {"Accept": documents.ACCEPT_AGGREGATED}
         if etag:
             headers["If-None-Match"] = etag
@@ -69,11 +76,11 @@ class Discovery:
                 if not documents.is_aggregated(document.content_type):
                     self._known.pop(path, None)
                     return await self._walk(path, document.body)
-                etag, groups = document.etag, documents.parse_aggregated(document.body)
+                etag, groups = document.etag, await _decoded(document.body, groups)
         except NotDiscovery as error:
             raise _unusable(path, error) from error
         self._known[path] = etag, groups
-        return groups
+        return tuple(groups.values())
 
     async def _walk(self, path: str, body: bytes) -> tuple[ApiGroup, ...]:
         """The groups that `body` names, each version fetched by itself."""
@@ -99,6 +106,17 @@ class Discovery:
             if not name or error.status == 0:
                 raise  # it is the API server itself that is in trouble
         return Version(version, fresh=False)
+
+
+async def _decoded(body: bytes, known: Mapping[bytes, ApiGroup]) -> dict[bytes, ApiGroup]:
+    """The groups of an aggregated document, by digest. Other tasks run between any two groups that
+    have to be decoded. Raises: NotDiscovery."""
+    groups: dict[bytes, ApiGroup] = {}
+    for digest, group in documents.parse_aggregated(body, known):
+        groups[digest] = group
+        if digest not in known:
+            await asyncio.sleep(0)
+    return groups
 
 
 def _unusable(path: str, error: NotDiscovery) -> Unavailable:

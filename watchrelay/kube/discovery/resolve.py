@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
-from watchrelay.kube.discovery.catalog import ApiCatalog, ApiGroup
-from watchrelay.model.builtin import GROUPS
+from watchrelay.kube.discovery.catalog import GROUP_RESOURCES_MAX, ApiCatalog, ApiGroup, Version
+from watchrelay.model.builtin import is_own_group
 from watchrelay.model.names import ResourceName, parse_name
 from watchrelay.model.resources import Resource, ServedResource
 
@@ -46,6 +47,9 @@ class Impossible:
 
 Resolution = Found | Missing | Unknown | Impossible
 
+_COMPARED_MAX = 200
+_REASONS_SHOWN = 3
+
 _LEVELS: tuple[Callable[[ServedResource, str], bool], ...] = (
     lambda served, name: served.resource.plural == name,
     lambda served, name: served.singular == name,
@@ -73,22 +77,26 @@ def resolve(written: str, catalog: ApiCatalog) -> Resolution:
 def _matches(wanted: ResourceName, catalog: ApiCatalog) -> list[ServedResource]:
     """A match per group, in the first fresh version that has it; those in a preferred version
     first."""
+    called = [(group, group.called(wanted.name)) for group in _groups(wanted, catalog)]
     for fits in _LEVELS:
         ranked: list[tuple[bool, ServedResource]] = []
-        for group in catalog.groups:
-            if wanted.group is not None and group.name != wanted.group:
-                continue
-            fresh = [version for version in group.versions if version.fresh]
-            for version in fresh:
-                if wanted.version and version.name != wanted.version:
-                    continue
-                served = next((each for each in version.served if fits(each, wanted.name)), None)
-                if served is not None:
-                    ranked.append((version is not fresh[0], served))
+        for group, candidates in called:
+            for served in candidates:
+                version = served.resource.version
+                if wanted.version in {"", version} and fits(served, wanted.name):
+                    preferred = next(each.name for each in group.versions if each.fresh)
+                    ranked.append((version != preferred, served))
                     break
         if ranked:
             return [served for _, served in sorted(ranked, key=lambda item: item[0])]
     return []
+
+
+def _groups(wanted: ResourceName, catalog: ApiCatalog) -> Sequence[ApiGroup]:
+    if wanted.group is None:
+        return catalog.groups
+    group = catalog.group(wanted.group)
+    return () if group is None else (group,)
 
 
 def _choose(wanted: ResourceName, matches: list[ServedResource]) -> Resolution:
@@ -120,26 +128,36 @@ def _wildcard(wanted: ResourceName, catalog: ApiCatalog) -> Resolution:
     for served in (each for version in versions if version.fresh for each in version.served):
         chosen.setdefault(served.resource.plural, served)
     resources = tuple(served.resource for served in chosen.values() if served.watchable)
-    stale = ", ".join(version.name for version in versions if not version.fresh)
-    unknown = (
-        f"what {group.name} serves in {stale} is unknown: the server behind it does not answer now"
-    )
+    unknown = _unknown(group, versions)
     if resources:
-        return Found(resources, (unknown,) if stale else ())
+        return Found(resources, (unknown,) if unknown else ())
     nothing = f"the group {wanted.group} serves nothing that can be watched"
-    return Unknown(unknown) if stale else Missing(nothing)
+    return Unknown(unknown) if unknown else Missing(nothing)
+
+
+def _unknown(group: ApiGroup, versions: Sequence[Version]) -> str:
+    """Of which of these versions it is not known what they serve, with why; "" for none."""
+    reasons = []
+    for too_many, why in (
+        (False, "the server behind it does not answer now"),
+        (True, f"the group names more than {GROUP_RESOURCES_MAX:,} resources, the most followed"),
+    ):
+        of_it = [each.name for each in versions if not each.fresh and each.too_many == too_many]
+        if of_it:
+            reasons.append(f"what {group.name} serves in {', '.join(of_it)} is unknown: {why}")
+    return "; ".join(reasons)
 
 
 def _absent(wanted: ResourceName, catalog: ApiCatalog) -> Resolution:
     """Why nothing was found, and whether waiting can help."""
-    groups = [group for group in catalog.groups if wanted.group in {None, group.name}]
-    stale = ", ".join(
-        group.name
+    groups = _groups(wanted, catalog)
+    unknown = [
+        reason
         for group in groups
-        if any(not v.fresh and wanted.version in {"", v.name} for v in group.versions)
-    )
-    if stale:
-        return Unknown(f"{wanted} may be served by {stale}, whose server does not answer now")
+        if (reason := _unknown(group, [v for v in group.versions if _asked(wanted, v)]))
+    ]
+    if unknown:
+        return Unknown(f"{wanted} may be served: {'; '.join(unknown[:_REASONS_SHOWN])}")
     # A bare name with a version that the core group serves otherwise will not become another thing.
     any_version = ResourceName(wanted.name, wanted.group or "")
     elsewhere = _matches(any_version, catalog) if wanted.version else []
@@ -147,35 +165,26 @@ def _absent(wanted: ResourceName, catalog: ApiCatalog) -> Resolution:
     hint = f"; did you mean {near}?" if near else ""
     reason = f"{wanted.group} does not serve {wanted.name}{hint}"
     if elsewhere:
-        reason = f"{_served_in(elsewhere[0], catalog)}, not as {wanted}"
+        reason = catalog.served_otherwise(elsewhere[0].resource, str(wanted))
     if wanted.group is None:
         return Impossible(reason) if elsewhere else Missing(f"no group serves {wanted} now{hint}")
     if not groups:
         return Missing(f"no group {wanted.group} is served now")
-    # a group without a dot is the server's own too: that of a CRD has one
-    own = "." not in wanted.group or wanted.group in GROUPS
-    return Impossible(reason) if own else Missing(reason)
+    return Impossible(reason) if is_own_group(wanted.group) else Missing(reason)
 
 
-def _served_in(served: ServedResource, catalog: ApiCatalog) -> str:
-    """Every version in which the group of `served` has a resource of that name."""
-    resource = served.resource
-    group = catalog.group(resource.group)
-    versions = [
-        version.name
-        for version in (group.versions if group else ())
-        if any(each.resource.plural == resource.plural for each in version.served)
-    ]
-    return f"{resource.qualified} is served in {', '.join(versions)}"
+def _asked(wanted: ResourceName, version: Version) -> bool:
+    return wanted.version in {"", version.name}
 
 
-def _near(name: str, groups: list[ApiGroup]) -> str:
-    known = {
-        each.resource.plural: each
-        for group in groups
-        for version in group.versions
-        for each in version.served
-        if each.watchable
-    }
+def _near(name: str, groups: Sequence[ApiGroup]) -> str:
+    """The watchable resource with the most similar plural, "" for none. Where there are many, only
+    some that begin alike are compared: to compare 100,000 takes seconds."""
+    served: list[Sequence[ServedResource]]
+    served = [version.served for group in groups for version in group.versions]
+    if sum(map(len, served)) > _COMPARED_MAX:
+        served = [group.alike(name) for group in groups]
+    watchable = (each.resource for each in chain.from_iterable(served) if each.watchable)
+    known = {each.plural: each for each in islice(watchable, _COMPARED_MAX)}
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    return known[close[0]].resource.qualified if close else ""
+    return known[close[0]].qualified if close else ""

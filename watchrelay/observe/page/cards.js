@@ -25,15 +25,21 @@ class Card {
     mark(this.node, "data-level", card.level);
     say(this.level, LEVELS[card.level] ?? card.level);
     say(this.title, card.title);
-    this.messages.replaceChildren(
-      ...card.messages.map(({ stream, text }) =>
-        el("li", {}, ...(stream && card.streams.length > 1 ? [el("b", {}, stream), " "] : []), ...prose(text)),
-      ),
-    );
     this.name(card.streams);
-    this.todo.replaceChildren(el("b", {}, "Do: "), ...prose(card.todo));
-    if (card.runbook) this.todo.append(" ", el("span", { class: "runbook" }, "Runbook: ", el("code", {}, card.runbook)));
+    this.tell(card);
     this.paint();
+  }
+
+  /** Messages and advice; they have buttons, so they are made again only when they change. */
+  tell({ messages, streams, todo, runbook, runbookUrl }) {
+    const key = JSON.stringify([messages, streams.length > 1, todo, runbookUrl]);
+    if (key === this.telling) return;
+    this.telling = key;
+    this.messages.replaceChildren(
+      ...messages.map(({ stream, text }) => el("li", {}, ...(stream && streams.length > 1 ? [el("b", {}, stream), " "] : []), ...prose(text))),
+    );
+    this.todo.replaceChildren(el("b", {}, "Do: "), ...prose(todo));
+    if (runbook) this.todo.append(" ", el("span", { class: "runbook" }, "Runbook: ", el("a", { href: runbookUrl, target: "_blank", rel: "noreferrer" }, runbook)));
   }
 
   /** The streams by name, each a way to its row; a person may be on one of them, so they are made again only when they change. */

@@ -3,7 +3,7 @@
 import { paintCards, takeCards } from "./cards.js";
 import { takeGroup } from "./replicas.js";
 import { Table } from "./rows.js";
-import { age, clock, count, now, say, setClock } from "./words.js";
+import { age, clock, count, now, rate, say, setClock } from "./words.js";
 
 const SILENT_MS = 4000; // the relay says the time every second
 const ASK_MS = 10000;
@@ -14,7 +14,10 @@ let source = null;
 let asking = null;
 let receivedMs = 0;
 let known = null;
-let crowded = false;
+let newest = 0; // number of the newest picture that was taken of this process of the relay
+let listenMs = 0;
+let askedMs = 0;
+let polled = ""; // why the page asks instead of listening: "crowded", "silent", or "" while events come
 let started = false;
 
 const table = new Table(remember);
@@ -26,6 +29,9 @@ function takeAll(picture) {
     location.reload(); // another version runs now, and brings a page of its own
     return;
   }
+  const sameProcess = known?.instance === picture.relay.instance && known.started === picture.relay.started;
+  if (sameProcess && picture.number < newest) return; // held back on the way
+  newest = picture.number;
   setClock(picture.at);
   takeRelay(picture.relay);
   takeCards(picture.cards, (stream) => reveal(stream));
@@ -34,12 +40,15 @@ function takeAll(picture) {
   started = true;
   received();
   if (first) {
+    document.getElementById("text").hidden = true;
     document.getElementById("live").hidden = false;
     recall();
   }
 }
 
 function takeNews(news) {
+  if (news.number <= newest) return;
+  newest = news.number;
   setClock(news.at);
   if (news.relay) takeRelay(news.relay);
   if (news.cards) takeCards(news.cards, (stream) => reveal(stream));
@@ -49,6 +58,7 @@ function takeNews(news) {
 
 function takeRelay(relay) {
   known = relay;
+  table.started = relay.started;
   say(document.getElementById("cluster"), relay.cluster);
   say(document.getElementById("verdict"), relay.headline);
   takeGroup(relay.group);
@@ -63,17 +73,25 @@ function received() {
 
 function connect() {
   disconnect();
+  listenMs = Date.now();
   source = new EventSource("api/events");
-  source.addEventListener("open", () => {
-    crowded = false;
-  });
-  source.addEventListener("all", ({ data }) => takeAll(JSON.parse(data)));
-  source.addEventListener("news", ({ data }) => takeNews(JSON.parse(data)));
+  source.addEventListener("all", ({ data }) => receive(takeAll, data));
+  source.addEventListener("news", ({ data }) => receive(takeNews, data));
   source.addEventListener("error", () => {
     // The browser connects again by itself unless it was refused: too many look, or a proxy answers in the relay's place.
-    if (source?.readyState === EventSource.CLOSED) ask();
+    if (source?.readyState === EventSource.CLOSED) {
+      clearTimeout(asking);
+      asking = setTimeout(connect, ASK_MS);
+      ask("crowded");
+    }
     paint();
   });
+}
+
+function receive(take, data) {
+  polled = "";
+  listenMs = Date.now();
+  take(JSON.parse(data));
 }
 
 function disconnect() {
@@ -82,18 +100,23 @@ function disconnect() {
   clearTimeout(asking);
 }
 
-/** Without a line of events: ask for the whole now, and try for a line again a little later. */
-async function ask() {
-  clearTimeout(asking);
-  asking = setTimeout(connect, ASK_MS);
+/** Without events: ask for the whole now. */
+async function ask(why) {
+  askedMs = Date.now();
   try {
     const answer = await fetch("api/overview", { cache: "no-store" });
-    crowded = answer.ok;
+    polled = answer.ok ? why : "";
     if (answer.ok) takeAll(await answer.json());
   } catch {
-    crowded = false;
+    polled = "";
   }
   paint();
+}
+
+/** A proxy that collects what passes holds the events back: the line is open, and nothing comes. */
+function askIfSilent() {
+  const now = Date.now();
+  if (source && source.readyState !== EventSource.CLOSED && now - listenMs > SILENT_MS && now - askedMs > SILENT_MS) ask("silent");
 }
 
 document.addEventListener("visibilitychange", () => {
@@ -108,12 +131,13 @@ document.addEventListener("visibilitychange", () => {
 
 function paint() {
   const silentMs = Date.now() - receivedMs;
-  const lost = !crowded && silentMs > SILENT_MS;
+  const lost = silentMs > (polled === "crowded" ? 2 * ASK_MS : polled ? 2 * SILENT_MS : SILENT_MS);
   if (!started) say(line, "connecting…");
   else if (lost) say(line, `No word from the relay since ${clock(now() - silentMs)} (${age(now() - silentMs)}); trying again. What is shown was true then.`);
-  else if (crowded) say(line, "Many look at this relay: fresh every 10 s.");
+  else if (polled === "crowded") say(line, "Many look at this relay: fresh every 10 s.");
+  else if (polled) say(line, "Events do not come through: fresh every 5 s.");
   else say(line, "live");
-  line.dataset.line = !started ? "none" : lost ? "lost" : crowded ? "slow" : "live";
+  line.dataset.line = !started ? "none" : lost ? "lost" : polled ? "slow" : "live";
   document.body.classList.toggle("stale", started && lost);
   if (!known) return;
   const up = known.started ? `, up ${age(known.started)}` : "";
@@ -123,8 +147,31 @@ function paint() {
   const troubled = wrong || alarm;
   const title = `${document.visibilityState === "hidden" ? "(paused) " : lost ? "(lost) " : troubled ? `(${count(troubled)}) ` : ""}watchrelay ${known.cluster}`;
   if (document.title !== title) document.title = title;
+  say(document.getElementById("totals"), totals());
   table.paint();
   paintCards();
+}
+
+/** Between what is relayed, and how much of it. */
+function totals() {
+  const rows = [...table.rows.values()].filter((row) => row.data);
+  const sum = (of) => rows.reduce((total, row) => total + of(row), 0);
+  const { kubernetes, kafka } = known.endpoints;
+  return [
+    `${kubernetes ?? "API server not known yet"} → ${kafka ?? "Kafka not known yet"}`,
+    `${count(sum((row) => row.data.objects))} objects`,
+    `${rate(sum((row) => row.pace.perS()))} events/s`,
+    `${count(sum((row) => row.data.queued))} records queued`,
+  ].join(" · ");
+}
+
+/** What the relay has written into the page. */
+function takeFirst() {
+  try {
+    takeAll(JSON.parse(document.getElementById("first").textContent));
+  } catch {
+    return; // events bring it
+  }
 }
 
 function reveal(stream) {
@@ -163,6 +210,10 @@ addEventListener("hashchange", () => {
 find.addEventListener("input", () => table.seek(find.value));
 document.getElementById("filters").addEventListener("submit", (event) => event.preventDefault());
 line.hidden = false;
+takeFirst();
 paint();
-setInterval(paint, 1000);
+setInterval(() => {
+  askIfSilent();
+  paint();
+}, 1000);
 if (document.visibilityState === "visible") connect();

@@ -41,13 +41,15 @@ class Pace {
     return (((this.bins.get(bin - 1) ?? 0) * (1 - into) + (this.bins.get(bin) ?? 0)) * 1000) / BIN_MS;
   }
 
-  /** The last ten minutes as a line; the bin that is being counted is left out, it would always fall. */
-  path() {
+  /** The last ten minutes as a line, from the start of the relay on; the bin that is being counted is left out, it would always fall. */
+  path(startedMs) {
     const newest = Math.floor(now() / BIN_MS) - 1;
-    const values = Array.from({ length: BINS }, (_, index) => this.bins.get(newest - BINS + 1 + index) ?? 0);
-    const most = Math.max(...values);
+    const oldest = newest - BINS + 1;
+    const first = Math.max(oldest, Math.floor(startedMs / BIN_MS));
+    const values = Array.from({ length: Math.max(newest - first + 1, 0) }, (_, index) => this.bins.get(first + index) ?? 0);
+    const most = Math.max(0, ...values);
     if (!most) return "";
-    return values.map((value, x) => `${x ? "L" : "M"}${x} ${(15 - (value / most) * 14).toFixed(1)}`).join("");
+    return values.map((value, index) => `${index ? "L" : "M"}${first - oldest + index} ${(15 - (value / most) * 14).toFixed(1)}`).join("");
   }
 }
 
@@ -130,7 +132,7 @@ class Row {
     say(this.since, age(since));
     mark(this.since, "title", `since ${clock(since)}`);
     say(this.rate, rate(this.pace.perS()));
-    mark(this.line, "d", this.pace.path());
+    mark(this.line, "d", this.pace.path(this.table.started));
     const lagMs = this.lagMs();
     say(this.cells.lag, lagMs === null ? "–" : duration(lagMs));
     this.ago(this.cells.bookmark, this.data.lastBookmark);
@@ -207,6 +209,7 @@ class Row {
 export class Table {
   constructor(remember) {
     this.rows = new Map();
+    this.started = 0;
     this.made = 0;
     this.order = [];
     this.remember = remember;

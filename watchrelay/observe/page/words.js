@@ -60,9 +60,28 @@ export function el(name, attributes = {}, ...children) {
 
 /** Text in which `this` is a command or a value: as nodes, what is between a pair of backquotes as code. */
 export function prose(text) {
-  const parts = text.split("`");
+  const parts = text.replace(/: ((?:kafka-\S+\.sh|for topic in) [^`]+)$/, ": `$1`").split("`");
   const odd = parts.length % 2 === 0; // one of them has no fellow: all of it is text
-  return odd ? [text] : parts.map((part, index) => (index % 2 ? el("code", {}, part) : part));
+  return odd ? [text] : parts.map((part, index) => (index % 2 ? (COMMAND.test(part) ? command(part) : el("code", {}, part)) : part));
+}
+
+const COMMAND = /^(kafka-\S+\.sh|kubectl|watchrelay|helm|for) /;
+
+/** A command, whole, with a button that copies it; where the browser gives no clipboard (http, not localhost) it selects it. */
+function command(text) {
+  const code = el("code", {}, text);
+  const button = el("button", { type: "button", class: "copy", "aria-label": `Copy: ${text}` }, "Copy");
+  button.addEventListener("click", async () => {
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(text);
+      say(button, "Copied");
+    } catch {
+      say(button, "Selected");
+    }
+    setTimeout(() => say(button, "Copy"), 2000);
+  });
+  return el("span", { class: "command" }, code, button);
 }
 
 export function svg(name, attributes) {

@@ -7,22 +7,33 @@ import gzip
 import struct
 import tracemalloc
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import cramjam
 import pytest
 import zstandard
+from aiokafka.codec import lz4_encode
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
 from tests.support.rawbatches import CODECS, Raw, batch, bomb, compressed, encoded, framed
+from watchrelay.contract.age import APPEND_TIME
 from watchrelay.contract.headers import varint
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused
-from watchrelay.kafka.client.batches import FETCHED_BYTES_MAX, HEADERS_MAX, FetchedBatches
-from watchrelay.kafka.client.decompress import UNPACKED_BYTES_MAX, Broken, TooLarge, Unpacker
+from watchrelay.kafka.client.batches import HEADERS_MAX, FetchedBatches
+from watchrelay.kafka.client.decompress import (
+    STATE_BYTES_MAX,
+    WHOLE_BYTES_MAX,
+    Broken,
+    TooLarge,
+    Unpacked,
+)
+from watchrelay.kafka.client.fetched import FetchedRecords
 
 LEGAL: list[Raw] = [
     (b"shop/a", b"{}" * 300, [(b"ce_type", b"x"), ("ü€".encode(), None), (b"", b"")]),
@@ -37,16 +48,33 @@ MIB = 1 << 20
 
 
 def handed_on(data: bytes, make: Callable[[bytes], Any], *, start: int = 0) -> list[Any]:
-    """The records that a consumer gets of one answer, fetched from offset `start` on."""
-    return list(
-        PartitionRecords(
-            TopicPartition("t", 0), make(data), [], start, None, None, True, READ_COMMITTED
-        )
+    """The records that a consumer of aiokafka gets of one answer, fetched from offset `start`."""
+    place = TopicPartition("t", 0)
+    return list(PartitionRecords(place, make(data), [], start, None, None, True, READ_COMMITTED))
+
+
+def fetched(data: bytes, *, limit_bytes: int = STATE_BYTES_MAX, start: int = 0) -> list[Any]:
+    """The records that our consumers get of it."""
+    found = FetchedRecords(
+        TopicPartition("t", 0),
+        FetchedBatches(data),
+        [],
+        start,
+        None,
+        None,
+        True,
+        READ_COMMITTED,
+        limits={"t": limit_bytes},
     )
+    return [each for each in found if each is not None]
 
 
-def fetched(data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX, start: int = 0) -> list[Any]:
-    return handed_on(data, lambda part: FetchedBatches(part, Unpacker(limit_bytes)), start=start)
+def unpacked(codec: str, data: bytes, limit_bytes: int) -> int:
+    """How many bytes `data` comes to."""
+    body, size = Unpacked(CODECS[codec], memoryview(data), limit_bytes), 0
+    while part := body.read(MIB):
+        size += len(part)
+    return size
 
 
 def why(record: Any) -> str:
@@ -77,6 +105,20 @@ def test_a_batch_larger_than_ours_is_taken_apart_into_the_same_records(codec: st
     assert fetched(data, start=7) == handed_on(data, MemoryRecords, start=7)
 
 
+@pytest.mark.parametrize("size", [300, 3 * MIB], ids=["ordinary", "taken apart"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_time_that_a_broker_has_set_comes_with_its_type(codec: str, size: int) -> None:
+    records: list[Raw] = [(b"shop/a", b"{" * size, []), (b"shop/b", b"{}", [])]
+    data = bytearray(batch(records, codec=codec))
+    data[22] |= 8  # LogAppendTime: the broker writes the highest time, and the checksum again
+    data[35:43] = struct.pack(">q", 99)
+    data[17:21] = struct.pack(">I", calc_crc32c(bytes(data[21:])))
+    times = [(each.timestamp, each.timestamp_type) for each in fetched(bytes(data))]
+    assert times == [(99, APPEND_TIME)] * 2
+    plain = fetched(batch(records, codec=codec))
+    assert {each.timestamp_type for each in plain} == {0}
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -92,27 +134,25 @@ def test_every_form_of_zstd_is_read(body: Callable[[bytes], bytes]) -> None:
 
 
 def test_members_of_gzip_blocks_of_lz4_and_plain_snappy_are_read() -> None:
-    plain, unpacker = bytes(range(256)) * 40_000, Unpacker()
-    compressed = {
+    plain = bytes(range(256)) * 40_000
+    packed = {
         "gzip": gzip.compress(plain[:500]) + gzip.compress(plain[500:]),
-        "lz4": bytes(cramjam.lz4.compress(plain)),
+        "lz4": bytes(lz4_encode(plain)),  # of blocks that need none before them
         "snappy": bytes(cramjam.snappy.compress_raw(plain)),
     }
-    assert all(
-        bytes(unpacker.unpack(CODECS[codec], memoryview(data))) == plain
-        for codec, data in compressed.items()
-    )
+    packed["lz4"] += packed["lz4"]  # frames
+    for codec, data in packed.items():
+        body = Unpacked(CODECS[codec], memoryview(data), 2 * len(plain))
+        expected = plain * 2 if codec == "lz4" else plain
+        assert body.read(3 * len(plain)) == expected
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_exactly_the_limit_is_unpacked_and_a_byte_more_is_not(codec: str) -> None:
-    plain = bytes(3 * MIB)
-    assert (
-        len(Unpacker(3 * MIB).unpack(CODECS[codec], memoryview(compressed(plain, codec))))
-        == 3 * MIB
-    )
+    packed = compressed(bytes(3 * MIB), codec)
+    assert unpacked(codec, packed, 3 * MIB) == 3 * MIB
     with pytest.raises(TooLarge):
-        Unpacker(3 * MIB - 1).unpack(CODECS[codec], memoryview(compressed(plain, codec)))
+        unpacked(codec, packed, 3 * MIB - 1)
 
 
 BOMBS: dict[str, bytes] = {
@@ -130,11 +170,10 @@ BOMBS["zstd, a size that is a lie"] = bytes(lying)
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_no_bomb_takes_more_memory_than_its_limit(kind: str) -> None:
-    data, unpacker = memoryview(BOMBS[kind]), Unpacker(4 * MIB)
     tracemalloc.start()
     try:
         with pytest.raises((TooLarge, Broken)):
-            unpacker.unpack(CODECS[kind.partition(",")[0]], data)
+            unpacked(kind.partition(",")[0], BOMBS[kind], 4 * MIB)
         assert tracemalloc.get_traced_memory()[1] < 10 * MIB
     finally:
         tracemalloc.stop()
@@ -194,24 +233,41 @@ def test_a_record_with_headers_without_measure_is_not_handed_on(codec: str, padd
     assert why(skipped) == "a record that has 257 headers: 256 are taken"
 
 
-def test_a_hundred_million_headers_are_counted_and_not_made() -> None:
-    skipped = varint(50 * MIB)
-    body = b"\0\0\0\x01\x01" + skipped + bytes(100 * MIB)
+def test_fifteen_million_headers_are_counted_and_not_made() -> None:
+    skipped = varint(15 * MIB)
+    body = b"\0\0\0\x01\x01" + skipped + bytes(30 * MIB)
     data = framed(compressed(varint(len(body)) + body, "zstd"), 1, codec="zstd")
     assert len(data) < 20_000
     (record,) = fetched(data)
-    assert why(record) == "a record that has 52428800 headers: 256 are taken"
+    assert why(record) == "a record that has 15728640 headers: 256 are taken"
 
 
-def test_many_batches_within_the_limit_are_handed_on_a_fetch_at_a_time() -> None:
-    one = bomb("zstd", 20)
-    data = b"".join(struct.pack(">q", offset) + one[8:] for offset in range(9))
-    start, fetches = 0, 0
-    while start < 9:
-        records = fetched(data[start * len(one) :], start=start)
-        assert sum(len(record.value) for record in records) <= FETCHED_BYTES_MAX + 20 * MIB
-        start, fetches = records[-1].offset + 1, fetches + 1
-    assert (start, fetches) == (9, 3)
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "zstd"])
+def test_a_record_larger_than_any_is_passed_over_and_the_next_one_read(codec: str) -> None:
+    records: list[Raw] = [(b"k", bytes(WHOLE_BYTES_MAX), []), LEGAL[0]]
+    skipped, last = fetched(batch(records, codec=codec))
+    assert (skipped.offset, last.key) == (0, b"shop/a")
+    assert why(skipped) == "a record that has 41,943,050 bytes: 41,943,040 are taken"
+
+
+def tiny_blocks(codec: str) -> bytes:
+    """As much work to unpack as a few hundred kilobytes can be."""
+    match codec:
+        case "gzip":
+            return gzip.compress(b"") * 60_000
+        case "snappy":
+            return b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"\0\0\0\3\1\0a" * 60_000
+        case "lz4":
+            return b"\x04\x22\x4d\x18\x60\x40\x82" + b"\2\0\0\0\x10a" * 60_000 + b"\0\0\0\0"
+        case _:
+            return zstandard.ZstdCompressor().compress(b"") * 60_000
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_blocks_without_measure_are_not_all_unpacked(codec: str) -> None:
+    (skipped,) = fetched(framed(tiny_blocks(codec), 1, codec=codec))
+    cut_off = "a record that ends after its batch"
+    assert ("it has more than 50,000 blocks" in why(skipped)) or cut_off in why(skipped)
 
 
 def test_a_batch_that_no_codec_can_unpack_is_reported_and_skipped() -> None:
@@ -221,6 +277,31 @@ def test_a_batch_that_no_codec_can_unpack_is_reported_and_skipped() -> None:
     assert why(skipped).startswith(
         "a batch (offsets 0 to 2) of 75 bytes, zstd, cannot be unpacked ("
     )
+
+
+def test_however_many_records_are_in_a_batch_a_few_are_in_memory() -> None:
+    count = (STATE_BYTES_MAX - MIB) // 7
+    data = framed(compressed(b"\x0c\0\0\0\x01\0\0" * count, "zstd"), count, codec="zstd")
+    found = FetchedRecords(
+        TopicPartition("t", 0),
+        FetchedBatches(data),
+        [],
+        0,
+        None,
+        None,
+        True,
+        READ_COMMITTED,
+        limits={},
+    )
+    tracemalloc.start()
+    try:
+        handed = sum(record is not None for record in islice(found, 100_000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    print(f"{count:,} records: peak {peak >> 10:,} KiB")
+    assert handed > 90_000
+    assert peak < 4 * MIB
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -259,3 +340,21 @@ def test_aiokafka_decompresses_without_a_bound() -> None:
     data = bomb("zstd", 9)
     assert why(fetched(data, limit_bytes=MIB)[0])
     assert not why(handed_on(data, MemoryRecords)[0])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        encoded((None, None, []), 0),
+        encoded((b"\0", None, []), 0),
+        encoded((b"k", b"v", [(b"\xff", b"")]), 0),
+        b"\xff" * 20,
+        b"",
+    ],
+    ids=["no key", "a short key", "a header whose name is not UTF-8", "no record", "nothing"],
+)
+def test_a_control_batch_that_no_broker_wrote_is_passed_over(body: bytes, codec: str) -> None:
+    control = framed(compressed(body, codec), 1, codec=codec, attributes=0x30, producer=(7, 0, 0))
+    after = batch([(b"after", b"", [])], base=1)
+    assert [each.key for each in fetched(control + after)] == [b"after"]

@@ -256,6 +256,14 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
             ),
             "this port wants no user",
         ),
+        (
+            "certificate verify failed: certificate has expired (_ssl.c:1000)",
+            "set this machine's clock",
+        ),
+        (
+            "certificate verify failed: certificate is not yet valid (_ssl.c:1000)",
+            "set this machine's clock",
+        ),
         ("Hostname mismatch, certificate is not valid for 'x'", "correct kafka.bootstrapServers"),
         ("Connection at b:1 closed", "does this port speak TLS"),
         ("[Errno 104] Connection reset by peer", "does this port speak TLS"),

@@ -17,6 +17,7 @@ class Partition:
     """One with a large batch."""
 
     topic, index = b"t", 0
+    log_start = 0
 
     def take(self) -> bytes:
         return bytes(SIZE)

@@ -47,8 +47,8 @@ def timed(client: Client, question: Any) -> float:
     "question",
     [
         lambda client: topic_ids(client, ["t"]),
-        lambda client: topic_metadata(SimpleNamespace(_client=client), "t"),
-        lambda client: topic_configs(SimpleNamespace(_client=client), "t"),
+        lambda client: topic_metadata(SimpleNamespace(_client=client), ["t"]),
+        lambda client: topic_configs(SimpleNamespace(_client=client), ["t"]),
     ],
 )
 def test_a_broker_that_does_not_answer_is_passed_over(question: Any) -> None:

@@ -151,6 +151,27 @@ async def test_T66_many_callers_and_many_401s_run_the_plugin_once(plugin: Plugin
     assert plugin.runs == 3
 
 
+async def test_T66_a_credential_that_is_refused_right_after_the_run_is_replaced_at_once(
+    plugin: Plugin,
+) -> None:
+    clock = Clock()
+    plugin.answer(token="revoked")
+    credentials = plugin.credentials(clock=clock)
+    assert await token(credentials) == "revoked"
+    clock.advance(0.1)
+    await credentials.rejected(clock.now_s())
+    plugin.answer(token="two")
+    assert await token(credentials) == "two"
+    clock.advance(1)  # a server that refuses every credential has the plugin run each 5 s at most
+    await credentials.rejected(clock.now_s())
+    assert await token(credentials) == "two"
+    clock.advance(5)
+    await credentials.rejected(clock.now_s())
+    plugin.answer(token="three")
+    assert await token(credentials) == "three"
+    assert plugin.runs == 3
+
+
 async def test_T66_callers_who_waited_share_a_failure(plugin: Plugin) -> None:
     plugin.script("exit 1")
     credentials = plugin.credentials()
@@ -221,9 +242,10 @@ async def test_T66_a_helper_that_the_plugin_leaves_running_does_not_hold_us_up(
 async def test_an_expired_answer_is_no_credential(plugin: Plugin) -> None:
     clock = Clock()
     plugin.answer(token="one", expirationTimestamp=at(clock, -1))
-    assert "has expired already (check this machine's clock)" in await refusal(
-        plugin.credentials(clock=clock)
-    )
+    refused = await refusal(plugin.credentials(clock=clock))
+    assert "has expired already (check this machine's clock)" in refused
+    assert f"it ended at {at(clock, -1)[:10]}" in refused
+    assert "and the clock shows" in refused
 
 
 # ---- T67 -----------------------------------------------------------------------------------------

@@ -169,6 +169,21 @@ async def test_a_refresh_that_fails_leaves_what_was_known(code: int, kind: type[
         assert names(discovery.resolve("widgets")) == ["widgets.example.com/v1"]
 
 
+@pytest.mark.parametrize("path", ["/api", "/apis", "/version"])
+async def test_discovery_that_is_refused_names_the_role_and_the_command_that_grants_it(
+    path: str,
+) -> None:
+    api = Api("v2")
+    api.broken = {path: 403}
+    async with ScriptedServer(api) as server, client_of(server.url) as client:
+        with pytest.raises(Forbidden) as refused:
+            await (client.version() if path == "/version" else Discovery(client).refresh())
+    assert f"get {path} at" in str(refused.value)
+    assert "system:discovery" in str(refused.value)
+    assert "watchrelay rbac --discovery" in str(refused.value)
+    assert "list and watch" not in str(refused.value)
+
+
 async def test_an_answer_that_is_no_discovery_is_unavailable() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         await reply.json(200, {"hello": "world"})

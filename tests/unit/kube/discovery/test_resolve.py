@@ -250,7 +250,8 @@ def test_T78_what_a_stale_group_serves_is_unknown_not_absent() -> None:
     ):
         assert isinstance(resolve(written, catalog), Unknown), written
     assert found("pods", catalog) == ["pods/v1"]
-    assert catalog.serves(Resource("example.com", "v1", "widgets", "Widget", True)) is None
+    widgets = Resource("example.com", "v1", "widgets", "Widget", True)
+    assert catalog.availability(widgets).state == "unknown"
 
 
 def test_T78_a_group_of_which_one_version_is_stale_is_known_in_part() -> None:
@@ -264,12 +265,43 @@ def test_T78_a_group_of_which_one_version_is_stale_is_known_in_part() -> None:
     assert found("widgets.example.com", ApiCatalog((half,))) == ["widgets.example.com/v1"]
 
 
-def test_T77_a_removed_version_is_distinguished_from_a_served_one() -> None:
-    widgets = Resource("example.com", "v1", "widgets", "Widget", True)
-    assert CATALOG.serves(widgets) is True
-    assert CATALOG.serves(replace(widgets, version="v3")) is False
-    assert CATALOG.serves(replace(widgets, namespaced=False)) is False
-    assert CATALOG.serves(replace(widgets, group="gone.example.com")) is False
+@pytest.mark.parametrize(
+    ("resource", "state", "reason"),
+    [
+        ("widgets.example.com/v1", "served", ""),
+        ("gadgets.example.com/v1", "hidden", "gadgets.example.com is served in v2, not as gadgets.example.com/v1"),
+        ("widgets.example.com/v3", "hidden", "widgets.example.com is served in v2, v1, not as widgets.example.com/v3"),
+        ("sprockets.example.com/v1", "gone", ""),
+        ("widgets.gone.example.com/v1", "gone", ""),
+        ("deployments.apps/v1beta2", "hidden", "deployments.apps is served in v1, v1beta1, not as deployments.apps/v1beta2"),
+        ("daemonsets.apps/v1", "hidden", "daemonsets.apps is served in no version"),
+        ("ingresses.extensions/v1beta1", "hidden", "ingresses.extensions is served in no version"),
+        ("podpresets.settings.k8s.io/v1alpha1", "hidden", "podpresets.settings.k8s.io is served in no version"),
+        ("podsecuritypolicies.policy/v1beta1", "hidden", "podsecuritypolicies.policy is served in no version"),
+    ],
+)  # fmt: skip
+def test_T77_a_resource_is_gone_when_no_version_serves_it_and_none_of_kubernetes_itself_ever_is(
+    resource: str, state: str, reason: str
+) -> None:
+    plural, _, rest = resource.partition(".")
+    name, version = rest.split("/")
+    found = CATALOG.availability(Resource(name, version, plural, "Kind", True))
+    assert found.state == state
+    assert found.reason.startswith(reason)
+    assert bool(found.reason) == (state == "hidden")
+
+
+def test_T77_a_resource_that_is_defined_again_with_another_scope_is_another_one() -> None:
+    widgets = Resource("example.com", "v1", "widgets", "Widget", namespaced=False)
+    assert CATALOG.availability(widgets).state == "gone"
+    assert CATALOG.availability(widgets, any_scope=True).state == "served"
+
+
+def test_the_text_of_a_version_that_ended_is_that_of_the_entry_which_names_it() -> None:
+    resolution = resolve("gadgets.example.com/v1", CATALOG)
+    assert isinstance(resolution, Missing)
+    gadgets = Resource("example.com", "v1", "gadgets", "Gadget", namespaced=True)
+    assert CATALOG.availability(gadgets).reason == resolution.reason
 
 
 @pytest.mark.parametrize(
@@ -278,7 +310,7 @@ def test_T77_a_removed_version_is_distinguished_from_a_served_one() -> None:
 )
 def test_a_body_that_is_no_discovery_is_reported_as_such(body: bytes) -> None:
     with pytest.raises(NotDiscovery):
-        parse_aggregated(body)
+        list(parse_aggregated(body))
 
 
 def test_discovery_with_null_where_lists_may_be_is_understood() -> None:
@@ -295,7 +327,7 @@ def test_discovery_with_null_where_lists_may_be_is_understood() -> None:
             }
         ]
     }
-    (only,) = parse_aggregated(dumps(body))
+    ((_, only),) = parse_aggregated(dumps(body))
     assert only == ApiGroup(
         "",
         (
@@ -304,7 +336,7 @@ def test_discovery_with_null_where_lists_may_be_is_understood() -> None:
             ),
         ),
     )
-    assert parse_aggregated(b'{"items":null}') == ()
+    assert list(parse_aggregated(b'{"items":null}')) == []
 
 
 @pytest.mark.parametrize(

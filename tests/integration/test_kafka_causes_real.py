@@ -1,0 +1,107 @@
+"""Real Kafka that cannot be used as it is configured: the message has the cause and the cure."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from tests.support.kafkabroker import KafkaBroker, versions
+from tests.support.process import free_port
+from tests.support.sinkparts import fresh_topic, one, running_sink, until
+from watchrelay.core.errors import SinkMisconfigured, SinkUnavailable
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.group import check_group
+from watchrelay.kafka.log_scan import descriptions
+from watchrelay.kafka.producer import ProducerSettings
+from watchrelay.kafka.topics import Topics
+
+pytestmark = pytest.mark.real
+
+Ask = Callable[[KafkaConnection], Awaitable[object]]
+
+
+async def check_topic(connection: KafkaConnection) -> object:
+    """As `validate`."""
+    return await Topics(connection).check_topic(one(fresh_topic()))
+
+
+async def read_control(connection: KafkaConnection) -> object:
+    """As whatever reads a topic with a consumer: `tail`, `retire`, the control topic."""
+    return await descriptions(connection, "any")
+
+
+async def check(connection: KafkaConnection) -> object:
+    """As `validate` of replicas."""
+    return await check_group(connection, "any", session_s=30.0)
+
+
+async def write(connection: KafkaConnection) -> object:
+    """As the relay: what it shows, where it goes on trying."""
+    hasty = ProducerSettings(request_timeout_s=5.0, stalled_after_s=1.0)
+    async with running_sink(connection, hasty) as running:
+        await until(lambda: bool(running.problem))
+        raise SinkUnavailable(running.problem)
+
+
+ways = pytest.mark.parametrize("ask", [check_topic, read_control, check, write])
+
+
+@pytest.fixture(scope="module", params=versions("4.1"))
+def secured(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    with KafkaBroker(request.param, secured=True) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def elsewhere(real_parts: None) -> Iterator[KafkaBroker]:
+    """A broker that advertises to clients a port on which nothing listens."""
+    with KafkaBroker("4.1", via=free_port()) as broker:
+        broker.create_topic("any")
+        yield broker
+
+
+@ways
+async def test_a_client_without_a_user_at_a_listener_of_sasl_is_pointed_to_the_protocol(
+    secured: KafkaBroker, ask: Ask
+) -> None:
+    where = secured.listeners["PLAIN"]
+    with pytest.raises(SinkUnavailable) as caught:
+        async with asyncio.timeout(60.0):
+            await ask(KafkaConnection(bootstrap_servers=(where,)))
+    message = str(caught.value)
+    assert f"kafka at {where} is not usable: " in message
+    assert "does this port speak TLS, or want a user? check kafka.security.protocol" in message
+
+
+@pytest.mark.parametrize("ask", [check_topic, read_control, check])
+async def test_an_advertised_address_that_cannot_be_reached_is_named_as_such(
+    elsewhere: KafkaBroker, ask: Ask
+) -> None:
+    bootstrap, advertised = f"127.0.0.1:{elsewhere.ports['VIA']}", elsewhere.via
+    with pytest.raises(SinkUnavailable) as caught:
+        async with asyncio.timeout(60.0):
+            await ask(KafkaConnection(bootstrap_servers=(bootstrap,)))
+    message = str(caught.value)
+    assert message.startswith(
+        f"broker 127.0.0.1:{advertised}, advertised by kafka at {bootstrap}, is not usable: "
+    )
+    assert "correct advertised.listeners of the brokers" in message
+
+
+async def test_a_session_that_the_brokers_would_refuse_is_found_by_the_check_which_joins_nothing(
+    kafka_broker: KafkaBroker,
+) -> None:
+    connection = KafkaConnection(bootstrap_servers=(kafka_broker.bootstrap,))
+    group = fresh_topic()
+    for session_s in (1.0, 3600.0):
+        with pytest.raises(SinkMisconfigured, match=r"group\.min\.session\.timeout\.ms"):
+            await check_group(connection, group, session_s=session_s)
+
+    async def loaded() -> int:
+        while True:
+            with contextlib.suppress(SinkUnavailable):
+                return await check_group(connection, group, session_s=6.0)
+
+    async with asyncio.timeout(60.0):
+        assert await loaded() == 0

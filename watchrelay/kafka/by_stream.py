@@ -1,0 +1,55 @@
+"""Which of the streams that read one topic a record concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from watchrelay.contract.records import stream_named
+from watchrelay.model.reach import KeyRange
+
+
+class ByStream:
+    """Gives each stream its own records, those that name no stream, and those that name another
+    stream and have a key of this one: they hide its object from tables."""
+
+    def __init__(self, streams: Mapping[bytes, KeyRange]) -> None:
+        self._streams = streams
+        self._ranges: dict[tuple[bytes, str | None], list[bytes]] = {}
+        """The streams by prefix and namespace, None for those of any."""
+        for stream, keys in streams.items():
+            namespaces = keys.reach.namespaces
+            for each in (None,) if namespaces.inverted else namespaces.listed:
+                self._ranges.setdefault((keys.prefix, each), []).append(stream)
+
+    def split(self, records: Sequence[Any]) -> dict[bytes, list[Any]]:
+        """The records of each stream, in order."""
+        found: dict[bytes, list[Any]] = {stream: [] for stream in self._streams}
+        is_alone = len(found) == 1
+        for record in records:
+            named = stream_named(record.headers)
+            if named is None:
+                for own in found.values():
+                    own.append(record)
+                continue
+            own_range = self._streams.get(named)
+            if own_range is not None:
+                found[named].append(record)
+                if is_alone:
+                    continue  # it hides an object of no other stream
+            if record.key is not None and not (own_range and own_range.has(record.key)):
+                for stream in self._holders(record.key):
+                    if stream != named:
+                        found[stream].append(record)
+        return found
+
+    def _holders(self, key: bytes) -> Iterable[bytes]:
+        """The streams of which an object can have this key."""
+        resource, slash, rest = key.partition(b"/")
+        prefixed = resource + slash, rest
+        for prefix, left in ((b"", key), prefixed):
+            namespace = left.partition(b"/")[0].decode(errors="replace")
+            for each in (None, namespace):
+                for stream in self._ranges.get((prefix, each), ()):
+                    if self._streams[stream].has(key):
+                        yield stream

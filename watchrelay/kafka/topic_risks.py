@@ -1,0 +1,83 @@
+"""Settings that can take records away from topics that are used all the same: on the status page,
+as a metric, and in the log, a line for each cause over all topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from watchrelay.kafka.topic_config import Finding, troubles
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+
+_log = logging.getLogger(__name__)
+
+_SHOWN_AFTER_S: Final = 0.5
+_LOGGED_AFTER_S: Final = 2.0
+"""Topics are looked at one by one at the start: their causes are then one line each, put together
+once."""
+_PROBLEM: Final = "setting "
+
+
+class TopicRisks:
+    """What is wrong with each topic, as last seen. Use within one event loop."""
+
+    def __init__(self, servers: str, *, metrics: Metrics, statuses: StatusRegistry) -> None:
+        self._servers = servers
+        self._at_risk = metrics.gauge("topics_at_risk")
+        self._problems = statuses.problems
+        self._found: dict[str, tuple[Finding, ...]] = {}
+        self._unlogged: set[Finding] = set()
+        self._is_due = False
+        self._counted: set[str] = set()
+
+    def put(
+        self, found: Mapping[str, Sequence[Finding]], *, of: Collection[str] | None = None
+    ) -> None:
+        """These topics were looked at. Args: `of`: all topics that are used, if they are known;
+        the others are forgotten."""
+        gone = [name for name in self._found if name not in of] if of is not None else []
+        seen = {
+            name: tuple(each for each in topic if each.setting) for name, topic in found.items()
+        }
+        is_news = False
+        for name, topic in {**seen, **dict.fromkeys(gone, ())}.items():
+            before = self._found.pop(name, ())
+            if topic:
+                self._found[name] = topic
+            is_news = is_news or topic != before
+            if new := set(topic) - set(before):
+                if not self._unlogged:
+                    asyncio.get_running_loop().call_later(_LOGGED_AFTER_S, self._log)
+                self._unlogged |= new
+        if is_news and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_later(_SHOWN_AFTER_S, self._show)
+
+    def _all(self) -> set[Finding]:
+        return {each for topic in self._found.values() for each in topic}
+
+    def _log(self) -> None:
+        unlogged, self._unlogged = self._unlogged & self._all(), set()
+        for each in troubles(sorted(unlogged), servers=self._servers).values():
+            _log.warning("topic has a questionable setting", extra={"warning": each.message})
+
+    def _show(self) -> None:
+        self._is_due, found = False, self._all()
+        shown = {
+            f"{_PROBLEM}{name}": trouble
+            for name, trouble in troubles(sorted(found), servers=self._servers).items()
+        }
+        for name in [each for each in self._problems if each.startswith(_PROBLEM)]:
+            if name not in shown:
+                self._problems.pop(name)
+        for name, trouble in shown.items():
+            self._problems.put(name, trouble)
+        topics = {each.setting: set[str]() for each in found}
+        for each in found:
+            topics[each.setting].add(each.topic)
+        self._counted |= topics.keys()
+        for setting in self._counted:
+            self._at_risk.labels(setting).set(len(topics.get(setting, ())))
