@@ -38,7 +38,8 @@ def test_requests_are_answered_also_those_made_while_the_relay_was_down(
         assert f"snapshot {index_of(testbed, 'configmaps')['snapshot']}" in asked.stdout
         assert relay.stop() == 0
         late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "60s")
-        assert late.code == 69, late  # no heartbeat came for three intervals of 1 s; the request stays
+        # no heartbeat came for three intervals of 1 s; the request stays
+        assert late.code == 69, late
         relay.start().await_ready()
         wait_until(
             "it is answered",
