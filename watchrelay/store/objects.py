@@ -81,9 +81,6 @@ class Store:
         self._staged: dict[bytes, Entry] | None = None
         self._unreadable = 0
         self._damaged: set[bytes] = set()
-        self._unconfirmed: dict[bytes, Entry] = {}
-        """Objects missing in the newest list, kept because it had unreadable objects; removed if
-        the next list misses them too."""
         self._loading: Sequence[Mapping[bytes, Entry]] = ()
         self._skip: dict[bytes, str] = {}
         self._frontiers: Mapping[int, str] = {}
@@ -258,8 +255,6 @@ class Store:
                     changes.append(Removed(key, held, entry.resource_version))
             entries[key] = entry
             changes.append(Upserted(key, entry, frame.uid, value_hash, replaced_hash, value))
-        for change in changes if self._unconfirmed else ():
-            self._unconfirmed.pop(change.key, None)
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
@@ -282,7 +277,7 @@ class Store:
         changes: list[ObjectChange] = [
             Removed(key, entry, resource_version) for key, entry in self._entries.items()
         ]
-        self._entries, self._unconfirmed = {}, {}
+        self._entries = {}
         return changes
 
     # ---- lists ----
@@ -314,7 +309,7 @@ class Store:
 
         Args:
             unreadable: Number of objects that could not be identified. Each could be any object
-                missing in this list: those are kept until another list misses them too.
+                missing in this list: those are kept.
             damaged: Namespace and name of objects that could not be decoded; their state is kept.
 
         Returns: The number of objects in namespaces outside of the stream.
@@ -369,16 +364,10 @@ class Store:
         listed, held = self._staged, self._entries
         replaced = ReplaceResult()
         self._forget_log()
-        unconfirmed, self._unconfirmed = self._unconfirmed, {}
         for key in held if self._unreadable or self._damaged else ():
-            if key in listed:
-                continue
-            if key not in self._damaged:
-                if not self._unreadable or unconfirmed.get(key) is held[key]:
-                    continue
-                self._unconfirmed[key] = held[key]
-            listed[key] = held[key]
-            replaced.kept.add(key)
+            if key not in listed and (self._unreadable or key in self._damaged):
+                listed[key] = held[key]
+                replaced.kept.add(key)
         self._entries, self._staged = listed, None
         if not self.has_state:
             self.has_state = True
