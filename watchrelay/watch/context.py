@@ -11,18 +11,22 @@ from msgspec.structs import replace
 
 from watchrelay.core.backoff import Backoff, clamp_retry_after
 from watchrelay.core.errors import (
+    Expired,
     Forbidden,
+    Invalid,
     KubeError,
     Misconfigured,
     NotFound,
     TransientlyForbidden,
     Unauthorized,
+    Undecodable,
     Unreachable,
+    VersionTooLarge,
 )
 from watchrelay.model.frames import WATCH_GRACE_S, WatchQuery
 from watchrelay.model.resources import comparable, compare
 from watchrelay.model.streams import WatchPlan
-from watchrelay.watch.failing import FailingWatch
+from watchrelay.watch.failing import LIST_AGAIN_S, FailingWatch
 
 TIMEOUT_MIN_S, TIMEOUT_MAX_S = 300, 599
 """The `timeoutSeconds` of a watch is random between these, or all watches of a restarted server
@@ -122,6 +126,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     again; 2: a list is made, and they are skipped in it and in the watches after it
     (docs/watch-facts.md 6.4, class L)."""
     undecodable_at_s: float = -math.inf
+    vain_lists: int = 0
+    """Lists that were complete since a watch last worked."""
     whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
 
@@ -161,6 +167,12 @@ class StreamContext(msgspec.Struct, frozen=True):
         newest = self.newest_known
         return compare(version, newest) == -1 or (comparable(version) and not comparable(newest))
 
+    @property
+    def list_pace_s(self) -> float:
+        """What a list waits for beside the delay of its error: longer after each list from whose
+        version no watch worked, up to `LIST_AGAIN_S`."""
+        return min(LIST_AGAIN_S, 2.0 ** min(self.vain_lists, 9) - 1)
+
     def after_success(self, *, of_watch: bool = False) -> StreamContext:
         """The context after a successful request; `of_watch`: it was that of a watch."""
         grace_s = FORBIDDEN_GRACE_S if self.forbidden_grace_s is None else self.forbidden_grace_s
@@ -178,7 +190,9 @@ class StreamContext(msgspec.Struct, frozen=True):
         lived_long = lived_s >= WORKED_AFTER_S
         context = replace(self, backoff=_FRESH) if lived_long else self
         if lived_long or cursor != self.cursor:
-            context = replace(context, kind_reason="", forbidden_grace_s=FORBIDDEN_GRACE_S)
+            context = replace(
+                context, kind_reason="", forbidden_grace_s=FORBIDDEN_GRACE_S, vain_lists=0
+            )
         failing = context.failing if cursor == self.cursor else context.failing.worked()
         return replace(context, cursor=cursor, failing=failing)
 
@@ -186,10 +200,13 @@ class StreamContext(msgspec.Struct, frozen=True):
         self, rules: WatchRules, error: KubeError, now_s: float, *, healthy: bool
     ) -> tuple[StreamContext, float]:
         """The stream's exponential delay, at least the server's Retry-After. `healthy`: the
-        failed request had brought something."""
+        failed request had brought something. After errors that lead to a list, `list_pace_s` comes
+        on top."""
         unreachable = isinstance(error, Unreachable)
         after = self.backoff.after_unreachable if unreachable else self.backoff.after_failure
         backoff, delay_s = after(now_s, healthy=healthy, rng=rules.rng)
+        if isinstance(error, Expired | Invalid | Undecodable | VersionTooLarge):
+            delay_s += self.list_pace_s
         return replace(self, backoff=backoff), max(delay_s, clamp_retry_after(error.retry_after_s))
 
     def retry_by_kind(

@@ -679,6 +679,8 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
         return wait(context, replace(goal, most_recent=True), error, now_s + delay_s)
     one_page_from_cache = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
+    if state.query.resource_version == "0":  # there the server ignores the limit
+        one_page_from_cache = rules.plan.page_size > 0 and isinstance(error, Undecodable)
     # A server that throttles or cannot be reached shows nothing about the size of the list.
     tells_nothing = isinstance(error, Throttled | Unreachable)
     if one_page_from_cache and isinstance(error, Unavailable | Undecodable) and not tells_nothing:
@@ -931,6 +933,7 @@ def _list_finished(
         has_state=True,
         held_version=state.version if continue_from else "",
         look_at_s=math.inf,
+        vain_lists=context.vain_lists + 1,
         removal_reported=False,
         not_served_since_s=None,
         state_shown_at_s=now_s,
@@ -1114,7 +1117,7 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
         # ends. While undecodable objects are skipped, such a line shows only as a clean end, and
         # each new watch ends at the same line: only a list leads past it.
         goal = ListGoal("undecodable") if context.skips_undecodable(now_s) else None
-        return wait(context, goal, error, now_s + delay_s)
+        return wait(context, goal, error, now_s + delay_s + (context.list_pace_s if goal else 0.0))
     if early:
         again_at_s = state.opened_at_s + SHORT_WATCH_S
         return Pausing(context, None, again_at_s), (Sleep(again_at_s),)
