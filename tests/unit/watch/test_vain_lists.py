@@ -1,5 +1,7 @@
 """Lists from whose versions no watch works: they follow at a growing pace."""
 
+from itertools import pairwise
+
 import pytest
 
 from tests.support.watchmachine import frame, rules
@@ -97,7 +99,7 @@ def test_lists_from_whose_versions_no_watch_works_follow_at_a_growing_pace(
     error: KubeError,
 ) -> None:
     listed_s = Vain(error).run()
-    gaps_s = [later - before for before, later in zip(listed_s, listed_s[1:], strict=False)]
+    gaps_s = [later - before for before, later in pairwise(listed_s)]
     assert len([each for each in listed_s if each < 120.0]) >= 4, "the first ones follow soon"
     assert len(listed_s) <= 40
     assert 250.0 < max(gaps_s) < 400.0
@@ -106,7 +108,7 @@ def test_lists_from_whose_versions_no_watch_works_follow_at_a_growing_pace(
 def test_such_a_pace_ends_with_a_watch_that_brought_something() -> None:
     server = Vain(GARBAGE, then_works_at_s=3600.0)
     listed_s = [each for each in server.run(3600.0 + 1800.0) if each > 3700.0]
-    gaps_s = [later - before for before, later in zip(listed_s, listed_s[1:], strict=False)]
+    gaps_s = [later - before for before, later in pairwise(listed_s)]
     assert not gaps_s or max(gaps_s) < 120.0
 
 
