@@ -196,7 +196,7 @@ def test_the_group_is_seen_by_others_and_closed_to_ordinary_consumers(replicas: 
             replicas.group, bootstrap_servers=replicas.broker.bootstrap, group_id=replicas.group
         )
         try:
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(60.0):
                 await consumer.start()
         finally:
             await consumer.stop()

@@ -106,7 +106,7 @@ async def test_what_changes_between_ready_and_the_first_look_is_in_the_state(
     pod_topics: PodTopics,
 ) -> None:
     await pod_topics.begin()
-    async with pod_topics.reader() as reader, asyncio.timeout(20.0):
+    async with pod_topics.reader() as reader, asyncio.timeout(60.0):
         await reader.ready()
         pod_topics.writer.put("shop/a", 3)
         pod_topics.writer.delete("shop/b")
@@ -121,7 +121,7 @@ async def test_what_changes_between_ready_and_the_first_look_is_in_the_state(
 
 async def test_two_loops_share_one_sequence_and_a_later_one_goes_on(pod_topics: PodTopics) -> None:
     await pod_topics.begin()
-    async with pod_topics.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+    async with pod_topics.reader() as reader, asyncio.timeout(60.0), asyncio.TaskGroup() as tasks:
         await reader.ready()
         changes = []
         async for change in reader:
@@ -143,7 +143,7 @@ async def test_who_is_cancelled_while_waiting_for_a_change_loses_none(
 ) -> None:
     await pod_topics.begin()
     changes: list[Change] = []
-    async with pod_topics.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+    async with pod_topics.reader() as reader, asyncio.timeout(60.0), asyncio.TaskGroup() as tasks:
 
         async def one() -> None:
             changes.append(await anext(reader))
@@ -199,7 +199,7 @@ async def test_what_follows_a_loss_is_held_back_until_the_state_is_proven_again(
     problems: list[str] = []
     async with (
         pod_topics.reader(waiting=problems.append) as reader,
-        asyncio.timeout(20.0),
+        asyncio.timeout(60.0),
         asyncio.TaskGroup() as tasks,
     ):
         await reader.ready()

@@ -83,7 +83,7 @@ async def test_a_stream_with_fewer_partitions_on_the_same_topic_is_read_from_tho
             pod_topics.control, "stream/pods", description(1, topic=pod_topics.topic)
         )
         await pod_topics.appender.send(pod_topics.control, "claim/pods", claim("w2"))
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             async for _ in reader:
                 if len(reader.partitions()) == 1:
                     break

@@ -318,7 +318,7 @@ async def test_a_tail_says_to_what_it_is_attached_and_from_which_offsets() -> No
 
 
 async def test_live_records_follow_the_past_at_once() -> None:
-    async with published([10, 30], [20]) as (broker, append), asyncio.timeout(20.0):
+    async with published([10, 30], [20]) as (broker, append), asyncio.timeout(60.0):
         tail = TailReader(connection(broker), control_topic=CONTROL, from_beginning=True)
         seen: list[TailRecord] = []
         async with aclosing(tail.batches()) as batches:
@@ -348,7 +348,7 @@ class Stalled(TailReader):
 
 
 async def test_a_partition_of_which_nothing_comes_holds_up_the_others_for_a_moment_only() -> None:
-    async with published([10, 30], [20], [15]) as (broker, _), asyncio.timeout(20.0):
+    async with published([10, 30], [20], [15]) as (broker, _), asyncio.timeout(60.0):
         tail, seen = (
             Stalled(
                 connection(broker),

@@ -191,7 +191,7 @@ async def test_a_loss_is_noticed_at_the_next_heartbeat_and_repaired_by_reading_a
     async with Losing(
         {lost}, pod_topics.kafka.bootstrap, control_topic=pod_topics.control
     ) as reader:
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             await reader.ready()
         assert state(reader) == pod_topics.held()
         assert [
@@ -442,7 +442,7 @@ async def test_a_stream_that_is_described_later_is_followed_from_then_on(
             pod_topics.control, "stream/nodes", description(1, topic=topic)
         )
         await pod_topics.appender.send(pod_topics.control, "claim/nodes", claim("w1"))
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             async for change in reader:
                 if change.stream == "nodes":
                     break

@@ -127,7 +127,7 @@ class PodTopics:
 
 
 async def take(reader: TopicReader, count: int) -> list[Change]:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         return [await anext(reader) for _ in range(count)]
 
 

@@ -24,7 +24,7 @@ QUICK = ProducerSettings(request_timeout_s=1.0, stalled_after_s=0.4)
 """Patience cut to what a test can wait for."""
 
 
-async def until(claim: Callable[[], bool], *, deadline_s: float = 20.0) -> None:
+async def until(claim: Callable[[], bool], *, deadline_s: float = 60.0) -> None:
     """Returns once `claim` holds; TimeoutError when it does not in time."""
     async with asyncio.timeout(deadline_s):
         while not claim():  # noqa: ASYNC110  # a claim about anything has no event to wait for
@@ -109,7 +109,7 @@ async def keys_on(bootstrap: str, topic: str, partitions: int) -> list[list[byte
         consumer.assign(every)
         ends = await consumer.end_offsets(every)
         found: list[list[bytes]] = [[] for _ in every]
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(60.0):
             while any([await consumer.position(each) < ends[each] for each in every]):
                 for each, records in (await consumer.getmany(*every, timeout_ms=100)).items():
                     found[each.partition] += [record.key for record in records]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _GRACE_S = 0.001  # real seconds that a packet on its way through the loopback may take
@@ -51,6 +53,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._jumping.now_s
 
+    def busy_until(self, at_s: float) -> None:
+        """As a callback that takes until then: what was due meanwhile is late."""
+        self._jumping.now_s = max(self._jumping.now_s, at_s)
+
     def run_in_executor(  # type: ignore[override]  # no type variables for arguments: tests hand in anything
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
@@ -67,3 +73,13 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main` to its end on a virtual loop of its own."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def virtual(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
+    """`test`, which may open sockets within its process, as one that runs in virtual time."""
+
+    @wraps(test)
+    def plain(*arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+        run(test(*arguments, **named))
+
+    return plain

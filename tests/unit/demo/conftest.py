@@ -22,8 +22,8 @@ class Watch:
 
     async def next(self) -> dict[str, Any] | None:
         """The next line, or None at a clean end. Raises: aiohttp's error at any other end,
-        TimeoutError after 5 s of silence."""
-        async with asyncio.timeout(5):
+        TimeoutError after 60 s of silence."""
+        async with asyncio.timeout(60):
             while b"\n" not in self._held:
                 chunk = await self.response.content.readany()
                 if not chunk:

@@ -271,11 +271,12 @@ def silent_until_left(left: asyncio.Event) -> Handler:
     return handler
 
 
+@virtualtime.virtual
 async def test_T28_a_silent_server_is_left_at_the_idle_deadline_and_its_connection_closed() -> None:
     left = asyncio.Event()
     async with ScriptedServer(silent_until_left(left)) as server, client_of(server.url) as client:
         frames: list[Frame] = []
-        async with client.watch(PODS, watch_from(idle_timeout_s=0.2), stream=STREAM) as batches:
+        async with client.watch(PODS, watch_from(idle_timeout_s=70), stream=STREAM) as batches:
             with pytest.raises(Interrupted) as caught:
                 await collect(batches, frames)
         assert frames == [Bookmark("5")]
@@ -300,16 +301,24 @@ def test_a_server_that_never_ends_a_watch_is_left_a_little_after_its_time() -> N
     assert 300 < virtualtime.run(main()) < 330
 
 
+@virtualtime.virtual
 async def test_a_consumer_that_takes_its_time_is_not_an_idle_server() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.start()
+        for number in range(5):
+            await reply.chunk(line("ADDED", pod(f"p{number}", str(number))))
+            await asyncio.sleep(130)
+        await reply.end()
+
+    names: list[str] = []
     async with (
-        sends(*(line("ADDED", pod(f"p{n}", str(n))) for n in range(5))) as server,
+        ScriptedServer(handler) as server,
         client_of(server.url) as client,
+        client.watch(PODS, watch_from(timeout_s=900, idle_timeout_s=70), stream=STREAM) as batches,
     ):
-        names: list[str] = []
-        async with client.watch(PODS, watch_from(idle_timeout_s=0.05), stream=STREAM) as batches:
-            async for batch in batches:
-                await asyncio.sleep(0.1)  # longer than the deadline of one receive
-                names += [frame.name for frame in batch if isinstance(frame, ObjectFrame)]
+        async for batch in batches:
+            names += [frame.name for frame in batch if isinstance(frame, ObjectFrame)]
+            await asyncio.sleep(100)  # longer than the deadline of one receive
     assert names == [f"p{n}" for n in range(5)]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import virtualtime
 from tests.support.pki import Ca
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.support.turns import TurnLoop
@@ -251,17 +252,18 @@ async def test_an_error_line_is_offered_too_and_ends_the_watch() -> None:
     assert isinstance(rest[1], Failure)
 
 
+@virtualtime.virtual
 async def test_a_taken_frame_moves_the_deadline_of_a_silent_watch() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         await reply.start()
         for each in LINES:
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(15)
             await reply.chunk(each)
         await reply.end()
 
     taker = Taker(lambda _: True)
     async with ScriptedServer(handler) as server, client_at(server) as client:
-        frames = await follow(client, taker, watch_from(idle_timeout_s=0.4))
+        frames = await follow(client, taker, watch_from(idle_timeout_s=40))
     assert len(frames) == len(LINES)
 
 
@@ -327,12 +329,14 @@ async def test_an_encrypted_watch_that_is_left_while_it_is_not_read_is_not_read_
         assert taker.frames == expected()[:1] * len(taker.frames)
 
 
+@virtualtime.virtual
 async def test_what_comes_as_a_deadline_is_moved_is_not_overtaken_by_what_comes_next(
     tmp_path: Path,
 ) -> None:
     loop = asyncio.get_running_loop()
+    assert isinstance(loop, virtualtime.VirtualLoop)
     reads: list[Callable[[], None]] = []
-    idle_s = 0.5
+    idle_s = 50.0
     halfway, more = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request, reply: Reply) -> None:
@@ -350,8 +354,7 @@ async def test_what_comes_as_a_deadline_is_moved_is_not_overtaken_by_what_comes_
 
     def busy() -> None:
         """Both the end of the wait, and the time to read on, are due behind it."""
-        while loop.time() < began_s + idle_s + 0.03:
-            pass
+        loop.busy_until(began_s + idle_s + 3)
 
     def read_on() -> None:
         align.clear()
@@ -369,9 +372,9 @@ async def test_what_comes_as_a_deadline_is_moved_is_not_overtaken_by_what_comes_
     ):
         began_s = loop.time()
         loop.call_at(began_s + idle_s / 2, halfway.set)
-        loop.call_at(began_s + idle_s - 0.02, busy)
-        loop.call_at(began_s + idle_s - 0.01, read_on)
-        loop.call_at(began_s + idle_s + 0.06, more.set)
+        loop.call_at(began_s + idle_s - 2, busy)
+        loop.call_at(began_s + idle_s - 1, read_on)
+        loop.call_at(began_s + idle_s + 6, more.set)
         frames = await follow(client, taker, watch_from(idle_timeout_s=idle_s))
     assert frames[-len(LINES) + 1 :] == expected()[1:-1]
 

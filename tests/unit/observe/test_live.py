@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.admin_server import live
+from tests.support.relays import virtual
 from tests.support.troubles import trouble
 from watchrelay import __version__
 from watchrelay.core.trouble import Cause
@@ -27,6 +28,7 @@ def event(raw: bytes) -> tuple[str, Any]:
     return kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
+@virtual
 async def test_a_viewer_is_sent_all_then_what_changed_then_what_left() -> None:
     statuses = StatusRegistry()
     for stream in ("pods", "nodes", "events"):
@@ -54,6 +56,7 @@ async def test_a_viewer_is_sent_all_then_what_changed_then_what_left() -> None:
         assert list(news) == ["at", "number"], "a stream at rest was sent again"
 
 
+@virtual
 async def test_all_viewers_share_one_picture_and_one_text_of_it() -> None:
     statuses = StatusRegistry()
     live(statuses, "pods")
@@ -71,6 +74,7 @@ async def test_all_viewers_share_one_picture_and_one_text_of_it() -> None:
     assert picture.viewers == 0
 
 
+@virtual
 async def test_a_viewer_that_missed_a_picture_is_given_the_whole_again() -> None:
     statuses = StatusRegistry()
     live(statuses, "pods")
@@ -84,6 +88,7 @@ async def test_a_viewer_that_missed_a_picture_is_given_the_whole_again() -> None
         assert event(await anext(slow))[0] == "all"
 
 
+@virtual
 async def test_nothing_is_held_when_nobody_looks() -> None:
     statuses = StatusRegistry()
     live(statuses, "pods")
@@ -101,6 +106,7 @@ async def test_nothing_is_held_when_nobody_looks() -> None:
     ] == []
 
 
+@virtual
 async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
     picture = pictured(StatusRegistry())
     viewers = [picture.events() for _ in range(VIEWERS_MAX)]

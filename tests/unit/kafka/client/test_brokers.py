@@ -347,4 +347,4 @@ async def test_one_that_is_let_go_while_it_connects_keeps_no_connection() -> Non
             await until(lambda: fake.connections == 1)
             brokers.close()
             fake.is_open.set()
-        await until(lambda: fake.connections == 0, deadline_s=5.0)
+        await until(lambda: fake.connections == 0)

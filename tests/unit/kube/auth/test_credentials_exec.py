@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.pki import Ca
+from tests.support.process import wait_until
 from tests.unit.kube.auth.kubeconfigs import Clock, b64, load, write_kubeconfig
 from watchrelay.core.errors import ConfigError, Misconfigured
 from watchrelay.kube.auth.credentials import ClusterCredentials
@@ -44,6 +45,11 @@ class Plugin:
     def runs(self) -> int:
         file = self.directory / "runs"
         return len(file.read_text().split()) if file.exists() else 0
+
+    def pid(self, name: str) -> int:
+        """What the script wrote to this file; 0 before it did."""
+        file = self.directory / name
+        return int(file.read_text().strip() or "0") if file.exists() else 0
 
     def credentials(
         self,
@@ -197,7 +203,7 @@ async def until_dead(pid: int) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_reader(descriptor, ended.set)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ended.wait()
     finally:
         loop.remove_reader(descriptor)
@@ -206,12 +212,12 @@ async def until_dead(pid: int) -> None:
 
 async def test_T66_a_plugin_that_hangs_is_killed_with_its_children(plugin: Plugin) -> None:
     plugin.script("sleep 1000 & echo $! > child; echo $$ > self; wait")
-    message = await refusal(plugin.credentials(timeout_s=0.5, installHint="get it\nhere"))
+    message = await refusal(plugin.credentials(timeout_s=5, installHint="get it\nhere"))
     assert message.endswith(
-        f'the plugin "{plugin.path}" gave no answer within 0.5 s and was killed (get it here)'
+        f'the plugin "{plugin.path}" gave no answer within 5 s and was killed (get it here)'
     )
     for name in ("self", "child"):
-        await until_dead(int((plugin.directory / name).read_text()))
+        await until_dead(plugin.pid(name))
 
 
 async def test_T66_a_cancelled_caller_leaves_no_plugin_behind_and_the_next_one_runs_it(
@@ -219,10 +225,12 @@ async def test_T66_a_cancelled_caller_leaves_no_plugin_behind_and_the_next_one_r
 ) -> None:
     plugin.script("echo $$ > self; exec sleep 1000")
     credentials = plugin.credentials()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await credentials.headers()
-    await until_dead(int((plugin.directory / "self").read_text()))
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(credentials.headers(), name="asking")
+        await asyncio.to_thread(wait_until, "it runs", lambda: plugin.pid("self"))
+        asking.cancel()
+    assert asking.cancelled()
+    await until_dead(plugin.pid("self"))
     plugin.script()
     plugin.answer(token="one")
     assert await token(credentials) == "one"
@@ -234,7 +242,7 @@ async def test_T66_a_helper_that_the_plugin_leaves_running_does_not_hold_us_up(
     plugin.script("sleep 1000 & echo $! > child")
     plugin.answer(token="one")
     assert await token(plugin.credentials()) == "one"
-    child = int((plugin.directory / "child").read_text())
+    child = plugin.pid("child")
     assert alive(child), "it is the plugin's own affair"
     os.kill(child, 9)
 
