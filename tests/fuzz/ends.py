@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from tests.support import pace
 from tests.support.embedded import EmbeddedCluster
 from tests.support.faultproxy import FaultProxy
 from tests.support.hanging import (
+    GRACE_S,
     HELD_LOOP,
     NO_NAME_SERVER,
     NOISY,
@@ -33,6 +33,7 @@ from tests.support.hanging import (
     is_alive,
     kubeconfig,
     plugin,
+    seconds_to_end,
 )
 from tests.support.process import wait_until
 from watchrelay.demo.kafka import EmbeddedKafka
@@ -45,11 +46,7 @@ ANYWHERE = (NOISE, UNREAD, LOOP, VIEWERS, CONFIG)
 ALONE = (*ANYWHERE, LOOKUP_KAFKA, LOOKUP_API, MUTE_KAFKA, MUTE_API, KUBECONFIG, PLUGIN)
 WORKING = (*ANYWHERE, MUTE_KAFKA, MUTE_API)
 """With an API server and a Kafka that answer until the signal comes."""
-GRACE_S = 5.0
-"""The 4 s that docs/restart.md promises, and one for a process that waits for its turn beside others:
-it ends itself `daemon.CLOSING_S`, 3.5 s, after it has noticed the signal."""
 STOPPED, LATE = "stopped", "shutdown did not end in time, the process ends without it"
-_TICK_S = 0.05
 _BEGUN = r"""
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started us
@@ -267,16 +264,15 @@ class Round:
         """The exit code, and the seconds from the first signal on in which this process had its
         turn, too."""
         process.send_signal(self.plan.number)
-        took_s, second_s = 0.0, self.plan.after_s[1:]
-        while process.poll() is None:
-            began_s = time.monotonic()
-            if second_s and took_s >= second_s[0]:
+        second_s = [*self.plan.after_s[1:]]
+
+        def signal_again(after_s: float) -> None:
+            if second_s and after_s >= second_s[0]:
                 process.send_signal(self.plan.number)
-                second_s = ()
-            pace.pace(_TICK_S)
-            took_s += min(time.monotonic() - began_s, 2 * _TICK_S)
-            if took_s > 3 * (self.plan.drain_s + GRACE_S):
-                break
+                second_s.clear()
+
+        at_most_s = 3 * (self.plan.drain_s + GRACE_S)
+        took_s = seconds_to_end(process, at_most_s=at_most_s, each_tick=signal_again)
         code = process.poll()
         return -1000 if code is None else code, took_s
 

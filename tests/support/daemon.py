@@ -144,7 +144,7 @@ class Daemon:
     # The window.
 
     def _get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20.0)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -25,7 +25,7 @@ def end_well(
     assert "heartbeat" not in shown(), "markers drown what happens"
     address = re.search(r"http://[0-9.:]+", shown() + errors())
     assert address, "the status page's address is not given"
-    with urllib.request.urlopen(f"{address[0]}/readyz", timeout=5.0) as answer:
+    with urllib.request.urlopen(f"{address[0]}/readyz", timeout=20.0) as answer:
         assert answer.status == http.client.OK
     demo.send_signal(signal.SIGINT)
     assert demo.wait(30.0) == 0, errors()
