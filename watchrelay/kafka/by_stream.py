@@ -8,6 +8,9 @@ from typing import Any
 from watchrelay.contract.records import stream_named
 from watchrelay.model.reach import KeyRange
 
+_NAMED_AT = slice(2, 3)
+"""Where a relay writes the header with the stream's name."""
+
 
 class ByStream:
     """Gives each stream its own records, those that name no stream, and those that name another
@@ -25,8 +28,13 @@ class ByStream:
     def split(self, records: Sequence[Any]) -> dict[bytes, list[Any]]:
         """The records of each stream, in order."""
         found: dict[bytes, list[Any]] = {stream: [] for stream in self._streams}
-        is_alone = len(found) == 1
+        only = next(iter(found)) if len(found) == 1 else None
+        as_written = (("ce_wrstream", only),)
         for record in records:
+            if only is not None and tuple(record.headers[_NAMED_AT]) == as_written:
+                # perhaps not its own, if a later header says otherwise: it hides no other stream's
+                found[only].append(record)
+                continue
             named = stream_named(record.headers)
             if named is None:
                 for own in found.values():
@@ -35,7 +43,7 @@ class ByStream:
             own_range = self._streams.get(named)
             if own_range is not None:
                 found[named].append(record)
-                if is_alone:
+                if only is not None:
                     continue  # it hides an object of no other stream
             if record.key is not None and not (own_range and own_range.has(record.key)):
                 for stream in self._holders(record.key):

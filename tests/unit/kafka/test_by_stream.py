@@ -59,3 +59,17 @@ def test_of_two_names_the_last_one_counts() -> None:
     streams = {b"pods@shop": SHOP, b"pods@test": TEST}
     found = given(streams, record(b"shop/a", b"pods@test", b"pods@shop"))
     assert found == {b"pods@shop": [b"shop/a"], b"pods@test": []}
+
+
+def test_a_stream_that_is_alone_misses_nothing_whatever_a_later_header_says() -> None:
+    start = [("ce_specversion", b"1.0"), ("ce_source", b"/clusters/a")]
+    records = [
+        SimpleNamespace(key=key, headers=[*start, *(("ce_wrstream", name) for name in names)])
+        for key, names in (
+            (b"shop/a", [b"pods"]),
+            (b"shop/b", [b"pods", b"ghost"]),
+            (b"shop/c", [b"ghost", b"pods"]),
+            (b"%wr/claim/ghost/0", [b"ghost"]),
+        )
+    ]
+    assert given({b"pods": KeyRange()}, *records) == {b"pods": [b"shop/a", b"shop/b", b"shop/c"]}
