@@ -35,8 +35,10 @@ def run(*, config: str | None, sets: Sequence[str]) -> int:
     with handled_by(leave, (*SIGNALS, signal.SIGHUP)):
         import logging
 
+        from watchrelay.core.open_files import raise_limit
         from watchrelay.daemon.memory import lean_import
 
+        raise_limit()
         with lean_import():
             from watchrelay.config import load_settings
             from watchrelay.daemon.daemon import Daemon

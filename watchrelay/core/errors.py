@@ -166,6 +166,12 @@ class Misconfigured(KubeError):
     cause = Cause.CREDENTIALS
 
 
+class NoFilesLeft(Misconfigured):
+    """This process may open no more connections."""
+
+    cause = Cause.OTHER
+
+
 class Undecodable(KubeError):
     """A line or page that does not follow the protocol. Class L. `about`: namespace and name of the
     one object that it concerns, None where they cannot be read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -11,7 +12,14 @@ import aiohttp
 from aiohttp import client_exceptions as raised
 
 from watchrelay.core import clock
-from watchrelay.core.errors import KubeError, Misconfigured, Unavailable, Unreachable
+from watchrelay.core.errors import (
+    KubeError,
+    Misconfigured,
+    NoFilesLeft,
+    Unavailable,
+    Unreachable,
+)
+from watchrelay.core.open_files import CURE, limit_text
 from watchrelay.core.timestamps import rfc3339
 from watchrelay.kube.status import NOT_AN_API_SERVER
 
@@ -32,6 +40,9 @@ def translate(error: BaseException, *, what: str) -> KubeError:
     certificate = certificate_error(error)
     if certificate is not None:
         return Misconfigured(f"{what}: {_untrusted(certificate)}")
+    system = _innermost(error, OSError, "strerror")
+    if system is not None and system.errno == errno.EMFILE:
+        return NoFilesLeft(f"{what}: {limit_text()}", cure=f" ({CURE})")
     for kinds, kind, words in _MEANINGS:
         if isinstance(error, kinds):
             return kind(f"{what}: {words if isinstance(words, str) else words(error)}")

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from watchrelay import __version__
+from watchrelay.core.open_files import refuse_reserved
 from watchrelay.kube.translate import SocksFailed
 
 JSON = "application/json"
@@ -120,6 +121,11 @@ def open_socket(
 ) -> socket.socket:
     family, kind, protocol, _, _ = info
     made = socket.socket(family, kind, protocol)
+    try:
+        refuse_reserved(made.fileno())
+    except OSError:
+        made.close()
+        raise
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE.items():
         if hasattr(socket, option):  # Linux has them all
