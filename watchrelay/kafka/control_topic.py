@@ -300,7 +300,8 @@ class ControlTopic:
     def superseded(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
         """A newer claim than that of `epoch` was read, of `stream` or a partition of it. With
         `by_others`, the newest of this process does not count."""
-        held = self._state.of(stream_and_part(stream)[0])
+        # a stream that is not split has its own name there
+        held = self._state.streams.get(stream) or self._state.of(stream_and_part(stream)[0])
         if (base := held.epoch_base) is None:
             return False
         own = self._claims.get(stream, "")

@@ -439,9 +439,10 @@ class KafkaSink:
     def _append(self, deliveries: _Deliveries) -> None:
         """Append the next pack, unless records of it were withdrawn while the pack before it was on
         its way."""
-        if any(each.done is _nobody for each in deliveries.packed):
-            self._put_back(deliveries, deliveries.unpack())
-            return
+        for each in deliveries.packed:
+            if each.done is _nobody:
+                self._put_back(deliveries, deliveries.unpack())
+                return
         deliveries.timer, deliveries.sent_s = None, clock.now_s()
         deliveries.pending = deliveries.producer.append(
             deliveries.partition, deliveries.packs[0], partial(self._answered, deliveries)

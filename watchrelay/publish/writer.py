@@ -488,7 +488,7 @@ class StreamWriter:
         can_send = self._snapshot is not None or bool(self._repairs.waiting)
         for queue in self._queues.partitions:
             if queue.outstanding is None:
-                if queue.waiting_bytes >= FLUSH_NOW_BYTES:
+                if queue.waiting and queue.waiting_bytes >= FLUSH_NOW_BYTES:
                     self._flush_trigger.now()
                     return
                 can_send = can_send or bool(queue.waiting) or queue.dirty is not None
