@@ -62,7 +62,7 @@ _NO_RESPONSE = (
     "else check the server's address"
 )
 _WATCH_S = 1
-_CHECKS_AT_ONCE = 8
+_CHECKS_AT_ONCE = 50
 _TOPICS_SHOWN = 5
 _IMPERSONATE = "cannot impersonate"
 """Part of the API server's 403. Source: k8s.io/apiserver, handlers/responsewriters/errors.go."""
@@ -152,7 +152,7 @@ async def check_everything(settings: Settings, act_as: str = "") -> list[CheckRe
     async with AsyncExitStack() as stack:
         client, streams, results = await connected(settings, stack, act_as)
         if client is not None:
-            results.extend(await _rights(client, streams))
+            results.extend(await check_rights(client, streams))
     results += await check_topics(settings, streams, create=False)
     if settings.sharding.enabled and not any(each.subject == "kafka" for each in results):
         results.append(await _check_group(settings))
@@ -402,7 +402,7 @@ def _entry_results(plan: EntryPlan) -> list[CheckResult]:
     return [CheckResult.of(waits, "warning", subject=what, about="not-served")]
 
 
-async def _rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[CheckResult]:
+async def check_rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[CheckResult]:
     """List and watch each stream briefly: the requests of the daemon, which need no other right."""
     turn = asyncio.Semaphore(_CHECKS_AT_ONCE)
     results: dict[str, CheckResult] = {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +18,15 @@ from tests.unit.kube.auth.kubeconfigs import write_kubeconfig
 from watchrelay.admin.preflight import (
     CheckResult,
     check_everything,
+    check_rights,
     connected,
     missing_rights,
     resolve_streams,
 )
 from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.demo.cluster import SyntheticCluster
+from watchrelay.model.frames import Page
+from watchrelay.model.resources import Resource, Selection
 
 
 @pytest.mark.parametrize(
@@ -196,3 +201,36 @@ async def test_with_an_account_every_request_is_made_as_it_and_a_missing_right_t
         )
         assert "`kubectl create token eu --namespace relays`" in first
         assert facts[0].code == BAD_CONFIG
+
+
+class Granting:
+    """A client whose watches end in their time, for 1 s asked for."""
+
+    async def list_page(self, *_: object, **__: object) -> Page:
+        return Page("1", None, [])
+
+    @asynccontextmanager
+    async def watch(self, _: object, query: Any, **__: object) -> AsyncIterator[AsyncIterator[Any]]:
+        async def frames() -> AsyncIterator[Any]:
+            await asyncio.sleep(query.timeout_s)
+            for nothing in list[Any]():
+                yield nothing
+
+        yield frames()
+
+
+def test_the_rights_of_a_thousand_streams_are_checked_within_half_a_minute() -> None:
+    selection = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
+    planned: list[Any] = [
+        SimpleNamespace(spec=SimpleNamespace(id=f"s{n}", plan=SimpleNamespace(selection=selection)))
+        for n in range(1000)
+    ]
+
+    async def took_s() -> float:
+        client: Any = Granting()
+        began_s = asyncio.get_running_loop().time()
+        facts = await check_rights(client, planned)
+        assert [str(fact) for fact in facts[:1]] == ["ok: stream s0: may list and watch pods"]
+        return asyncio.get_running_loop().time() - began_s
+
+    assert run_virtually(took_s()) <= 30.0
