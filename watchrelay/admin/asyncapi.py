@@ -434,7 +434,7 @@ def _object(properties: dict[str, Any], description: str) -> dict[str, Any]:
 def _values(form: str) -> tuple[dict[str, Any], dict[str, Any]]:
     null: dict[str, Any] = {
         "type": "null",
-        "description": "The tombstone behind the delete, a record of its own.",
+        "description": "The tombstone after the delete, a record of its own.",
     }
     match form:
         case "structured":

@@ -89,7 +89,7 @@ class CheckResult:
     """What a warning is about, by one word that stays the same."""
     cause: Cause | None = None
     cure: str = ""
-    """As of a trouble, where there is one; "" where the message has no exact cure."""
+    """That of a trouble, where there is one; "" where the message has no exact cure."""
 
     @classmethod
     def of(

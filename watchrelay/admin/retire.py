@@ -326,7 +326,7 @@ def kind_of(remaining: Sequence[RemainingObjects]) -> str:
 @dataclass(slots=True)
 class _RetirementWriter:
     """Writes one epoch: a claim, the deletes, an empty snapshot; the last two again while records
-    of the former writer came behind its deletes."""
+    of the former writer came after its deletes."""
 
     spec: StreamSpec
     connection: KafkaConnection

@@ -232,8 +232,8 @@ async def request_snapshots(
 
 
 def silent_after_s(settings: Settings) -> float:
-    """After so long without a record of a stream no relay writes it: three heartbeats are missed,
-    and of several replicas another one would have taken it over."""
+    """Seconds without a record of a stream after which no relay writes it: three heartbeats are
+    missed, and of several replicas another one would have taken it over."""
     missed_s = _INTERVALS * settings.heartbeat_interval_s + _MARGIN_S
     sharding = settings.sharding
     taken_over_s = sharding.session_timeout_s + _TAKEOVER_S if sharding.enabled else 0.0
@@ -311,7 +311,7 @@ def _writer(headers: Sequence[tuple[str, bytes | None]]) -> str:
 
 
 async def _at_end(consumer: Any, places: Collection[TopicPartition]) -> bool:
-    """Whether all is read: a broker answers, and has no more."""
+    """Whether all is read: a broker answers, and has no further records."""
     ends = await consumer.end_offsets(list(places))
     return all([await consumer.position(place) >= end for place, end in ends.items()])
 

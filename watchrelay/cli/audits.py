@@ -300,7 +300,7 @@ def _print_problems(audit: Audit, out: TextIO) -> None:
 
 
 def _row_json(row: Row, now_ms: int) -> str:
-    """One partition as a JSON object. `to` is the offset behind the last one read."""
+    """One partition as a JSON object. `to` is the offset after the last one read."""
     audit, start, to = row
     age, _ = audit.age(now_ms)
     fields = {

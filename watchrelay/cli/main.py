@@ -54,7 +54,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 """Every verb, in the order of --help."""
 
 _ONLY_PRINT: Final = {"demo", "tail", "rbac", "asyncapi", "schema", "completion", "version"}
-"""Those that have nothing left to do once nobody reads what they print."""
+"""Those that have nothing left to do once their output has no reader."""
 
 _EPILOG = """\
 where settings come from, later ones override earlier ones:

@@ -61,7 +61,7 @@ def retire(
     yes: bool,
     force: bool,
 ) -> int:
-    """Ask, retire, print. Returns 1 when the answer was not yes, 2 when nobody can be asked."""
+    """Ask, retire, print. Returns 1 when the answer was not yes, 2 without a terminal to ask."""
     from watchrelay.admin.retire import plan_retirement, refuse_configured, retire_stream
     from watchrelay.core.text import counted
 

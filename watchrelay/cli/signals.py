@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: an exit code, and never a traceback.
 
 No handler here raises: an exception at an arbitrary place, such as in the middle of an import, is
-printed by the interpreter where nobody can catch it. Handlers are always set by the program itself:
+printed by the interpreter where no code catches it. Handlers are always set by the program itself:
 the first process of a container is ended by no signal that it does not handle. Before
 `install_signal_handlers()` runs, Python's own start answers Ctrl-C with a traceback.
 """

@@ -113,11 +113,11 @@ class Audit:
         """Its timestamp, and the type of that, as aiokafka has them."""
         self.trimmed: dict[bytes, Trimmed] = {}
         self.as_of: dict[bytes, Held | None] = {}
-        """What was held at `as_of_version` where records behind it have changed it since."""
+        """What was held at `as_of_version` where later records have changed it since."""
         self._as_of_version: str | None = None
         self._partitions, self._bare = partitions, bare
         self._outdated: dict[bytes, tuple[int, int | None]] = {}
-        """By key offset and hash (None: a delete) of an ignored record behind which none was
+        """By key offset and hash (None: a delete) of an ignored record after which none was
         taken."""
         self._more = 0
         self._admitted = -1

@@ -25,7 +25,7 @@ _FETCHING = {
     # little at a time: what was just unpacked is still in the processor's cache when it is checked
     "fetch_max_bytes": 8 << 20,
     "max_partition_fetch_bytes": 1 << 20,
-    # a fetch that waits for records holds up whatever is asked behind it on its connection
+    # a fetch that waits for records holds up whatever is asked after it on its connection
     "fetch_max_wait_ms": 50,
 }
 
@@ -88,7 +88,7 @@ class Auditor:
                 audit.add(AuditProblem("transaction", None, None, str(error)))
 
     async def rows(self) -> list[tuple[Audit, int, int]]:
-        """All audits, finished, with the first offset read and the one behind the last."""
+        """All audits, finished, with the first offset read and the one after the last."""
         self._share_out()
         rows: list[tuple[Audit, int, int]] = []
         for place, log in self._logs.items():

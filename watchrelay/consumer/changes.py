@@ -47,7 +47,7 @@ class Change:
         reason: That of the record, or one of: `initial` (part of the state with which this reader
             began), `swept` (the end of a snapshot proved that the object is gone), `repaired`
             (found by reading again after a loss), `moved` (the stream is on another topic now,
-            whose objects follow as added), `gone` (the partition does not exist any more: the
+            whose objects follow as added), `gone` (the partition no longer exists: the
             stream was retired and its topic deleted, or the topic was recreated with fewer
             partitions).
         position, offset: Those of the record with which this was known: the object's own record,

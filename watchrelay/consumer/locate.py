@@ -89,7 +89,7 @@ class Finder:
         was, self.control_there = self.control_there, bool(control & self.there.keys())
         if was and not self.control_there and self.control is not None:
             detail = (
-                "it is not there any more, or may not be seen: streams that are new are not "
+                "it no longer exists, or may not be seen: streams that are new are not "
                 "found until it is there again"
             )
             self._problems.add(Problem("control", self.control.topic, 0, 0, detail))
@@ -121,7 +121,7 @@ class Finder:
             self._without(control, "READ is not granted")
             return ""
         self.control_at = at
-        # what is asked next would wait behind its fetches; `assign` lets it go on
+        # what is asked next would wait for its fetches; `assign` lets it go on
         consumer.pause(control)
         described = self._view.described()
         missing = sorted(self._streams - described.keys())
@@ -191,7 +191,7 @@ class Finder:
         return {each for each in unknown if not self.is_retired(each)}
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
-        """Whether a partition with these streams, which is not there any more, will never be there
+        """Whether a partition with these streams, which no longer exists, will never exist
         again. Without the control topic: whether the topic has fewer partitions now, a number that
         never goes down for one topic."""
         if (described := self.described()) is None:
@@ -213,7 +213,7 @@ class Finder:
         there = await self._look_at({*wanted, *(place.topic for place in known)})
         if described is None:
             self.missing = {
-                topic: f"topic {topic} is not there, or may not be seen any more"
+                topic: f"topic {topic} does not exist, or may no longer be seen"
                 for topic in wanted
                 if topic not in there
             }
@@ -327,7 +327,7 @@ def what_is_missing(
                 f"topic {topic} of stream {stream} is described on {control} and not there, "
                 "or may not be seen: start the relay, which "
                 "makes it where kafka.createTopics allows, or grant READ and DESCRIBE on it; "
-                "if nobody is to write the stream any more, "
+                "if no relay is to write the stream again, "
                 f"retire it: watchrelay retire {printable(stream)}"
             )
         elif found < each.partitions:

@@ -23,7 +23,7 @@ FOLD_CHANGES = 20_000
 
 
 class ChangeCause(NamedTuple):
-    """Why an object changed, and behind which record that was known."""
+    """Why an object changed, and after which record that was known."""
 
     reason: Why
     position: Position
@@ -49,7 +49,7 @@ class Outbox:
     has for each object what was given of it last, and its newest change; what the state holds of
     it when it is taken is given then. All of `_queue` is older than `_folded`.
 
-    What a former life gave behind the saved place is not known: between `continue_from` and
+    What a former life gave after the saved place is not known: between `continue_from` and
     `catch_up` each object that changes is given, also if it then is as it was at that place."""
 
     __slots__ = ("_deleted", "_folded", "_place", "_queue", "begun", "closed", "overlap", "passed")
@@ -58,12 +58,12 @@ class Outbox:
         self._queue: deque[Item | Saved] = deque()
         self._folded: OrderedDict[bytes, tuple[Held | None, Item]] = OrderedDict()
         self._place: Saved | None = None
-        """The newest proven place; it is passed when nothing is folded any more."""
+        """The newest proven place; it is passed when nothing is folded."""
         self._deleted = b""
         """The key deleted last: an envelope's tombstone is another delete of it."""
         self.begun = self.closed = self.overlap = False
         self.passed: Saved | None = None
-        """The newest proven place behind which everything was given out."""
+        """The newest proven place before which everything was given out."""
 
     def __bool__(self) -> bool:
         return bool(self._queue or self._folded)
@@ -75,16 +75,16 @@ class Outbox:
         self._folded = OrderedDict.fromkeys(held, (None, Item(b"", None, None, cause)))
 
     def continue_from(self, saved: Saved) -> None:
-        """Give out what changes behind `saved`; what was held there a former life has given."""
+        """Give out what changes after `saved`; what was held there a former life has given."""
         self.begun = self.overlap = True
         self.passed = saved
 
     def catch_up(self) -> None:
-        """Behind here no former life can have read."""
+        """No former life can have read beyond this place."""
         self.overlap = False
 
     def close(self, held: Mapping[bytes, Held], cause: ChangeCause) -> None:
-        """The partition is not read any more: give out a delete of each object that was given."""
+        """The partition is no longer read: give out a delete of each object that was given."""
         for key, each in held.items():
             self.add(Changed(key, each, None), cause, proven=True)
         self.closed = True
@@ -164,7 +164,7 @@ class Outbox:
         return None
 
     def pass_places(self) -> None:
-        """Pass the places before which nothing waits any more."""
+        """Pass the places before which nothing waits."""
         while self._queue and isinstance(place := self._queue[0], Saved):
             self.passed = place
             self._queue.popleft()
@@ -255,7 +255,7 @@ class PartitionReplicas:
         """Streams that are not in this partition now, or were retired before it was read: their
         records here are ignored."""
         self.next = 0
-        """The offset behind what was applied last: older ones, unasked, are of a recreated
+        """The offset after what was applied last: older ones, unasked, are of a recreated
         topic."""
         self.end = 0
         """Where it ended when it was found, or had to be read again; 0 once that is reached."""
@@ -380,7 +380,7 @@ class Pending:
         self._offer(partition_replica)
 
     def close(self, partition_replica: PartitionReplica, why: Why) -> None:
-        """It is not read any more: what was given of it is deleted."""
+        """It is no longer read: what was given of it is deleted."""
         partition_replica.outbox.close(
             partition_replica.replica.held,
             ChangeCause(why, partition_replica.replica.position, partition_replica.start),
@@ -404,7 +404,7 @@ class Pending:
         return None
 
     def left(self) -> Iterator[Saved]:
-        """The places of partitions that are not read any more and have still something to give."""
+        """The places of partitions that are no longer read and have still something to give."""
         return (
             partition_replica.outbox.passed
             for partition_replica in self._waiting

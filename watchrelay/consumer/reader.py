@@ -172,7 +172,7 @@ class TailReader:
         """The records as they come, some at a time; ends only with `until_end`.
 
         Raises: SinkUnavailable; NothingPublished where waiting would never end: with
-        `until_end`, or for a stream that nobody awaits."""
+        `until_end`, or for a stream that is not awaited."""
         async with open_consumer(self._connection, self._limits, **self._fetching) as consumer:
             self._finder.consumer = consumer
             follow = await self._find(consumer)

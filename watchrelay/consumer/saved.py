@@ -117,7 +117,7 @@ class UnreachedPositions:
                 raise _lost(saved, f"the stream has {counted(each.partitions, 'partition')} now")
 
     def restarted(self, topic: str, partition: int) -> None:
-        """Refuse positions in a log that is not the same any more."""
+        """Refuse positions in a log that is no longer the same."""
         for saved in self._of(topic, partition):
             raise _lost(saved, "the topic was recreated")
 
@@ -130,7 +130,7 @@ class UnreachedPositions:
         *,
         wanted: bool,
     ) -> None:
-        """Forget the positions in a topic that is not `wanted` any more, and refuse what would miss
+        """Forget the positions in a topic that is no longer `wanted`, and refuse what would miss
         deletes: fewer partitions, or a retired stream. `described` None: there is no control topic;
         the topic has `partitions`, 0 for one not read."""
         for saved in self._of(topic, partition):
@@ -140,7 +140,7 @@ class UnreachedPositions:
                 continue
             if described is not None and wanted:
                 raise _lost(
-                    saved, "the control topic describes no such stream any more, so it was retired"
+                    saved, "the control topic no longer describes the stream, so it was retired"
                 )
             del self._left[topic, partition, saved.stream]
 

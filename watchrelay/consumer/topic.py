@@ -48,7 +48,7 @@ from watchrelay.kafka.reader import assign, fetch, offset_ranges
 LOOK_ANYWAY_S = 15.0
 """Only asking shows a deleted topic or a broker away. Longer than a heartbeat interval."""
 SILENT_AFTER_S = 20.0
-"""After so long without an answer the consumer is replaced: aiokafka never asks the bootstrap
+"""Seconds without an answer after which the consumer is replaced: aiokafka never asks the bootstrap
 servers again (https://github.com/aio-libs/aiokafka/issues/459)."""
 _LOOK_TIMEOUT_S = 10.0
 _AT_ONCE = 2_000
@@ -71,7 +71,7 @@ class TopicReader:
         kafka: A bootstrap address, several, or keyword arguments of aiokafka's consumer.
         control_topic: `<prefix>.<cluster>.control`. Reading starts at the newest snapshot that can
             be verified; without it, or the right to read it, at the one that the newest heartbeats
-            name, and a stream that nobody writes any more is found by name alone.
+            name, and a stream without a writer is found by name alone.
         topics: Only these; required without `control_topic`.
         streams: Only these; none: all, also those that are described later.
         resume: What `positions()` gave. The changes since then come, deletes included, perhaps
@@ -257,7 +257,7 @@ class TopicReader:
 
     def positions(self) -> list[dict[str, Any]]:
         """What to save, as plain JSON values: per stream and partition the newest proven
-        place behind which all was given. One that had none yet is missing: it is read from
+        place before which all was given. One that had none yet is missing: it is read from
         the newest snapshot, and deletes of what was given of it before do not come."""
         passed = [each for replicas in self._replicas.values() for each in replicas.passed()]
         saved = {
@@ -442,7 +442,7 @@ class TopicReader:
                     self._finder.missing[stream] = text
             problem = "; ".join(self._finder.missing.values())
         self._away_since_s = None
-        # also where a partition that was not read to its end does not exist any more
+        # also where a partition that was not read to its end no longer exists
         lost = not self._replicas or any(
             each.absent and each.end for each in self._replicas.values()
         )

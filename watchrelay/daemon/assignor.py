@@ -16,7 +16,7 @@ OLD_PLAN_MS: Final = 300_000
 """A stream keeps an owner whose plan others have replaced for at most this long: the kubelet
 updates the mounted config of all replicas within about two minutes."""
 API_STEADY_MS: Final = 15_000
-"""Unfit members hand over to fit ones once no check of one of these has failed for so long: within
+"""Unfit members hand over to fit ones once no check of these failed for this time: within
 less all members see the end of an outage, and at its begin the fit ones still fail."""
 CLOCKS_DIFFER_MS: Final = 10_000
 """Where a member's clock differs from the leader's by more, the age that it reports decides when
@@ -60,7 +60,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, array_like=True):
         api_failed_ms: when it started, or got no answer of the API server last, in milliseconds
             since the epoch.
         ages_ms: how long ago its config was adopted, and `api_failed_ms` was, by a clock that
-            nobody sets; None from a release that does not report them.
+            no member sets; None from a release that does not report them.
     """
 
     holder: str
@@ -283,8 +283,8 @@ class _Group:
         return None
 
     def heirs(self, stream: str) -> list[str]:
-        """Members with the newest plan that may take a stream which nobody keeps: fit ones first,
-        and those that have it warm, where nobody writes it."""
+        """Members with the newest plan that may take a stream which no member keeps: fit first,
+        and those that have it warm, where it has no writer."""
         candidates = self.candidates(stream)
         newest = self.newest_of(candidates, stream)
         heirs = [member for member in candidates if self.order(member, stream) == newest]

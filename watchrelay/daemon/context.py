@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCANS_MAX: Final = 4
-"""So many topics are read as a whole at a time: what is found of all their streams is in memory."""
+"""Topics that are read as a whole at a time: what is found of all their streams is in memory."""
 
 
 async def _unknown(_resource: Resource) -> Availability:

@@ -327,7 +327,7 @@ class _Topic:
                 del counter[value]
 
     def may_conflict(self, stream: StreamSpec) -> bool:
-        """As of `KeyFormats`."""
+        """See `KeyFormats`."""
         resource, ours = stream.plan.selection.resource.qualified, stream.description
         own = self.streams.get(stream.stream)
         formats, resources = self.formats.copy(), self.resources.copy()

@@ -66,7 +66,7 @@ class Reads(Protocol):
     ) -> set[int]: ...
 
     def owns(self, key: bytes) -> bool:
-        """As of `GapReader`."""
+        """See `GapReader`."""
         ...
 
 
@@ -108,11 +108,11 @@ class LogReader:
         return self._sink.unacknowledged_ranges(self._spec.topic, partition, start, stop)
 
     def log_start(self, partition: int) -> int:
-        """As of `GapReader`."""
+        """See `GapReader`."""
         return self._sink.log_start(self._spec.topic, partition)
 
     def owns(self, key: bytes) -> bool:
-        """As of `GapReader`: one that its objects can have, or that has its prefix and can be of no
+        """See `GapReader`: one that its objects can have, or that has its prefix and can be of no
         other stream on the topic."""
         keys, control = self._keys, self._control
         if keys.has(key) or control is None or not key.startswith(keys.prefix):
@@ -128,7 +128,7 @@ class LogReader:
         ranges: Mapping[int, Sequence[tuple[int, int]]],
         take: Callable[[int, int, LogRecord], None],
     ) -> None:
-        """As of `GapReader`; one consumer reads each partition from its first range to its last
+        """See `GapReader`; one consumer reads each partition from its first range to its last
         one."""
 
         def decoded(partition: int, records: Sequence[Any]) -> None:

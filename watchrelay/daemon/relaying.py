@@ -270,9 +270,9 @@ class Relaying:
 
         Args:
             deadline_s: monotonic.
-            at_once: leaves behind what is queued.
+            at_once: does not send what is queued.
 
-        Returns: whether nothing was left behind.
+        Returns: whether all that was queued was sent.
         """
         async with asyncio.TaskGroup() as group:
             stopped = group.create_task(self._stop(deadline_s), name="drain")

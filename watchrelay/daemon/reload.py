@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 """A change is read once two checks see the same file: an editor may still be writing."""
 JUDGE_AGAIN_AFTER = 30
-"""So many checks apart is a refused edit judged again: what it was refused for may have passed."""
+"""Checks between two judgements of a refused edit: what it was refused for may have passed."""
 PROBLEMS_SHOWN_MAX = 3
 """Problems shown in full; `watchrelay validate` shows all."""
 

@@ -45,7 +45,7 @@ from watchrelay.observe.status import StatusRegistry
 log = logging.getLogger(__name__)
 
 UNFIT_AFTER_S: Final = 30.0
-"""Without an answer of the API server for so long a replica is unfit."""
+"""Seconds without an answer of the API server after which a replica is unfit."""
 API_CHECK_S: Final = 10.0
 API_CHECK_AGAIN_S: Final = 2.0
 AWAIT_ASSIGNMENT_S: Final = 0.5
@@ -306,7 +306,7 @@ class Sharing:
         return stream in self._tenures
 
     def claiming(self, stream: str, progress: StreamProgress, end: Callable[[], None]) -> None:
-        """The claim begins. `end` is called when the stream is not to be claimed any more, and,
+        """The claim begins. `end` is called when the stream is no longer to be claimed, and,
         once it was claimed, when a newer claim is read."""
         former, takeover = self._control.holder_of(stream), ""
         if former is not None and former != self._holder:
@@ -320,7 +320,7 @@ class Sharing:
         tenure = self._tenures[stream]
         tenure.epoch = epoch
         if (own := self._assignment.own).get(stream):
-            # nobody hands it over any more: it may be claimed again without a copy
+            # it is no longer handed over: it may be claimed again without a copy
             self._assignment = replace(self._assignment, own={**own, stream: ""})
         if tenure.takeover:
             tenure.progress.next_acked = partial(self._took_over, tenure)
@@ -330,7 +330,7 @@ class Sharing:
         self._takeovers.labels(tenure.takeover).observe(self._now_s() - tenure.assigned_s)
 
     def ended(self, stream: str) -> None:
-        """The writer has ended: of what is queued nothing leaves any more."""
+        """The writer has ended: nothing of what is queued is sent."""
         tenure, own = self._tenures.pop(stream, None), self._assignment.own
         handed_over = tenure is not None and tenure.ending and tenure.epoch is not None
         if not (tenure is None or handed_over or self._leaving) and own.get(stream) != "":
@@ -524,7 +524,7 @@ class Sharing:
         self._statuses.group = group_status(self._holder, revision, generation, assignment)
 
     def _lost(self) -> None:
-        """The group does not know this member any more: others may own what was assigned to it."""
+        """The group no longer knows this member: others may own what was assigned to it."""
         self._claimable.clear()
         if self._group.forgotten:
             self._regathered_s = self._now_s() + REGATHER_S
@@ -655,7 +655,7 @@ class Sharing:
     # ---- the end ---------------------------------------------------------------------------------
 
     async def hand_over(self, *, within_s: float) -> None:
-        """Have the other replicas take the streams of this one, which writes each until its
+        """Let the other replicas take the streams of this one, which writes each until its
         successor has claimed it. Returns when none is left that another will take, when the group
         cannot be reached, or after `within_s`."""
         self._leaving = True

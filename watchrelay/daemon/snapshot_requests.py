@@ -21,7 +21,7 @@ WAITING_MAX = 1000
 ALL_WAITING_MAX = 10 * WAITING_MAX
 """Kept for all streams, about: each has an equal share and drops its oldest beyond it."""
 EXPIRE_S = 3600.0
-"""Nobody waits for older ones. Source: record contract 7, "the signals of the last hour"."""
+"""No command waits for older ones. Source: record contract 7, "the signals of the last hour"."""
 SNAPSHOT_MS_MAX = 600_000
 """Older than the newest snapshot's end by this: answered, for no snapshot takes longer."""
 

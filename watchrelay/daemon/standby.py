@@ -26,7 +26,7 @@ from watchrelay.store.objects import Store
 log = logging.getLogger(__name__)
 
 _STALLED_S: Final = 3.0
-"""If nothing of the rest of a followed log is read for so long, all of it is read back."""
+"""If nothing of the rest of a followed log is read for this time, all of it is read back."""
 _AGAIN = Backoff(base_s=1.0, cap_s=15.0, jitter=0.1)
 """No longer: a live writer hands its stream over only to a replica that has read the log."""
 _HEALTHY_S = 60.0
@@ -181,7 +181,7 @@ class Standby:
         self._note_reached()
 
     def close(self) -> None:
-        """Read no more, and drop what was read."""
+        """Stop reading, and drop what was read."""
         self._follower.unfollow(self)
         self._fold = None
         if self._is_warm:
@@ -190,7 +190,7 @@ class Standby:
         self._dropped()
 
     def end(self) -> None:
-        """No copy is wanted any more."""
+        """No copy is wanted."""
         self._wanted.clear()
         self._lost.set()
         self.close()

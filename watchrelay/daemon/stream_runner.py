@@ -64,7 +64,7 @@ def _is_cancelled() -> bool:
 
 class StreamRunner:
     """Runs one stream. `stop()` ends the watch, then drains; `run()` returns when that is done.
-    `drained` is True unless queued records were left behind at the deadline."""
+    `drained` is True unless queued records were left at the deadline."""
 
     def __init__(self, planned: PlannedStream, context: DaemonContext) -> None:
         self.planned = planned
@@ -349,13 +349,13 @@ class StreamRunner:
 
     def _takes_from_another_layout(self) -> bool:
         """Whether replicas share the streams, and the stream was split otherwise: the writers of
-        those parts may be finishing, and then are not reported any more."""
+        those parts may be finishing, and then are no longer reported."""
         claimed = self._context.control.newest_claims(self.spec.id)
         return self._context.sharing is not None and not claimed.keys() <= {self.spec.id}
 
     async def _assigned(self) -> str:
         """Stand by until this replica may claim the stream: who writes it and hands it over, "" if
-        nobody does."""
+        no replica does."""
         sharing, stream = self._context.sharing, self.spec.id
         if sharing is None:
             return ""
@@ -575,7 +575,7 @@ class StreamRunner:
         return sharing is not None and sharing.may_finish(self.spec.id)
 
     async def _finish(self, writer: StreamWriter | None) -> None:
-        """Behind the claim of the replica that was assigned the stream: send what is queued (None:
+        """After the claim of the replica that was assigned the stream: send what is queued (None:
         nothing yet), and release it. Raises: Fenced where that is not allowed."""
         control, stream, began_s = self._context.control, self.spec.id, clock.now_s()
         sharing = self._context.sharing

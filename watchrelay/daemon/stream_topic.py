@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
 """A refused topic waits for a person, as a missing right does: looked at again rarely."""
 _TOPIC_AGAIN_S = 30.0
-"""A stream that waits for the clock looks so often whether its topic depends on it still."""
+"""How often a stream that waits for the clock looks whether its topic depends on it still."""
 _AWAY = Backoff(base_s=0.8, cap_s=30.0)
 _LIMIT_READ_S = 3.0
 """Less than the 5 s within which a superseded relay has ended: heartbeats wait for it."""

@@ -91,7 +91,7 @@ class Supervisor:
         self._described = False
         """`described` was called."""
         self._stopped = False
-        """No stream starts any more: `stop` and `abandon` know only the streams of that moment."""
+        """No further stream starts: `stop` and `abandon` know only the streams of that moment."""
         self._catalog_changed = False
         """Since the streams last rechecked."""
         self._version_due_s = 0.0
@@ -187,7 +187,7 @@ class Supervisor:
         return True
 
     def abandon(self) -> None:
-        """End every stream now; what is queued stays behind."""
+        """End every stream now; what is queued is not sent."""
         self._stopped = True
         for each in self._alive.values():
             for task in each.values():
@@ -561,7 +561,7 @@ class Supervisor:
             self._ended(runner)
 
     def _ended(self, runner: StreamRunner) -> None:
-        """A stream has ended; if it left the config, it is not shown any more."""
+        """A stream has ended; if it left the config, it is no longer shown."""
         stream = runner.spec.id
         alive, topic = self._alive[runner.spec.stream], runner.spec.topic
         del alive[runner]

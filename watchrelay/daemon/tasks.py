@@ -93,7 +93,7 @@ class UnexpectedErrors:
 
 def log_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Logs what the event loop complains of as an error, but for broken connections: these are
-    reported to their reader, and again to a future that nobody may wait for (seen in `make
+    reported to their reader, and again to a future that may not be awaited (seen in `make
     soak`)."""
     broken, future = context.get("exception"), context.get("future")
     if (

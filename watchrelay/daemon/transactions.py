@@ -28,7 +28,7 @@ class StreamTransactions:
     control: ControlTopic
 
     async def begin(self, epoch: int) -> None:
-        """As of Transactions."""
+        """See `Transactions`."""
         await self.sink.begin_transactions(
             self.topic,
             self.stream,

@@ -1,4 +1,4 @@
-"""An API server on a real socket, without a cluster behind it.
+"""An API server on a real socket, without a cluster.
 
 It answers HTTP/1.1 requests as any Kubernetes client sends them: discovery, lists with
 paging, watches, simple writes. It follows the protocol's awkward parts on purpose: versions that

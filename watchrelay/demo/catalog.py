@@ -114,7 +114,7 @@ class Catalog:
         self._served[name] = replace(self._served[name], versions=versions)
 
     def undefine(self, name: str) -> None:
-        """Serves it no more."""
+        """Stops serving it."""
         self._served.pop(name, None)
 
     # ---- discovery -------------------------------------------------------------------------------

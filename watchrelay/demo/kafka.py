@@ -124,7 +124,7 @@ class EmbeddedKafka:
         self._ask("rd_kafka_mock_broker_set_up", broker)
 
     def set_rtt(self, rtt_ms: int, broker: int = 1) -> None:
-        """Hold back each answer of a broker by so many milliseconds."""
+        """Hold back each answer of a broker by this number of milliseconds."""
         self._ask("rd_kafka_mock_broker_set_rtt", broker, rtt_ms)
 
     def _alive(self) -> int:

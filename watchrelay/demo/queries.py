@@ -131,7 +131,7 @@ def wants_metadata_only(accept: str, *, as_list: bool) -> bool:
     """True for the Accept form that fits; the other one falls back to whole objects, as on a real
     server (docs/watch-facts.md 9.1).
 
-    Raises: Refused 406 for a table: nobody who follows a resource can use one.
+    Raises: Refused 406 for a table: who follows a resource cannot use one.
     """
     first = accept.split(",", maxsplit=1)[0]
     if re.search(r";as=Table\b", first):

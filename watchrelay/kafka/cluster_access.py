@@ -30,7 +30,7 @@ class AccessListener(Protocol):
 
     def report(self, about: str, message: str) -> None:
         """What is wrong with the brokers (`about` is the subject of the access), or with new
-        secrets (SECRETS); an empty message: nothing any more."""
+        secrets (SECRETS); an empty message: nothing is wrong."""
         ...
 
     def rebuilt(self, reason: str) -> None:
@@ -87,7 +87,7 @@ class ClusterAccess:
             return self.brokers
 
     def leave(self, brokers: Brokers, error: Exception) -> None:
-        """None of them answers any more, or not to these secrets: `reach` begins from the bootstrap
+        """None of them answers, or not to these secrets: `reach` begins from the bootstrap
         servers. Brokers that were left already are no trouble."""
         if brokers is self.brokers:
             self.complain(None, error)
@@ -116,7 +116,7 @@ class ClusterAccess:
             self.well(node)
 
     async def rotate(self, every_s: float) -> None:
-        """Look at the secrets every so often; once other ones are accepted, they are in use."""
+        """Look at the secrets at intervals; once other ones are accepted, they are in use."""
         while True:
             await asyncio.sleep(every_s)
             if self.brokers is None or not self.secrets.changed():

@@ -48,7 +48,7 @@ from watchrelay.observe.status import StatusRegistry, Troubles, index_problem
 _log = logging.getLogger(__name__)
 
 _REFUSED_MAX = 1000
-"""Records that are none of ours are named in the log, each key once, up to so many: what they are
+"""Foreign records are named in the log, each key once, up to this number: what they are
 is clear by then."""
 _KEY_BYTES = 200
 """How much of such a key is kept."""
@@ -191,7 +191,7 @@ class ControlTopic:
         held = self._state.of(whole)
         assert held.epoch_base is not None, "a stream is described before it is claimed"
         instances = self._writer(stream).instances
-        if instance not in instances:  # compaction takes a claim only for one behind it
+        if instance not in instances:  # compaction takes a claim only for a later one
             raise Fenced(f"stream {stream}: a newer relay claimed it at the same time")
         epoch = held.epoch_base + instances[instance]
         wanted: Value = json.loads(json.dumps({**description, "epochBase": held.epoch_base}))
@@ -248,7 +248,7 @@ class ControlTopic:
         return [each for each in known if each != transactional_id]
 
     async def _claim_no_partition(self, stream: str) -> None:
-        """Have readers that know no parts not believe the index of a former writer."""
+        """Keep readers that know no parts from believing the index of a former writer."""
         value = claim_value(
             holder=self.holder,
             instance=str(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
@@ -557,7 +557,7 @@ class ControlTopic:
             )
 
     def _warn(self, message: str, record: Any, error: str) -> None:
-        """Name a record that is none of ours, or in part."""
+        """Name a record that is foreign, or in part."""
         key = (record.key or b"")[:_KEY_BYTES]
         if key not in self._refused and len(self._refused) < _REFUSED_MAX:
             self._refused.add(key)

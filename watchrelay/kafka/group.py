@@ -393,7 +393,7 @@ async def check_group(connection: KafkaConnection, group: str, *, session_s: flo
     """Whether this user may be a member of `group` with sessions of `session_s`, and other programs
     leave it alone. The number of its members.
 
-    Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when nobody answers.
+    Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when no broker answers.
     """
     brokers = Brokers(connection)
     try:

@@ -34,7 +34,7 @@ _PAUSE_S = 1.0
 """Between two looks: a few large answers cost a fraction of the CPU of one for each batch."""
 _ANSWER_WAIT_MS = 50
 _NOT_FULL_MAX = 3
-"""A look ends after so many fetches that were not full: the first brings only what the client had
+"""A look ends after this many fetches that were not full: the first brings only what the client had
 prefetched since the look before, the next answer has the rest."""
 _PARTITION_FETCH_BYTES = 512 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -59,11 +59,11 @@ class FollowedLog(Protocol):
         ...
 
     def behind(self, records: int) -> None:
-        """So many offsets of the topic are not read yet."""
+        """The number of offsets of the topic that are not read yet."""
         ...
 
     def lost(self, why: str) -> None:
-        """The log is not followed any more: what was read of it does not go on."""
+        """The log is no longer followed: what was read of it ends here."""
         ...
 
 
@@ -88,7 +88,7 @@ class LogFollower:
         self._changed.set()
 
     def unfollow(self, log: FollowedLog) -> None:
-        """Hand on no more records of `log`."""
+        """Stop handing on records of `log`."""
         logs = self._topics.get(log.topic, [])
         if log in logs:
             logs.remove(log)

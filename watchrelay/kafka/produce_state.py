@@ -2,7 +2,7 @@
 
 A batch gets its producer id, epoch and sequence when it is sent first, and its bytes stay the same
 until the broker has answered that it is in the log, or certainly is not. So a lost acknowledgement
-makes no second record. At most one batch of a partition is in flight: order needs no more, and the
+makes no second record. At most one batch of a partition is in flight: order needs one, and the
 five batches of a producer that a broker remembers always include it.
 
 Source of the codes: Kafka protocol guide, "Error Codes".
@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 SEQUENCE_MASK: Final = (1 << 31) - 1
-"""Sequences wrap to 0 behind it."""
+"""Sequences wrap to 0 after it."""
 UNKNOWN_OFFSET: Final = -1
 
 
@@ -72,9 +72,9 @@ appends. (3 and 6 come also when a partition moves while its replicas are waited
 
 _PAUSE_S, _PAUSE_MAX_S, _DENIED_MAX_S = 0.05, 5.0, 30.0
 _TRIES = 3
-"""After so many of a batch the leader is in doubt."""
+"""The number of these for a batch after which the leader is in doubt."""
 _LOOKS = 10
-"""So often a batch is sent, in some 20 s, that is in the log by the broker's word and not found."""
+"""How often a batch is sent, in some 20 s, that is in the log by the broker's word, not found."""
 
 Done = Callable[[int, int], None]
 """Called once: (offset of the first record, 0), or (-1, the error code)."""
@@ -147,7 +147,7 @@ class PartitionState:
         self.identity = identity
         self.next_sequence = 0
         self.expected = UNKNOWN_OFFSET
-        """The offset behind the newest acknowledged batch."""
+        """The offset after the newest acknowledged batch."""
         self.phase = Phase.NONE
         self._code = 0
 
@@ -224,10 +224,10 @@ class PartitionState:
         return (self._pause(Step.RESEND),)
 
     def withdraw(self, batch: PendingBatch) -> None:
-        """Nobody waits for `batch` any more. What was sent already is sent until it is answered:
+        """The caller has withdrawn `batch`. What was sent already is sent until it is answered:
         its sequence is taken."""
         if batch is self.in_flight:
-            batch.done = nobody
+            batch.done = withdrawn
         else:
             self.take_back(batch)
 
@@ -271,5 +271,5 @@ class PartitionState:
         return Settled(batch, UNKNOWN_OFFSET, code), Renew(doubtful=True)
 
 
-def nobody(_offset: int, _code: int) -> None:
+def withdrawn(_offset: int, _code: int) -> None:
     """The answer to a batch that was withdrawn."""

@@ -54,7 +54,7 @@ _ASK_RETRY = Backoff(base_s=0.05, cap_s=2.0, jitter=0.5)
 _FIND_MIN_S, _FIND_MAX_S = 0.02, 1.0
 _LEAVE_EVERY_S = 5.0
 _DOUBT_S = 5.0
-"""So long a partition waits for its leader until another broker is asked, and then the next."""
+"""Seconds that a partition waits for its leader until another broker is asked, then the next."""
 _SILENCE_EVERY_S = 1.0
 _SILENCE_GRACE_S = 1.0
 _JITTER = 0.2
@@ -69,7 +69,7 @@ class ProducerSettings:
     `request_timeout_s`: how long brokers may wait for replicas; after a second more in which they
     answer and take nothing the connection is aborted. `stalled_after_s`: when a batch without
     acknowledgement, or a refusal that passes in most cases, is shown to operators.
-    `transaction_timeout_s`: so long after it began brokers abort a transaction that nobody ends.
+    `transaction_timeout_s`: brokers abort a transaction that has no end by then.
     """
 
     batch_bytes: int = 512 * 1024
@@ -230,7 +230,7 @@ class Producer:
         return batch
 
     def withdraw(self, place: TopicPartition, batch: PendingBatch) -> None:
-        """Nobody waits for the batch any more: it is not sent, unless it was already."""
+        """The caller no longer waits for the batch: it is not sent, unless it was already."""
         if (partition := self._partitions.get(place)) is not None:
             partition.state.withdraw(batch)
 
@@ -240,7 +240,7 @@ class Producer:
         return partition is not None and partition.state.take_back(batch)
 
     def forget(self, topic: str) -> None:
-        """The topic is lost, or nobody writes it: `done` of what is pending is never called. What
+        """The topic is lost, or not written: `done` of what is pending is never called. What
         is on its way is cut, so that it does not come late into a topic of that name."""
         forgotten = [place for place in self._partitions if place.topic == topic]
         for place in forgotten:
@@ -270,7 +270,7 @@ class Producer:
         return await brokers.topic_ids(topics)
 
     async def end_offset(self, place: TopicPartition, *, committed: bool = False) -> int:
-        """As of Brokers, as its leader knows it now. Raises: KafkaError, OSError."""
+        """See `Brokers`, as its leader knows it now. Raises: KafkaError, OSError."""
         brokers = await self._access.reach()
         await self._refresh(brokers, {place.topic})
         return await brokers.end_offset(*place, committed=committed)
@@ -552,7 +552,7 @@ class Producer:
         access.all_well()
 
     def _doubt(self, brokers: Brokers) -> None:
-        """Have another broker asked if a partition waits for long, or the leader that was found is
+        """Let another broker be asked if a partition waits long, or the leader that was found is
         none again and again: the one asked may have outdated metadata."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._doubted_s >= _DOUBT_S and any(
@@ -597,7 +597,7 @@ class Producer:
             await brokers.open(node, link)
         except (KafkaError, OSError) as error:
             self._opening.discard(node)
-            if self._leaderless:  # else the leader moved meanwhile, and nobody would take it back
+            if self._leaderless:  # else the leader moved meanwhile, and nothing would take it back
                 self._access.complain(node, error)
             now_s = asyncio.get_running_loop().time()
             if now_s - self._left_s >= _LEAVE_EVERY_S and (

@@ -131,7 +131,7 @@ class RangeReader:
     def _begin(self, place: TopicPartition, first: int) -> None:
         """Decide where `place` is begun; its log begins at `first` now."""
         span = self._spans[place]
-        # A start behind the stop is an offset of a topic that was recreated since.
+        # A start after the stop is an offset of a topic that was recreated since.
         lost = span.start is None or span.start >= span.stop
         start = first if lost else max(first, span.start or 0)
         self._next[place] = self.begun[place.partition] = start

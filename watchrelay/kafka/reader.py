@@ -25,7 +25,7 @@ from watchrelay.kafka.client.fetched import Limits
 from watchrelay.kafka.open_transactions import OpenTransactions
 
 ANSWER_WITHIN_S: Final = 20.0
-"""After so long without an answer a consumer that follows topics is replaced."""
+"""Seconds without an answer after which a consumer that follows topics is replaced."""
 SILENT_AFTER_S: Final = 60.0
 """Longer than a broker of a healthy cluster is away, or than the client takes to find the next
 leader."""

@@ -16,7 +16,7 @@ ID_BYTES_MAX = 200
 SIGNAL_BYTES_MAX = 1024 * 1024
 """A thousand names of the longest; decoded, JSON takes twenty times its size."""
 STREAMS_MAX = 1000
-"""Of one request; so many are remembered for those that are to come."""
+"""Of one request; this number is remembered for those that are to come."""
 
 
 @dataclass(frozen=True, slots=True)

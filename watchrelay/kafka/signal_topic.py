@@ -37,7 +37,7 @@ _REQUEST_TIMEOUT_S = 15.0
 _SEND_TIMEOUT_S = 30.0
 _IDS_MAX = 10_000
 _ID_KEPT_S = 3600.0
-"""For so long a request that is written again, the same id for the same streams, is taken once."""
+"""Seconds within which a request written again, the same id for the same streams, counts once."""
 _STREAMS_SHOWN = 10
 _LINES_A_MINUTE = 100
 """Bounds what writers of signals can put into the log, also at each start; the metric counts all of
@@ -181,7 +181,7 @@ class SignalTopic:
             where = {"partition": record.partition, "offset": record.offset}
             _log.log(level, message, extra={"topic": self.topic, **where, **more})
         elif self._lines == _LINES_A_MINUTE + 1:
-            hint = "find out who writes so many; watchrelay_signals_total counts them"
+            hint = "find out who writes them; watchrelay_signals_total counts them"
             _log.warning(
                 "too many signals; not logging more of them this minute",
                 extra={"topic": self.topic, "offset": record.offset, "hint": hint},

@@ -67,7 +67,7 @@ class _Topic:
 Answered = Callable[[Receipt | Exception], None]
 
 
-def _nobody(_answer: Receipt | Exception) -> None:
+def _withdrawn(_answer: Receipt | Exception) -> None:
     """The `done` of a batch that was withdrawn."""
 
 
@@ -107,7 +107,7 @@ class _Deliveries:
         self.stop = 0
         """The least offset of the next record, after what is acknowledged."""
         self.marker_at = -1
-        """Where the marker of the newest commit is, if nobody else wrote meanwhile."""
+        """Where the marker of the newest commit is, if no other writer wrote meanwhile."""
 
     def unpack(self) -> list[Delivery]:
         """The deliveries that were packed; nothing is from now on."""
@@ -126,7 +126,7 @@ class KafkaSink:
 
     One producer serves all streams; what is delivered in one step of the event loop leaves in one
     batch per partition and one request per broker. A batch that is refused is sent again after a
-    pause, the same records; that holds up nobody but its partition, and within a transaction those
+    pause, the same records; that holds up its own partition alone, and within a transaction those
     that are in it.
     """
 
@@ -216,11 +216,11 @@ class KafkaSink:
         return delivery
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Nobody waits for the batch any more: `done` is not called, the outcome is unknown."""
-        deliveries, delivery.done = delivery.deliveries, _nobody
+        """The caller withdraws the batch: `done` is not called, the outcome is unknown."""
+        deliveries, delivery.done = delivery.deliveries, _withdrawn
         if delivery in deliveries.waiting:
             deliveries.waiting.remove(delivery)
-        elif deliveries.packed and all(each.done is _nobody for each in deliveries.packed):
+        elif deliveries.packed and all(each.done is _withdrawn for each in deliveries.packed):
             if deliveries.pending is not None:
                 deliveries.producer.withdraw(deliveries.partition, deliveries.pending)
             deliveries.unpack()
@@ -255,7 +255,7 @@ class KafkaSink:
         """`stream` writes the topic as it is now.
 
         When that is deleted or recreated, `lost` is called once, and no batch of the stream returns
-        any more: cancel what waits, and open again.
+        now: cancel what waits, and open again.
 
         Args:
             made: the topic was just created.
@@ -373,7 +373,7 @@ class KafkaSink:
             producer.resume()
 
     def reset(self) -> None:
-        """Have nothing that was sent and not acknowledged reach a broker later on; it is sent
+        """Keep what was sent and not acknowledged from reaching a broker later on; it is sent
         again."""
         for producer in self._producers:
             producer.reset()
@@ -388,7 +388,7 @@ class KafkaSink:
             raise unreachable(self._connection, error) from error
 
     async def run(self) -> None:
-        """Serve until cancelled; then no byte leaves any more."""
+        """Serve until cancelled; then nothing is sent."""
         async with asyncio.TaskGroup() as self._tasks:
             tasks = self._tasks
             tasks.create_task(self._watch(), name="sink-watchdog")
@@ -405,7 +405,7 @@ class KafkaSink:
             deliveries.producer.flush_soon()
 
     def gather(self) -> None:
-        """As of ProducerListener."""
+        """See `ProducerListener`."""
         while self._ready:
             deliveries = self._ready.popleft()
             deliveries.is_enqueued = False
@@ -440,7 +440,7 @@ class KafkaSink:
         """Append the next pack, unless records of it were withdrawn while the pack before it was on
         its way."""
         for each in deliveries.packed:
-            if each.done is _nobody:
+            if each.done is _withdrawn:
                 self._put_back(deliveries, deliveries.unpack())
                 return
         deliveries.timer, deliveries.sent_s = None, clock.now_s()
@@ -457,7 +457,7 @@ class KafkaSink:
             if why := self._acked(deliveries, first):
                 loop.call_soon(self._lose, deliveries.partition.topic, why)
         elif code == CUT:
-            pass  # nobody knows whether it is in the log
+            pass  # whether it is in the log is not known
         elif code == FENCED:
             for delivery in deliveries.unpack():
                 self._finish(delivery, _fenced(delivery.batch.stream))
@@ -477,7 +477,7 @@ class KafkaSink:
 
     def _put_back(self, deliveries: _Deliveries, packed: Sequence[Delivery]) -> None:
         """Pack them again, without those that were withdrawn: a newer owner may have claimed."""
-        wanted = [each for each in packed if each.done is not _nobody]
+        wanted = [each for each in packed if each.done is not _withdrawn]
         deliveries.waiting.extendleft(reversed(wanted))
         self._enqueue(deliveries)
 
@@ -555,12 +555,12 @@ class KafkaSink:
         self._finish(which, self._too_large(batch, place, which.offsets, refused))
 
     def _finish(self, delivery: Delivery, answer: Receipt | RecordTooLarge | Fenced) -> None:
-        if delivery.done is not _nobody:
+        if delivery.done is not _withdrawn:
             self._close(delivery)
             delivery.done(answer)
 
     def _close(self, delivery: Delivery) -> None:
-        """The batch is not being delivered any more."""
+        """The batch is no longer being delivered."""
         self._outstanding.remove(delivery.deliveries.partition, delivery.batch.stream)
 
     def _pack(
@@ -609,7 +609,7 @@ class KafkaSink:
         self._topic_lost(topic, why, streams)
 
     def _forget(self, topic: str) -> None:
-        """Nothing that is on its way to the topic is sent or answered any more."""
+        """Nothing that is on its way to the topic is sent or answered."""
         for producer in self._producers:
             producer.forget(topic)
         self._drop(lambda deliveries: deliveries.partition.topic == topic)
@@ -659,7 +659,7 @@ class KafkaSink:
     # ---- what the producer reports ---------------------------------------------------------------
 
     def failed(self, place: TopicPartition, error: Exception, *, retriable: bool) -> None:
-        """As of ProducerListener: what passes soon by itself is counted, and not shown."""
+        """See `ProducerListener`: what passes soon by itself is counted, and not shown."""
         metrics = self._metrics.topic(place.topic)
         metrics.produce_failed(type(error).__name__, retriable=retriable)
         if type(error) in SIZES:
@@ -672,7 +672,7 @@ class KafkaSink:
             self._troubles.began(explain(error, place, hint))
 
     def report(self, about: str, message: str) -> None:
-        """As of ProducerListener."""
+        """See `ProducerListener`."""
         if message:
             self._troubles.began(Trouble(about, Cause.KAFKA, message))
         else:
@@ -688,11 +688,11 @@ class KafkaSink:
         self.times.offset.kafka.note(at_ms, within_ms=1, asked_s=now_s - took_s, answered_s=now_s)
 
     def rebuilt(self, reason: str) -> None:
-        """As of ProducerListener."""
+        """See `ProducerListener`."""
         self._metrics.counter("producer_rebuilds").labels(reason).inc()
 
     def transaction_ended(self, result: Result, took_s: float) -> None:
-        """As of TransactionListener."""
+        """See `TransactionListener`."""
         self._metrics.counter("transactions").labels(result).inc()
         self._metrics.histogram("transaction_duration_seconds").observe(took_s)
 

@@ -9,7 +9,7 @@ from typing import Final
 from watchrelay.kafka.client.metadata import NO_ID
 
 ABSENT_S: Final = 3.0
-"""A topic that brokers do not know for so long was most likely deleted: a broker that starts knows
+"""A topic unknown to brokers for this time was most likely deleted: a broker that starts knows
 its topics sooner. (Where all brokers of a cluster with ZooKeeper have just started, it may not.)"""
 
 
@@ -56,7 +56,7 @@ class TopicIdentity:
     def seen(self, answer: Mapping[str, bytes | None], now_s: float) -> dict[str, str]:
         """Take an answer of the brokers, at `now_s` (monotonic).
 
-        Returns: by topic that is lost, why. Nobody asks about it then until it is expected again.
+        Returns: by topic that is lost, why. It is not asked about until it is expected again.
         """
         lost: dict[str, str] = {}
         for topic, found in answer.items():

@@ -2,7 +2,7 @@
 committed together, and acknowledged at the commit.
 
 A transactional id is taken only while the claim of the stream is ours: that is read before, and
-once more behind it, since a newer owner may have taken the id in between. A transaction that ends
+once more after it, since a newer owner may have taken the id in between. A transaction that ends
 otherwise than by a commit, or with unknown outcome, is sent again, the same records.
 
 Source of the codes: Kafka protocol guide, "Error Codes".
@@ -33,7 +33,7 @@ from watchrelay.kafka.produce_state import (
     PendingBatch,
     Renew,
     Settled,
-    nobody,
+    withdrawn,
 )
 from watchrelay.kafka.producer import (
     OutgoingPartition,
@@ -46,7 +46,7 @@ from watchrelay.kafka.producer import (
 _log = logging.getLogger(__name__)
 
 FENCED: Final = 1 << 17
-"""The code of a batch whose stream has a newer claim: it is not sent any more."""
+"""The code of a batch whose stream has a newer claim: it is no longer sent."""
 
 _PACE_S: Final = 0.02
 """From the begin of a transaction of few records to that of the next one: each costs as much as
@@ -150,7 +150,7 @@ class TransactionalProducer(Producer):
         self._sent: dict[OutgoingPartition, PendingBatch] = {}
         """Batches of the open transaction."""
         self._most: float = math.inf
-        """So many partitions the next one has at most: fewer after one that took too long."""
+        """How many partitions the next one has at most: fewer after one that took too long."""
         self._offsets: dict[OutgoingPartition, int] = {}
         """Of those that were appended."""
         self._unanswered: set[OutgoingPartition] = set()
@@ -164,13 +164,13 @@ class TransactionalProducer(Producer):
         return self._access.subject, self.transactional_id, *self._former_ids
 
     async def run(self) -> None:
-        """As of Producer."""
+        """See `Producer`."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(super().run(), name="producer")
             tasks.create_task(self._serve(), name="transactions")
 
     def append(self, place: TopicPartition, packed: PackedBatch, done: Done) -> PendingBatch:
-        """As of Producer; `done` is called once the batch is committed."""
+        """See `Producer`; `done` is called once the batch is committed."""
         packed.within_transaction()
         if self.is_fenced:
             asyncio.get_running_loop().call_soon(done, -1, FENCED)
@@ -178,18 +178,18 @@ class TransactionalProducer(Producer):
         return super().append(place, packed, done)
 
     def withdraw(self, place: TopicPartition, batch: PendingBatch) -> None:
-        """As of Producer."""
+        """See `Producer`."""
         if batch in self._sent.values():
-            batch.done = nobody
+            batch.done = withdrawn
         else:
             super().withdraw(place, batch)
 
     def take_back(self, place: TopicPartition, batch: PendingBatch) -> bool:
-        """As of Producer."""
+        """See `Producer`."""
         return batch not in self._sent.values() and super().take_back(place, batch)
 
     def forget(self, topic: str) -> None:
-        """As of Producer. A transaction in which the topic is, is over."""
+        """See `Producer`. A transaction in which the topic is, is over."""
         if any(partition.place.topic == topic for partition in self._sent):
             self._end_transaction()
         super().forget(topic)
@@ -299,7 +299,7 @@ class TransactionalProducer(Producer):
         return sum(batch.packed.record_count() for batch in sent.values())
 
     def _others_first(self, sent: Iterable[OutgoingPartition]) -> None:
-        """Have the next transaction begin with what was not in this one."""
+        """Let the next transaction begin with what was not in this one."""
         for partition in sent:
             if (known := self._partitions.pop(partition.place, None)) is not None:
                 self._partitions[partition.place] = known
@@ -464,7 +464,7 @@ def _gravest(codes: Mapping[TopicPartition, int]) -> int:
 async def check_transactional_ids(connection: KafkaConnection, ids: Sequence[str]) -> None:
     """Check that this user may write under each of `ids`; nothing is changed.
 
-    Raises: SinkForbidden with the cure; SinkUnavailable when nobody answers.
+    Raises: SinkForbidden with the cure; SinkUnavailable when no broker answers.
     """
     brokers, code = Brokers(connection), 0
     try:

@@ -1,4 +1,4 @@
-"""HTTP's chunked framing, as far as it is plain: digits, a line break, so many bytes, a line break.
+"""HTTP's chunked framing, as far as it is plain: digits, a line break, the bytes, a line break.
 
 Everything else (extensions, the last chunk, trailers, damage) is left to aiohttp.
 """

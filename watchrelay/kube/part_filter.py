@@ -28,7 +28,7 @@ that it takes to decode 5 KB."""
 
 
 def uncounted(_objects: int) -> None:
-    """Nobody wants to know."""
+    """Not of interest."""
 
 
 class _Names(msgspec.Struct, gc=False):
@@ -73,7 +73,7 @@ class PartFilter:
         if not foreign:
             return block
         self._count(foreign)
-        if run > len(block):  # nothing is behind the last line break that is kept
+        if run > len(block):  # nothing is after the last line break that is kept
             return b"".join(kept)[:-1]
         return b"".join((*kept, block[run:]))
 

@@ -120,7 +120,7 @@ class FrameReader:
         return frames
 
     def finish(self) -> list[Frame]:
-        """The frame behind the last LF, if it is complete: a clean end in mid-line is not an error
+        """The frame after the last LF, if it is complete: a clean end in mid-line is not an error
         (docs/watch-facts.md 2.13)."""
         rest = b"".join(self._parts).strip()
         if self.ended or not rest:

@@ -101,7 +101,7 @@ class WatchFrames:
     """The frames of one open watch. After an error it is over: aiohttp would repeat the same error
     (docs/watch-facts.md 0, D3).
 
-    A caller that does not wait for frames gets no more bytes read than aiohttp buffers.
+    A caller that does not wait for frames gets only the bytes read that aiohttp buffers.
 
     Args:
         take: As of `KubeClient.watch`.

@@ -84,7 +84,7 @@ def _meant_by_path(text: str) -> str:
     version = next((part for part in parts[:2] if _VERSION.match(part)), "")
     group, _, plural = "/".join(part for part in parts if part != version).rpartition("/")
     if group.partition(".")[2] in DOTLESS_GROUPS:
-        return ""  # a resource, and a subresource behind it
+        return ""  # a resource, and a subresource after it
     dotless = group in DOTLESS_GROUPS or not group
     if (
         not _NAME.match(plural)

@@ -74,7 +74,7 @@ SERVED, GONE, UNKNOWN = Availability("served"), Availability("gone"), Availabili
 
 @dataclass(frozen=True, slots=True)
 class PartKeys:
-    """The keys of a part: those that fall into its `own` of so many `partitions`. `prefix` precedes
+    """The keys of a part: those that fall into its `own` of all `partitions`. `prefix` precedes
     namespace and name."""
 
     prefix: bytes

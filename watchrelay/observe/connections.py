@@ -12,13 +12,13 @@ from aiohttp import web
 CONNECTIONS_MAX: Final = 32
 """Those that wait for a request, and as many that send an answer; one more closes the oldest."""
 IDLE_S: Final = 20.0
-"""A connection without a whole request for so long is closed. Above a scrape interval of 15 s."""
+"""A connection without a whole request for this time is closed. Above a scrape interval of 15 s."""
 ANSWER_S: Final = 20.0
-"""A client that does not read for so long is cut off. Above a scrape's deadline of 10 s."""
+"""A client that does not read for this time is cut off. Above a scrape's deadline of 10 s."""
 VIEWER_S: Final = 10.0
-"""A viewer whose buffers are full for so long is cut off; its browser connects again."""
+"""A viewer whose buffers are full for this time is cut off; its browser connects again."""
 _BODY_S: Final = 1.0
-"""How long a request's body, which nobody reads, may take to end."""
+"""How long a request's body, which is not read, may take to end."""
 _ACCEPTED_AT_ONCE: Final = 8
 """Accepted in one turn of the event loop: what may be open beyond the bound for a moment."""
 _BACKLOG: Final = 256
@@ -59,7 +59,7 @@ class Connections:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Accept no more. What is open stays so until `abort`."""
+        """Stop accepting. What is open stays so until `abort`."""
         if self._server is None:
             return
         for each in self._server.sockets:
@@ -137,7 +137,7 @@ class _Connection(web.RequestHandler):
 
     def __init__(self, server: web.Server, connections: Connections) -> None:
         loop = asyncio.get_running_loop()
-        # Nobody reads a body, so nothing is unpacked for it.
+        # No body is read, so nothing is unpacked for it.
         none: Any = None  # as AppRunner takes it
         super().__init__(
             server, loop=loop, access_log=none, lingering_time=_BODY_S, auto_decompress=False

@@ -17,7 +17,7 @@ from watchrelay.observe.group import GroupStatus
 from watchrelay.observe.status import Readiness, StatusRegistry, StreamStatus
 
 BEHIND_AFTER_MS: Final = 5_000
-"""Queued so long without an acknowledgement is behind; produce requests take milliseconds."""
+"""Queued for this time without an acknowledgement is behind; produce requests take milliseconds."""
 MESSAGES_MAX: Final = 3
 """Messages that a card repeats; the others are shown with their streams."""
 
@@ -47,7 +47,7 @@ _VARIES: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at | for \d+ s
 
 
 def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
-    """The stream's level, and the trouble behind it. Units: wall milliseconds."""
+    """The stream's level, and its trouble. Units: wall milliseconds."""
     if status.state == "stopped":
         return StreamVerdict("stopped")
     if (wait := status.wait) is not None:

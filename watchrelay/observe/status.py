@@ -68,7 +68,7 @@ class EventRate:
         self._newest = 0
 
     def count(self, now_ms: int, events: int) -> None:
-        """So many events came, at `now_ms` of the wall clock."""
+        """`events` came, at `now_ms` of the wall clock."""
         newest = now_ms // BIN_MS
         if newest != self._newest or self._bins is None:
             self._roll(newest)

@@ -46,7 +46,7 @@ class Backpressure:
         """Since when a snapshot with keys left has examined none."""
 
     def room_made(self) -> None:
-        """Records were acknowledged, or need not be published any more."""
+        """Records were acknowledged, or no longer need to be published."""
         self._flowing = True
         self._progress.set()
 

@@ -19,7 +19,7 @@ def renew_lost(
     schedule: SnapshotSchedule,
     now_s: float,
 ) -> None:
-    """Have a snapshot begin where the log of a partition starts after the begin of the newest one:
+    """Let a snapshot begin where the log of a partition starts after the begin of the newest one:
     objects that have not changed since may have no record. Called once a heartbeat."""
     for queue in queues.partitions:
         if reader is None or queue.last_snapshot is None:

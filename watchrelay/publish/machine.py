@@ -61,7 +61,7 @@ class AwaitedHeartbeats(msgspec.Struct, frozen=True):
 
 
 COMPLETE = AwaitedHeartbeats(frozenset(), 0)
-"""No heartbeat is awaited any more: the state is confirmed."""
+"""No heartbeat is awaited: the state is confirmed."""
 
 
 class AwaitingList(msgspec.Struct, frozen=True):
@@ -181,7 +181,7 @@ class VersionReached(msgspec.Struct, frozen=True):
 
 
 class ResourceRemoved(msgspec.Struct, frozen=True):
-    """The resource is not served any more, and the removal of all its objects is pushed. Were it
+    """The resource is no longer served, and the removal of all its objects is pushed. Were it
     served again with the same objects, a watch would not show them, so no marker has a frontier
     until the next list: a writer that starts meanwhile lists too."""
 
@@ -243,7 +243,7 @@ class Effect(Enum):
     """One that the start wants (the config changed, or a partition has none) or that was abandoned,
     not one that was requested, or is due by time or growth."""
     LOWER_FRONTIER = auto()
-    """The API server was restored from a backup, or the resource is not served any more:
+    """The API server was restored from a backup, or the resource is no longer served:
     frontiers may go back."""
     HEARTBEAT = auto()
     HEARTBEAT_SOON = auto()

@@ -202,7 +202,7 @@ class PartitionQueue:
         none, once it was lowered (`lowerings`)."""
         self.lowerings = 0
         """How often the frontier was lowered: the API server was restored from a backup, or the
-        resource was not served any more."""
+        resource was no longer served."""
         self.lowering_unconfirmed = False
         """It was lowered, and no marker that was queued since is acknowledged yet."""
         self.difference_unconfirmed = False

@@ -23,7 +23,7 @@ class RecordSink(Protocol):
         ...
 
     def withdraw(self, delivery: Any) -> None:
-        """Do not call `done` any more; the outcome is unknown."""
+        """Stop calling `done`; the outcome is unknown."""
         ...
 
 
@@ -82,7 +82,7 @@ class Transactions(Protocol):
 
     async def begin(self, epoch: int) -> None:
         """Abort what previous writers have open; from now on what is sent is committed before its
-        receipt. Raises: Fenced when the claim of `epoch` is not the newest any more."""
+        receipt. Raises: Fenced when the claim of `epoch` is no longer the newest."""
         ...
 
 

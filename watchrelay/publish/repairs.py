@@ -19,7 +19,7 @@ class RepairQueue:
     snapshot: the count of another one leaves out strays, which are on the topic until then.
 
     Args:
-        room_bytes: The next ones are queued while the queues hold no more than this.
+        room_bytes: The next ones are queued while the queues hold this much at most.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class PublishReporter:
                 log.info("overload ended: the present state of each object is queued", extra=extra)
 
     def ended(self) -> None:
-        """Report that the writer's tasks have ended: what they have not sent is queued no more."""
+        """Report that the writer's tasks ended: what they have not sent is no longer queued."""
         metrics = self._metrics
         for gauge in (metrics.queue_records, metrics.queue_bytes, metrics.queue_dirty_keys):
             gauge.set(0)

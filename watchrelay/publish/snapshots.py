@@ -57,7 +57,7 @@ class Snapshot:
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
         self._others = -1
-        """As of the last call of `members_limit_bytes`: the number of object records that are not
+        """At the last call of `members_limit_bytes`: the number of object records that are not
         members of this snapshot; -1 before the first call."""
         self._last_change_at_s = -math.inf
         """When that number last changed."""
@@ -160,7 +160,7 @@ class SnapshotSchedule:
         self._removed_until_s = -math.inf
 
     def request(self, request_id: str) -> None:
-        """Have the next snapshot begin soon, and its index record name the request."""
+        """Let the next snapshot begin soon, and its index record name the request."""
         self._requests.append(request_id)
         del self._requests[:-REQUESTS_WAITING]
 
@@ -175,13 +175,13 @@ class SnapshotSchedule:
         return named
 
     def abandoned(self, snapshot: Snapshot) -> None:
-        """Have a new snapshot begin instead of `snapshot`, at the next heartbeat at which a
+        """Let a new snapshot begin instead of `snapshot`, at the next heartbeat at which a
         snapshot may begin."""
         self._requests[:0] = snapshot.requests
         self.wanted = True
 
     def removed(self, now_s: float) -> bool:
-        """Have a new snapshot begin, as records of the newest one are gone; False: too soon after
+        """Let a new snapshot begin, as records of the newest one are gone; False: too soon after
         the last time."""
         if now_s < self._removed_until_s:
             return False

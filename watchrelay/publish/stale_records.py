@@ -136,7 +136,7 @@ class StaleRecordFinder:
         return stale
 
     async def _compare(self, resent: Mapping[_Gap, set[Decoded]]) -> None:
-        """Read the batches behind these gaps. Raises: EpochSpoiled: A record of a gap is no copy of
+        """Read the batches in these gaps. Raises: EpochSpoiled: A record of a gap is no copy of
         one in its batch."""
         batches = dict[int, list[tuple[int, int]]]()
         for gap in resent:

@@ -147,7 +147,7 @@ class StreamQueues:
 
     def lower_frontier(self) -> None:
         """Let the frontier go back: the API server was restored from a backup, or the resource is
-        not served any more."""
+        no longer served."""
         for queue in self.partitions:
             queue.frontier_floor, queue.lowering_unconfirmed = "0", True
             queue.lowerings += 1
@@ -384,7 +384,7 @@ class StreamQueues:
             published_hash = self.published_hash(key, entry.hash)
             self._queue_object(key, entry, "read", "healed", published_hash, time_ms)
         else:
-            # nobody knows the version of the delete: docs/record-contract.md, section 3
+            # the version of the delete is not known: docs/record-contract.md, section 3
             absent, version = Entry.of("", "", queue.partition), queue.frontier
             null = QueuedRecord(
                 key, absent, "", None, "deleted", "healed", 0, None, version, time_ms, 0.0

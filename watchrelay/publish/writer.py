@@ -206,7 +206,7 @@ class StreamWriter:
         self._handle(machine.VersionReached(resource_version))
 
     def resource_removed(self) -> None:
-        """Note that the removal of all objects is pushed: the resource is not served any more."""
+        """Note that the removal of all objects is pushed: the resource is no longer served."""
         self._handle(machine.ResourceRemoved())
 
     def server_seen(self, at_ms: int) -> None:
@@ -345,7 +345,7 @@ class StreamWriter:
             self._metrics.show_last_age(lambda: _age_s(oldest_ms, wall_ms()))
 
     async def drain(self, within_s: float) -> bool:
-        """Accept no more changes, send what is queued and a last heartbeat.
+        """Stop accepting changes, send what is queued and a last heartbeat.
 
         Returns: Whether everything was acknowledged within `within_s`.
         """
@@ -482,7 +482,7 @@ class StreamWriter:
     # ---- flushing --------------------------------------------------------------------------------
 
     def _request_flush(self) -> None:
-        """Have what is queued flushed: at once if it is much, else at the next common flush."""
+        """Request a flush of what is queued: at once if it is much, else the next common flush."""
         if self._flush_trigger.is_due_now() or self._tasks is None:
             return
         can_send = self._snapshot is not None or bool(self._repairs.waiting)

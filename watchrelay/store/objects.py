@@ -85,7 +85,7 @@ class Store:
         self._skip: dict[bytes, str] = {}
         self._frontiers: Mapping[int, str] = {}
         """By partition, up to which resourceVersion its changes are on the log; empty where a
-        replay begins at or behind all of them."""
+        replay begins at or after all of them."""
         self._skip_until = ""
         self._by_content = False
         """Compare the next list by content, not by resourceVersion: the state comes from a log, or

@@ -1,7 +1,7 @@
 """Compression of objects: zstd level 1, with a dictionary trained on the stream's own objects once
 there are enough; about a tenth of the published bytes remain.
 
-Streams without a dictionary share one compressor, so 200 idle streams cost no more than one.
+Streams without a dictionary share one compressor, so 200 idle streams cost as much as one.
 """
 
 from __future__ import annotations

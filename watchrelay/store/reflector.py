@@ -237,7 +237,7 @@ class Reflector:
         )
 
     def _cleared(self) -> None:
-        """The resource is not served any more: remove all objects, at the last version seen."""
+        """The resource is no longer served: remove all objects, at the last version seen."""
         changes = self._store.clear(self._version)
         if changes:
             self._publisher.push(changes, reason="relist", received_at_s=0.0)

@@ -145,8 +145,7 @@ def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is
     unreached = UnreachedPositions(saved_from([PLACE]))
     with pytest.raises(
         PositionsLost,
-        match="the control topic describes no such stream any more, so it was retired; start "
-        "without",
+        match="the control topic no longer describes the stream, so it was retired; start without",
     ):
         unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=True)
     unreached.forget("k8s.t.core.pods", 0, {}, 0, wanted=False)

@@ -43,7 +43,7 @@ _GROUP_TIMEOUT_S = 15.0
 """A coordinator answers a join once all members have joined."""
 _ID_RETRY_S = 0.1
 _ID_TRIES = 10
-"""After so many without an id another broker is asked."""
+"""The number of answers without an id after which another broker is asked."""
 _DOUBT_EVERY_S = 1.0
 _COORDINATOR_BUSY = frozenset((14, 15, 16))
 _BEGIN, _END = -2, -1
@@ -59,7 +59,7 @@ class Brokers:
 
     `errors`: code by topic that the brokers gave no partitions of.
 
-    Every method that asks raises KafkaError or OSError when nobody answers.
+    Every method that asks raises KafkaError or OSError when no broker answers.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
@@ -108,7 +108,7 @@ class Brokers:
         return node if node is None or node in self._nodes else -1
 
     def forget(self, topic: str) -> None:
-        """Nobody asks for the leaders of the topic any more."""
+        """The leaders of the topic are no longer asked for."""
         self._leaders.pop(topic, None)
         self.errors.pop(topic, None)
 
@@ -117,7 +117,7 @@ class Brokers:
         return ids_in(await self._ask(TopicsRequest(topics)))
 
     async def producer_id(self) -> tuple[int, int]:
-        """A producer id that nobody else has, and its epoch."""
+        """A producer id that no other producer has, and its epoch."""
         for tries in itertools.count(1):
             answer = await self._ask(InitProducerIdRequest(None, 0))
             if not answer.error_code:
@@ -149,7 +149,7 @@ class Brokers:
     async def open(self, node: int, link: Link) -> None:
         """Connect `link` to the broker of that id, which is a leader."""
         if node not in self._nodes:
-            raise KafkaConnectionError(f"the brokers do not name broker {node} any more")
+            raise KafkaConnectionError(f"the brokers no longer name broker {node}")
         host, port = self._nodes[node]
         await link.open(host, port, self._arguments)
 
@@ -191,7 +191,7 @@ class Brokers:
             self._hang_up()
 
     def close(self) -> None:
-        """Let the connection go; nobody is asked any more."""
+        """Close the connection; no broker is asked again."""
         self._is_closed = True
         self._hang_up()
 
@@ -317,7 +317,7 @@ class _Asked(NamedTuple):
 
 
 def _batches(data: bytes) -> list[tuple[int, int, tuple[int, int, int]]]:
-    """Of each batch its offset, the offset behind it, and producer id, epoch and base sequence."""
+    """Of each batch its offset, the offset after it, and producer id, epoch and base sequence."""
     found = []
     at = 0
     while len(data) - at >= BATCH_HEAD.size:

@@ -52,7 +52,7 @@ class Coordinator:
     """One group at the broker that coordinates it. A broker answers one request of a connection at
     a time.
 
-    Every method but `close` raises KafkaError or OSError when nobody answers. A code is an error
+    Every method but `close` raises KafkaError or OSError when no broker answers. A code is an error
     code of the Kafka protocol, 0 for none.
     """
 

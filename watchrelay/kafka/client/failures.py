@@ -108,7 +108,7 @@ SILENCE: Final = (
     "swallows what is sent; "
     "else check kafka.bootstrapServers and kafka.security.protocol"
 )
-"""What may be behind a silence, the likely first. A port of TLS that is not spoken to so, and the
+"""Possible causes of a silence, the likely first. A port of TLS that is not spoken to so, and the
 reverse, hangs up in most cases."""
 
 
@@ -179,7 +179,7 @@ def advertised_only(connection: KafkaConnection, error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     """The error as one line that shows no secret."""
-    # a connection that is closed during a request has the reason behind it
+    # a connection that is closed during a request has the reason as its cause
     why = error.__cause__ if isinstance(error.__cause__, OSError) else error
     return without_secrets(error_text(why))
 

@@ -73,7 +73,7 @@ def _check_version(answer: Any) -> None:
 
 class Outgoing(Protocol):
     """A partition with a batch to send. `take` gives the bytes when they leave, None if there is
-    nothing to send any more. `log_start`: the first offset of its log, as its newest
+    nothing left to send. `log_start`: the first offset of its log, as its newest
     acknowledgement tells it."""
 
     topic: bytes
@@ -247,7 +247,7 @@ class Link(asyncio.Protocol):
         """
         correlation, topics = _PARTITION.unpack_from(data)
         if not self._requests or correlation != self._requests[0].correlation:
-            raise ValueError("an answer that nobody asked for")
+            raise ValueError("an answer without a request")
         unanswered, sent_s = self._requests[0].carried.copy(), self._requests[0].sent_s
         answers = []
         at = 8
@@ -271,7 +271,7 @@ class Link(asyncio.Protocol):
         (throttle_ms,) = _SIZE.unpack_from(data, at)
         self._requests.popleft()
         if throttle_ms > 0:
-            # the broker reads nothing of ours for so long
+            # the broker reads nothing for this time
             self._muted_until_s = self._loop.time() + throttle_ms / 1000
         return answers
 
@@ -307,7 +307,7 @@ class Link(asyncio.Protocol):
         return any(name == topic for each in self._requests for name, _ in each.carried)
 
     def abort(self) -> None:
-        """End it at once: nothing leaves any more, not even what the kernel holds."""
+        """End it at once: nothing is sent, not even what the kernel holds."""
         if self._transport is None or self.is_lost:
             return
         plain = self._transport.get_extra_info("socket")

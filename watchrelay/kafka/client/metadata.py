@@ -34,7 +34,7 @@ from aiokafka.protocol.types import (
 NO_ID: Final = b""
 """The id of a topic on brokers that have no ids (before Kafka 2.8)."""
 ANSWER_S: Final = 3.0
-"""A broker that has not answered for so long is passed over for another."""
+"""Seconds without an answer after which another broker is asked instead."""
 
 
 class _Uuid(AbstractType[bytes]):
@@ -135,7 +135,7 @@ async def topic_ids(client: Any, topics: Iterable[str]) -> dict[str, bytes | Non
     """By topic its id, None for one that the brokers do not know; without those that they do not
     answer about. `client` is an AIOKafkaClient.
 
-    Raises: KafkaError, OSError when nobody answers.
+    Raises: KafkaError, OSError when no broker answers.
     """
     return ids_in(await ask_any(client, TopicsRequest(topics)))
 
@@ -176,7 +176,7 @@ async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozense
 
     Rights on the cluster, which may include CREATE, are shown only to users who may describe the
     cluster (KIP-430).
-    Raises: KafkaError, OSError when nobody answers.
+    Raises: KafkaError, OSError when no broker answers.
     """
     answer = await ask_any(client, TopicsRequest(topics, rights=True))
     if answer.API_VERSION < _MetadataResponse.API_VERSION:
@@ -193,7 +193,7 @@ async def ask_any(client: Any, request: Any) -> Any:
     """The answer to a request that any broker can answer: of the first one that does so within
     `ANSWER_S`; the last one asked has the client's request timeout. `client` is an AIOKafkaClient.
 
-    Raises: KafkaError, OSError when nobody answers.
+    Raises: KafkaError, OSError when no broker answers.
     """
     nodes = [broker.nodeId for broker in client.cluster.brokers()]
     random.shuffle(nodes)

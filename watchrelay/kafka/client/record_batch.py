@@ -24,7 +24,7 @@ _ZSTD, _TRANSACTIONAL = 4, 16
 _MAGIC = 2
 _NO_LEADER_EPOCH = -1
 _BEFORE_CHECKED = struct.Struct(">qiibI")
-"""The checksum, its last field, covers everything behind it."""
+"""The checksum, its last field, covers everything after it."""
 _CHECKED = struct.Struct(">hiqqqhii")
 _LEVEL = 1
 """On batches of pods level 1 is both faster and smaller than level 3 (365 against 439 bytes per
@@ -54,7 +54,7 @@ _VARINTS = _Varints()
 def _spans(
     records: Sequence[WireRecord], start: int, stop: int, batch_bytes: int
 ) -> list[tuple[int, int, list[bytes]]]:
-    """Records `[start, stop)` as `(first, behind the last, parts)` of batches of at most
+    """Records `[start, stop)` as `(first, after the last, parts)` of batches of at most
     `batch_bytes`, uncompressed.
 
     A record is not put together by itself: each part is copied once, when the batch is joined, and

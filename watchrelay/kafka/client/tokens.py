@@ -22,7 +22,7 @@ from watchrelay.core.programs import run_program
 from watchrelay.kafka.client.client_log import hide
 
 TOKEN_TIMEOUT_S: Final = 60.0
-"""For a new token: a connection waits so long for it, beside the answers of the broker."""
+"""For a new token: a connection waits this time for it, beside the answers of the broker."""
 _OUTPUT_BYTES_MAX = 64 * 1024
 """Tokens have a few kilobytes: brokers and proxies take no longer ones."""
 _WRITER_S = 1.0
@@ -42,7 +42,7 @@ _LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
 
 
 def read_secret(path: str) -> str:
-    """The text in a file of a secret. One without end, or a pipe that nobody writes to, is neither
+    """The text in a file of a secret. One without end, or a pipe without a writer, is neither
     taken into memory nor waited for.
 
     Raises: OSError, UnicodeDecodeError; ValueError for what is longer than any secret.

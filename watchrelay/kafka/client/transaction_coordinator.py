@@ -24,7 +24,7 @@ _NO_PRODUCER: Final = (-1, -1)
 class TransactionCoordinator:
     """One transactional id at the broker that coordinates it.
 
-    Every method but `close` raises KafkaError or OSError when nobody answers. A code is an error
+    Every method but `close` raises KafkaError or OSError when no broker answers. A code is an error
     code of the Kafka protocol, 0 for none; `producer` is a producer id and its epoch.
     """
 

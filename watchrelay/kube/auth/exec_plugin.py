@@ -70,7 +70,7 @@ class ExecCredentials:
         self._failure: Misconfigured | None = None
 
     async def current(self) -> ExecCredential:
-        """A credential that has not expired. Raises: Misconfigured when there is none any more."""
+        """A credential that has not expired. Raises: Misconfigured when none is left."""
         if self._fresh(LEEWAY_MS):
             assert self._held is not None
             return self._held
