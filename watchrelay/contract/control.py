@@ -185,7 +185,7 @@ def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     kind, stream = parse_control_key(key)
     if value is None:
         return ControlRecord(kind, stream, None)
-    where, count = f"record {kind}/{short(stream)}", _values_taken(value)
+    where, count = f"record {kind}/{short(stream)}", _bounded_count(value)
     fields, parsed = _fields(value, kind)
     odd = dict[str, str]()
     size = len(value) + (_FROM_BYTES if "from" in fields else _VALUE_BYTES) * count
@@ -206,8 +206,8 @@ def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     return ControlRecord(kind, stream, parsed, detail, size)
 
 
-def _values_taken(value: bytes) -> int:
-    """`_values_in`. Raises: RecordRefused: more than may be decoded."""
+def _bounded_count(value: bytes) -> int:
+    """As `_values_in`. Raises: RecordRefused: more values or bytes than may be decoded."""
     if len(value) > VALUE_BYTES_MAX:
         raise RecordRefused(
             f"control record of {len(value):,} bytes: {VALUE_BYTES_MAX:,} are taken"
@@ -238,7 +238,7 @@ def _fields(value: bytes, kind: ControlKind) -> tuple[dict[str, msgspec.Raw], Va
 
 
 def _decoded_others(found: dict[str, bytes]) -> Value:
-    """Raises: RecordRefused."""
+    """The fields of another version, none if they have too many values. Raises: RecordRefused."""
     if sum(map(_values_in, found.values())) > _OTHER_VALUES_MAX:
         return {}
     try:

@@ -77,7 +77,7 @@ class WriterControl:
         missing are read from their start. Source: docs/record-contract.md, sections 4.1 and 5.
 
         An index record counts only while its writer is the newest: a former one may
-        complete a snapshot behind a newer claim, and a reader from that begin would not
+        complete a snapshot after a newer claim, and a reader from that begin would not
         know that it is outdated."""
         if self.index and epoch is not None and self.index.get("epoch") == epoch:
             claimed = range(partitions) if self.partitions is None else sorted(self.partitions)
@@ -112,7 +112,7 @@ class StreamControl(WriterControl):
         return _ROW_BYTES + self.claim_bytes + self.index_bytes + self.description_bytes
 
     def changed(self) -> None:
-        """What was found out of its claims and index records is to be found out again."""
+        """Forget what was computed from its claims and index records."""
         self._owners = self._indexes = None
         self._claimants.clear()
 
@@ -220,7 +220,7 @@ class StreamControl(WriterControl):
 
         Args:
             own: the partitions of a part.
-            former: counts for the partitions that nobody has claimed since."""
+            former: counts for the partitions that were not claimed since."""
         owners = self.owners(partitions)
         starts = {
             partition: origin

@@ -24,7 +24,7 @@ DOUBT_S: Final = 60.0
 _ASK_AGAIN_S = 30.0
 _ASK_WITHIN_S = 5.0
 _ASKED_OFTEN = 6
-"""So many answers decide a doubt; after them the API server is asked more rarely."""
+"""This number of answers decides a doubt; after them the API server is asked more rarely."""
 _WHOSE: dict[TimeSource, str] = {"kafka": "Kafka's brokers", "kubernetes": "the API server"}
 
 

@@ -18,7 +18,8 @@ from watchrelay.publish.writer import RELEASE_WAIT_S
 log = logging.getLogger(__name__)
 
 LOOK_TIMEOUT_S: Final = 2.0
-"""After so long without the end of the control topic, the producer's connections are reset."""
+"""If the control topic was not read to its end within this time, the producer's connections are
+reset."""
 SURE_S: Final = 2.0
 """How long a replica writes on after such a look, if no heartbeat is answered meanwhile."""
 _CHECK_S: Final = 0.5
@@ -80,7 +81,7 @@ class Doubt:
         self._sure_until_s = -math.inf
         self._ran_s = boot_s()  # when this process surely ran last
         self._stood_still = False
-        """It did, and the claims were not asked for since."""
+        """This process stood still, and the claims were not read since."""
         sink.hold_while(self.check)
 
     async def run(self) -> None:
@@ -105,12 +106,12 @@ class Doubt:
         return self._in_doubt.is_set()
 
     def unsure(self) -> bool:
-        """Whether this replica may be no member any more. It may write then, once it has looked at
-        the claims, but nothing after a newer one, whose writer does not wait for it."""
+        """Whether this replica may no longer be a member. It may write then, once it has read the
+        claims, but nothing after a newer one, whose writer does not wait for it."""
         return self.check() or self._group.doubtful
 
     def membership_lost(self) -> None:
-        """The group does not know this replica any more: a doubt ends by the claims alone."""
+        """The group no longer knows this replica: a doubt ends by the claims alone."""
         self._generation = None
         if self._writes():
             self._in_doubt.set()
@@ -145,7 +146,7 @@ class Doubt:
                 and not self._group.doubtful
                 and self._assigned()
             ):
-                break  # a heartbeat was answered, and nobody else was assigned what it writes
+                break  # a heartbeat was answered, and no other replica was assigned what it writes
             self._sink.reset()
         # what is superseded, or was being claimed, ends first; nothing of it is sent
         await self._superseded_ended()

@@ -16,7 +16,6 @@ _YOUNG_OBJECTS = 50_000
 """New objects until the young ones are collected. What flows through here has no cycles, and a
 chunk of events makes more than the default of 700: the collector took 9 % of all CPU."""
 
-
 NEEDED_BYTES: Final = 208 << 20
 """More than the 180 MiB that a relay of a few objects was seen to take under foreign records on its
 control topic, and under bombs on all of its topics (`tests/integration/test_bombs_embedded.py`)."""

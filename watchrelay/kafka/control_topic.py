@@ -41,7 +41,7 @@ from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topic_config import alter_command
 from watchrelay.kafka.topic_follower import TopicFollower
-from watchrelay.kafka.topic_settings import SIZES
+from watchrelay.kafka.topic_settings import SIZE_LIMITS
 from watchrelay.model.parts import Part, stream_and_part
 from watchrelay.observe.status import StatusRegistry, Troubles, index_problem
 
@@ -521,7 +521,7 @@ class ControlTopic:
     def _too_large(self, record: WireRecord, setting: str) -> str:
         """What does not fit, and the cure."""
         size = len(record.value or b"")
-        cure = {setting: str(max(SIZES[setting], 2 * size))}
+        cure = {setting: str(max(SIZE_LIMITS[setting], 2 * size))}
         command = alter_command(self.topic, cure, servers=self._servers)
         return (
             f"topic {self.topic}: record {short(record.key.decode())} of {size:,} bytes is over "

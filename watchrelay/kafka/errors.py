@@ -17,7 +17,7 @@ from watchrelay.kafka.client import (
     UnknownTopicOrPartitionError,
 )
 
-SIZES: Final[dict[type[Exception], str]] = {
+SIZE_SETTINGS: Final[dict[type[Exception], str]] = {
     MessageSizeTooLargeError: "max.message.bytes",
     RecordListTooLargeError: "segment.bytes",
 }

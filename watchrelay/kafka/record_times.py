@@ -34,7 +34,7 @@ class RecordTimes:
         """Topics to whose records brokers gave the time, by their answers."""
 
     def learn(self, topic: str, keeps_ms: int, *, assumed: bool = False) -> None:
-        """The topic removes records when the time that their writer gave them is so old; 0: it
+        """The topic removes records `keeps_ms` after the time that their writer gave them; 0: it
         never does, or brokers give the time. `assumed`: its configs cannot be read, so that what
         brokers answer counts more."""
         if not assumed:

@@ -22,7 +22,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.metadata import NO_ID
 from watchrelay.kafka.client.record_batch import PackedBatch, Packer
-from watchrelay.kafka.errors import GONE, SIZES, UNTIMELY, explain, subject
+from watchrelay.kafka.errors import GONE, SIZE_SETTINGS, UNTIMELY, explain, subject
 from watchrelay.kafka.outstanding import Outstanding, Place
 from watchrelay.kafka.produce_state import PendingBatch
 from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
@@ -461,7 +461,7 @@ class KafkaSink:
         elif code == FENCED:
             for delivery in deliveries.unpack():
                 self._finish(delivery, _fenced(delivery.batch.stream))
-        elif setting := SIZES.get(for_code(code)):
+        elif setting := SIZE_SETTINGS.get(for_code(code)):
             deliveries.topic.bounded_by = setting
             self._split(deliveries)
         else:
@@ -662,7 +662,7 @@ class KafkaSink:
         """See `ProducerListener`: what passes soon by itself is counted, and not shown."""
         metrics = self._metrics.topic(place.topic)
         metrics.produce_failed(type(error).__name__, retriable=retriable)
-        if type(error) in SIZES:
+        if type(error) in SIZE_SETTINGS:
             return
         if isinstance(error, GONE):
             self._look.set()

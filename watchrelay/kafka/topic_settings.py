@@ -20,7 +20,7 @@ MESSAGE_BYTES_LEAST: Final[dict[TopicKind, int]] = {
 }
 """On a state topic larger objects are cut short; an index record has a hundred bytes for each
 partition, a request a name for each stream."""
-SIZES: Final = {"max.message.bytes": MESSAGE_BYTES, "segment.bytes": 1024 * 1024 * 1024}
+SIZE_LIMITS: Final = {"max.message.bytes": MESSAGE_BYTES, "segment.bytes": 1024 * 1024 * 1024}
 """The settings that each bound a batch after compression, with values that are right."""
 
 _HOUR_MS = 3_600_000
@@ -70,7 +70,7 @@ class Judged:
     def size_limit(self) -> tuple[int, str] | None:
         """The largest batch that is accepted, in bytes after compression, and the setting that
         bounds it; None where the brokers give none."""
-        sizes = [(size, name) for name in SIZES if (size := self.number(name)) is not None]
+        sizes = [(size, name) for name in SIZE_LIMITS if (size := self.number(name)) is not None]
         return min(sizes, default=None)
 
     def below(self, name: str, least: int) -> bool:
@@ -97,7 +97,7 @@ class Judged:
 
     @property
     def by_clients_clock(self) -> bool:
-        """Whether the timestamps of records are those of who writes them."""
+        """Whether the timestamps of records are those of their producers."""
         return self.configs.get("message.timestamp.type", "CreateTime") == "CreateTime"
 
     @property
@@ -373,7 +373,7 @@ SETTINGS: Final = (
         name="segment.bytes",
         right="as `max.message.bytes`: a batch must fit a segment",
         why=_sizes("segment.bytes"),
-        cure={"segment.bytes": str(SIZES["segment.bytes"])},
+        cure={"segment.bytes": str(SIZE_LIMITS["segment.bytes"])},
     ),
     Setting(
         name="compression.type",

@@ -37,15 +37,15 @@ LOOK_AGAIN_S = 60.0
 BROKE_AFTER_S = 1.0
 """A connection that breaks counts where its watch was open for this long."""
 PROVING_WATCH_S = (6, 12)
-"""The `timeoutSeconds` of the watch that follows all failures but one of a row: it ends in its time
-where only longer watches are cut, as by a proxy. Random between these, or a server that ends each
-watch after as long as that would seem right each time."""
+"""The `timeoutSeconds` of the proving watch, which follows `FAILURES - 1` failures: where only
+longer watches are cut, as by a proxy, the server ends it in its time. Random between these: with a
+fixed one, a server that ends every watch after just that time would seem to be right."""
 PROVE_AHEAD_S = 20.0
-"""Where watches end within a third of `FAILING_FOR_S`, the proof comes before the time is over.
-One in a row, after at most `FAILURES`: where each watch ends within a few seconds it proves
-little."""
+"""The proving watch may come this long before `FAILING_FOR_S` is over, so that its own failure
+makes the list due. None comes after more than `FAILURES`: where each watch ends within a few
+seconds it proves little."""
 END_IN_TIME_S = (-1.0, 3.0)
-"""A clean end is that of the watch's timeout between these, counted from it."""
+"""A clean end in this range, counted from the watch's timeout, is the end in its time."""
 
 _OF_NO_CURSOR = frozenset({0, 401, 403, 407, 408, 429, 503, 504})
 """Codes of missing rights, of overload and of timeouts; 0: no answer, the connection broke."""
@@ -69,9 +69,9 @@ def may_be_the_minimum(error: KubeError) -> bool:
 
 
 class FailingWatch(msgspec.Struct, frozen=True):
-    """The failures of watches from `cursor`, those among them that ended before their time and did
-    not move the cursor, since one worked: their number, when the first and the newest were; and
-    when the next list and the next small list are allowed."""
+    """The row of watches from `cursor` that failed, or ended before their time and did not move it,
+    since one worked: their number, and when the first and the newest were. And when the next list
+    and the next small list are allowed."""
 
     cursor: str = ""
     failures: int = 0
@@ -119,7 +119,7 @@ class FailingWatch(msgspec.Struct, frozen=True):
         return replace(self, look_at_s=now_s + LOOK_AGAIN_S)
 
     def listed(self, now_s: float) -> FailingWatch:
-        """Such a list begins. One long after the one before begins a new row."""
+        """Such a list begins. If the one before is long past, the pace starts anew."""
         again = now_s - self.list_at_s < LIST_AGAIN_MAX_S
         wait_s = min(LIST_AGAIN_MAX_S, 2 * self.list_wait_s) if again else LIST_AGAIN_S
         return replace(self, list_at_s=now_s + wait_s, list_wait_s=wait_s)

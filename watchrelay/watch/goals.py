@@ -15,10 +15,11 @@ ListCause = Literal[
 the version of the request.
 `undecodable`: an object of the watch could not be decoded. `suspicious`: the last list lost most
 objects. `consistency`: `relistInterval` has passed; the list checks for missed changes.
-`restored`: the server was restored from a backup. `too_old`: the last list was older than
-requested, as from a stale cache. `returned`: the resource is served again. `recovered`: the state
-that was read back from the log is compared with the current one. `continue`: the server refused the
-continue token of a page. `failing`: the watch fails from its cursor each time, and lists work."""
+`restored`: the server was restored from a backup, or is that of a cluster which was rebuilt under
+the same name. `too_old`: the last list was older than requested, as from a stale cache. `returned`:
+the resource is served again. `recovered`: the state that was read back from the log is compared
+with the current one. `continue`: the server refused the continue token of a page. `failing`: the
+watch fails from its cursor each time, and lists work."""
 
 
 class ListGoal(msgspec.Struct, frozen=True):

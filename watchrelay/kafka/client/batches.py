@@ -160,7 +160,7 @@ class FetchedBatch:
         return Unpacked(codec, body, self._unpacked_bytes_max if codec else len(body))
 
     def _ordinary(self, body: bytes) -> Records:
-        """The records, by aiokafka's reader as far as they are as they should be."""
+        """The records, by aiokafka's reader up to the first that is not valid."""
         is_packed = self._packed.attributes & _CODECS
         last, stop = self.base_offset - 1, self.next_offset
         try:
@@ -191,8 +191,8 @@ class FetchedBatch:
         return b"".join((head, body))
 
     def _taken_apart(self, body: Unpacked) -> Records:
-        """The records one by one: one that is broken hides none after it, as long as it says where
-        it ends. Raises: TooLarge, Broken of the whole batch."""
+        """The records one by one: one that is broken hides none after it, if it says where it ends.
+        Raises: TooLarge, Broken of the whole batch."""
         head = BATCH_HEAD.unpack_from(self._data)
         timed = first_ms, highest_ms, _ = head[7], head[8], bool(head[5] & _APPEND_TIME)
         offset = self.base_offset - 1
@@ -225,7 +225,7 @@ class FetchedBatch:
         data.exactly(1)  # attributes: there are none
         delta_ms, delta = data.varint(stop), data.varint(stop)
         offset = self.base_offset + delta
-        if not least <= offset < self.next_offset:  # brokers put no uncompressed record right
+        if not least <= offset < self.next_offset:  # brokers correct none in uncompressed batches
             raise Misshapen(
                 f"says that its offset is {offset}, in a batch of offsets {self.base_offset} to "
                 f"{self.next_offset - 1}"
@@ -239,8 +239,8 @@ class FetchedBatch:
 
 
 class FetchedLegacyBatch:
-    """A message of a format before headers, perhaps with others inside: nothing of ours, in
-    aiokafka's shape (`LegacyRecordBatch`)."""
+    """A message of a format before headers, perhaps with others inside, in aiokafka's shape
+    (`LegacyRecordBatch`). No relay writes one."""
 
     is_control_batch = is_transactional = False
     producer_id = None

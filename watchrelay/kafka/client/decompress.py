@@ -38,13 +38,13 @@ _LZ4_ALONE = 0x20
 """The blocks of a frame are compressed without those before. Java clients and brokers take no
 others."""
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
-"""Of levels up to 19. Levels above it have up to 128 MiB, which memory is used for as far as there
-is content. Source: RFC 8878, section 3.1.1.1.2."""
+"""Of levels up to 19. Levels above it have up to 128 MiB, of which memory holds what has content.
+Source: RFC 8878, section 3.1.1.1.2."""
 _ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
 _FED_BYTES = 16 * 1024
 _BLOCKS_MAX = 50_000
-"""Of one batch: those of a batch of the largest size come to 4,096 as the Java client writes them,
-and to unpack one takes time, even if it is empty."""
+"""Of one batch, pieces included: those of a batch of the largest size come to 4,096 as the Java
+client writes them, and each takes time, even if it is empty."""
 _VARINT_MAX = 10
 _CUT = "a record that ends after its batch"
 
@@ -84,7 +84,7 @@ class Unpacked:
         self._limit_bytes = limit_bytes
         self._pieces = _pieces(codec, data, limit_bytes)
         self._piece: bytes | memoryview = b""
-        self._at = self._before = self._blocks = 0
+        self._at = self._before = self._count = 0
         """The place in the piece, the bytes before the piece, the pieces so far."""
 
     @property
@@ -98,8 +98,8 @@ class Unpacked:
         self._piece, self._at = b"", 0
         try:
             for piece in self._pieces:
-                self._blocks += 1
-                if self._blocks > _BLOCKS_MAX:
+                self._count += 1
+                if self._count > _BLOCKS_MAX:
                     raise Broken(f"it has more than {_BLOCKS_MAX:,} blocks")
                 if self._before + len(piece) > self._limit_bytes:
                     raise TooLarge(self._limit_bytes)

@@ -22,7 +22,7 @@ from watchrelay.kafka.client.leader_epochs import LeaderEpochs
 BYTES_AT_ONCE: Final = 1024 * 1024
 """Of keys and values that are handed on at once, and one record."""
 _RECORDS_PER_LOOK = 16
-"""The time is looked at after as many."""
+"""The clock is read after each of this number of records."""
 _ABORT: Final = b"\0\0\0\0"
 """Version and type of the key of a control record that ends an aborted transaction."""
 
@@ -43,7 +43,7 @@ class Share:
         self.is_empty = True
         """Nothing was taken of it."""
         self.was_used = False
-        """What was handed on last ended with the share, perhaps not with what has arrived."""
+        """The last call ended because the share was used up: more may have arrived already."""
 
     def begin(self) -> None:
         """The event loop has had its turn."""

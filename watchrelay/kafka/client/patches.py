@@ -199,8 +199,8 @@ def pass_over_silent_servers(client: Any) -> None:
     """A start tries the next bootstrap server when one leaves a request unanswered for `ANSWER_S`;
     where no server is quicker, it waits for the whole request timeout.
 
-    Defect: aiokafka 0.14 always waits so long at a server that accepts connections and answers
-    nothing, though others would answer.
+    Defect: aiokafka 0.14 always waits the whole request timeout at a server that accepts
+    connections and answers nothing, though others would answer.
     """
     bootstrap = client.bootstrap
 
