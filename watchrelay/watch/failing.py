@@ -119,7 +119,7 @@ class FailingWatch(msgspec.Struct, frozen=True):
         return replace(self, look_at_s=now_s + LOOK_AGAIN_S)
 
     def listed(self, now_s: float) -> FailingWatch:
-        """Such a list begins. If the one before is long past, the pace starts anew."""
+        """Such a list begins. If the one before is long past, the pace starts again."""
         again = now_s - self.list_at_s < LIST_AGAIN_MAX_S
         wait_s = min(LIST_AGAIN_MAX_S, 2 * self.list_wait_s) if again else LIST_AGAIN_S
         return replace(self, list_at_s=now_s + wait_s, list_wait_s=wait_s)
