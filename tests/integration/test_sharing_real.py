@@ -74,7 +74,7 @@ def test_a_replica_that_is_killed_loses_its_streams_to_the_others(shared: Any) -
         killed = replicas.running.pop("a")
         killed.kill()
         began_s = time.monotonic()
-        after = replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
+        after = replicas.await_shared(deadline_s=SESSION_S + 10 * SETTLE_S)
         took_s = time.monotonic() - began_s
         for name, streams in after.items():
             assert set(before[name]) <= set(streams), "a death moves no stream of live replicas"
@@ -100,7 +100,7 @@ def test_a_replica_that_ends_hands_each_stream_over_and_exits_with_0(shared: Any
         owned = set(replicas.owned()["a"])
         leaving = replicas.running.pop("a")
         assert leaving.stop() == 0
-        replicas.await_shared(deadline_s=SETTLE_S)
+        replicas.await_shared(deadline_s=60.0)
         lines = logs()
         handed = [line for line in lines if line["message"] == "stream handed over"]
         assert {line["stream"] for line in handed} == owned
@@ -124,7 +124,7 @@ def test_a_replica_that_was_suspended_writes_nothing_of_what_it_lost(shared: Any
         assigned = len(suspended.logged("streams assigned"))
         suspended.send(signal.SIGSTOP)
         try:
-            replicas.await_shared(deadline_s=SESSION_S + SETTLE_S + 10)
+            replicas.await_shared(deadline_s=SESSION_S + 10 * SETTLE_S)
             last(2.0)  # the rest of a suspension that is longer than a session by far
         finally:
             suspended.send(signal.SIGCONT)
@@ -135,7 +135,7 @@ def test_a_replica_that_was_suspended_writes_nothing_of_what_it_lost(shared: Any
             "it follows streams of others", lambda: suspended.metric("watchrelay_stream_warm") > 0
         )
         print(f"suspended: back as a standby after {time.monotonic() - continued_s:.1f} s")
-        replicas.await_shared(deadline_s=30.0)
+        replicas.await_shared(deadline_s=60.0)
         assert suspended.alive
         churn.finish()
         replicas.verify()
@@ -150,7 +150,7 @@ def test_in_a_rolling_update_each_stream_is_handed_over(shared: Any) -> None:
         for old, new in zip("abc", "xyz", strict=True):
             replicas.start(new).await_ready()
             assert replicas.running.pop(old).stop() == 0
-            replicas.await_shared(deadline_s=15.0)
+            replicas.await_shared(deadline_s=60.0)
         after = replicas.epochs()
         claims = Counter(line["stream"] for line in replicas.logged("stream claimed"))
         print(f"rolled: claims by stream {sorted(claims.values())}")

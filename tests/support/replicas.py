@@ -4,6 +4,7 @@ streams and claims."""
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import starmap
 from typing import Any
 
 from tests.support.daemon import Daemon, Outcome, command
@@ -53,7 +54,7 @@ class Replicas:
             self.start(name)
         for name in names:
             self.running[name].await_ready()
-        self.await_shared(deadline_s=30.0, even=True)
+        self.await_shared(deadline_s=60.0, even=True)
 
     def owned(self) -> dict[str, list[str]]:
         """By replica, the streams whose whole state it has published as their owner."""
@@ -66,8 +67,20 @@ class Replicas:
             for name, relay in self.running.items()
         }
 
+    def _is_settled(self, name: str, owned: list[str]) -> bool:
+        """The replica owns some streams, those that it was assigned, and none is to move."""
+        group = self.running[name].get_json("/api/group")
+        assigned = {each["holder"]: each["streams"] for each in group.get("members", ())}
+        return bool(
+            owned
+            and group["even"]
+            and len(assigned) == len(self.running)
+            and set(assigned[group["holder"]]) == set(owned)
+        )
+
     def await_shared(self, *, deadline_s: float, even: bool = False) -> dict[str, list[str]]:
-        """Return once each stream has one owner, `even`: and each replica some."""
+        """Return once each stream has one owner, `even`: and each replica some, of which none is to
+        move."""
         owned: dict[str, list[str]] = {}
 
         def shared() -> bool:
@@ -75,7 +88,7 @@ class Replicas:
             owned = self.owned()
             counts = Counter(stream for streams in owned.values() for stream in streams)
             each_once = len(counts) == self.streams and set(counts.values()) == {1}
-            return each_once and (not even or all(owned.values()))
+            return each_once and (not even or all(starmap(self._is_settled, owned.items())))
 
         try:
             wait_until("each stream has one owner", shared, deadline_s=deadline_s)
@@ -83,7 +96,7 @@ class Replicas:
             raise AssertionError(f"{late}: {owned}") from None
         return owned
 
-    def await_warm(self, *, deadline_s: float = 30.0) -> None:
+    def await_warm(self, *, deadline_s: float = 60.0) -> None:
         """Return once each stream has one warm standby."""
 
         def warm() -> bool:
