@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.support.turns import TurnLoop
+from tests.support.turns import TurnLoop, held_by
 from tests.unit.daemon.conftest import settings_of, until
 from tests.unit.daemon.supervising import supervised
 
@@ -20,7 +20,7 @@ def test_no_turn_of_the_event_loop_grows_with_the_number_of_streams_squared(
 
     edited, emptied = settings_of([*entries[1:], {"resource": "pods"}]), settings_of(["pods"])
 
-    async def main() -> None:
+    async def main(_: TurnLoop) -> None:
         async with supervised(tmp_path, *entries) as rig:
             await until("all are known", lambda: len(rig.topics) == MANY)
             assert rig.supervisor.objections(edited) == []
@@ -30,8 +30,4 @@ def test_no_turn_of_the_event_loop_grows_with_the_number_of_streams_squared(
             rig.supervisor.adopt(emptied)
             await until("the others left", lambda: len(rig.topics) == 1)
 
-    with asyncio.Runner(loop_factory=TurnLoop) as runner:
-        runner.run(main())
-        loop = runner.get_loop()
-        assert isinstance(loop, TurnLoop)
-        assert not loop.too_long()
+    assert not (wrong := held_by(main)), wrong

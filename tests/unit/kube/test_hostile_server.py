@@ -16,7 +16,7 @@ import pytest
 
 from tests.fuzz.floods import bad_lines, bad_list
 from tests.support.scripted import Reply, Request, ScriptedServer
-from tests.support.turns import TurnLoop
+from tests.support.turns import TurnLoop, held_by
 from tests.unit.kube.served import (
     PODS,
     STREAM,
@@ -323,10 +323,7 @@ def test_no_list_and_no_watch_that_is_hard_to_judge_holds_the_loop(seed: int) ->
                 with contextlib.suppress(KubeError):
                     assert len([each async for batch in frames for each in batch]) <= 1001
 
-    loop = TurnLoop()
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(asked(loop))
-    assert not (wrong := loop.too_long()), wrong
+    assert not (wrong := held_by(asked)), wrong
 
 
 @pytest.mark.parametrize("first", [b'{"metadata":{"name":"p"}}', b"null"])

@@ -14,7 +14,7 @@ import pytest
 from tests.support import virtualtime
 from tests.support.pki import Ca
 from tests.support.scripted import Reply, Request, ScriptedServer
-from tests.support.turns import TurnLoop
+from tests.support.turns import TurnLoop, held_by
 from tests.unit.kube.served import (
     PODS,
     STREAM,
@@ -395,14 +395,10 @@ def test_what_a_proxy_packed_into_little_is_taken_in_many_turns_of_the_loop(
             200, packed, {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         )
 
-    async def body() -> int:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, TurnLoop)
+    async def body(loop: TurnLoop) -> None:
         async with ScriptedServer(answer) as server, client_at(server) as client:
             loop.begin()
             frames = await follow(client, Taker(lambda _: taken))
-        assert not (wrong := loop.too_long()), wrong
-        return len(frames)
+        assert len(frames) == unpacked.count(b"MODIFIED")
 
-    with asyncio.Runner(loop_factory=TurnLoop) as runner:
-        assert runner.run(body()) == unpacked.count(b"MODIFIED")
+    assert not (wrong := held_by(body)), wrong

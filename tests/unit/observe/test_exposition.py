@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.admin_server import live
-from tests.support.turns import TurnLoop, slowness
+from tests.support.turns import TurnLoop, held_by, slowness
 from watchrelay.model.resources import Resource
 from watchrelay.observe.exposition import Family, Rows, pieces
 from watchrelay.observe.metrics import Metrics
@@ -111,9 +111,7 @@ def served(metrics: Metrics, streams: Iterable[str], ask: Callable[[int], Awaita
     for stream in streams:
         live(statuses, stream)
 
-    async def main() -> str:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, TurnLoop)
+    async def main(loop: TurnLoop) -> None:
         server = AdminServer(
             statuses=statuses, readiness=Readiness(statuses, started=True), metrics=metrics
         )
@@ -122,12 +120,11 @@ def served(metrics: Metrics, streams: Iterable[str], ask: Callable[[int], Awaita
             await scrape(port)
             loop.begin()
             await ask(port)
-            return loop.too_long()
+            loop.end()
         finally:
             await server.close()
 
-    with asyncio.Runner(loop_factory=TurnLoop) as runner:
-        return runner.run(main())
+    return held_by(main)
 
 
 @pytest.mark.parametrize("headers", [(), ("Accept-Encoding: gzip",)])

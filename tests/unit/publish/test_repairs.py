@@ -6,7 +6,7 @@ import asyncio
 
 from tests.support.fakesink import FakeSink
 from tests.support.relays import KEYS, Rig, run_virtually, until
-from tests.support.turns import TurnLoop
+from tests.support.turns import TurnLoop, held_by
 from watchrelay.contract.records import MarkerRecord
 
 MANY = 100_000
@@ -32,9 +32,7 @@ def published(rig: Rig) -> list[str]:
 
 
 def test_no_turn_of_the_loop_is_long_however_many_records_are_repaired() -> None:
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, TurnLoop)
+    async def body(loop: TurnLoop) -> None:
         rig = Rig(partitions=1, queue_bytes=1 << 30)
         async with rig.running():
             rig.sync()
@@ -46,11 +44,10 @@ def test_no_turn_of_the_loop_is_long_however_many_records_are_repaired() -> None
             found_stale(rig, MANY)
             log = rig.sink.log(rig.spec.topic, 0)
             await until(lambda: len(log) >= MANY, steps=20_000)
-            assert not (wrong := loop.too_long()), wrong
+            loop.end()
         assert {each.key for each in rig.objects() if each.reason == "healed"} == set(keys(MANY))
 
-    with asyncio.Runner(loop_factory=TurnLoop) as runner:
-        runner.run(body())
+    assert not (wrong := held_by(body)), wrong
 
 
 def test_repairs_that_wait_for_room_come_before_heartbeats_and_the_end_of_a_snapshot() -> None:
