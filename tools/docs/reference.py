@@ -334,7 +334,7 @@ factor), and 0, with a warning, for a resource that is not served yet; with `--s
 `verify` returns 0 only if every check passes, and with `--cluster` only if every stream that has objects on its topic was compared.
 `snapshot` returns 69 if no relay writes the streams, and 1 if the snapshot was not complete within `--timeout`.
 
-If nobody reads its output any more (`watchrelay tail | head`), a command that only prints (`tail`, `demo`, `rbac`, `asyncapi`, `schema`,
+Once the reader of its output has ended (`watchrelay tail | head`), a command that only prints (`tail`, `demo`, `rbac`, `asyncapi`, `schema`,
 `completion`, `version`, `--help`) ends with 0. Any other command ends with its own code if it has finished by then, and with 1 if it has not.
 """
 
