@@ -1,4 +1,5 @@
-"""How long one step over a whole state holds the event loop: that of a list, a removal, a resume.
+"""How long a step over a whole state holds the event loop: that of a list, a removal, a resume. Of
+what is done in pieces it is the longest turn, with what else the stream does in that turn.
 
 `python -m tests.bench.steps 100000 500000` prints a table of CPU time, in seconds of the machine that
 `tests.support.turns.slowness` is 1 of.
@@ -11,17 +12,25 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, cast
 
 from tests.support.relays import Rig, until
-from tests.support.turns import slowness
+from tests.support.stream_log import PODS
+from tests.support.turns import TurnLoop, slowness
 from tests.unit.store.frames import frame, widgets
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.daemon.memory import tune_collector
 from watchrelay.model.frames import ObjectFrame
+from watchrelay.model.watch_output import (
+    ListBegun,
+    ListDone,
+    ListedObjects,
+    ResourceRemoved,
+    WatchOutput,
+)
 from watchrelay.publish.recovery import LogRecovery, WatchFrom, interleaved, recovered_state
 from watchrelay.store.objects import Store
+from watchrelay.store.reflector import Reflector
 
 PARTITIONS = 3
 _PAGE = 500
@@ -49,13 +58,26 @@ def _take(steps: Steps, name: str, step: Callable[[], object]) -> None:
 async def lists(count: int) -> Steps:
     """The steps of a stream's first list, of lists that find nothing and everything changed, and of
     the removal of all."""
-    store, steps = widgets(), Steps()
+    store, steps, loop = widgets(), Steps(), asyncio.get_running_loop()
+    assert isinstance(loop, TurnLoop)
     rig = Rig(partitions=PARTITIONS, store=cast("Any", store))
+    reflector = Reflector(
+        "pods",
+        store,
+        rig.relay,
+        metrics=rig.metrics.stream("pods", PODS),
+        status=rig.status,
+        recovered=False,
+    )
 
-    def complete(version: str) -> None:
-        replaced = store.replace(version)
-        rig.relay.push(replaced.changes, reason="relist", received_at_s=0.0)
-        rig.relay.list_completed(version)
+    async def take(name: str, output: WatchOutput) -> None:
+        loop.begin()
+        await asyncio.sleep(0)
+        await reflector.take(output)
+        await asyncio.sleep(0)
+        steps[name] = loop.longest_s
+        print(f"{name}: {steps[name]:.3f} s", file=sys.stderr, flush=True)
+        await until(lambda: rig.relay._queues.empty and bool(rig.status.complete), steps=100_000)
 
     async with rig.running():
         for name, version in (
@@ -63,17 +85,11 @@ async def lists(count: int) -> Steps:
             ("a list that finds no difference", 2),
             ("a list in which every object has changed", 3),
         ):
-            _listed(store, count, version)
-            _take(steps, name, partial(complete, str(version)))
-            await until(
-                lambda: rig.relay._queues.empty and bool(rig.status.complete), steps=100_000
-            )
-
-        def remove() -> None:
-            rig.relay.push(store.clear("4"), reason="relist", received_at_s=0.0)
-            rig.relay.resource_removed()
-
-        _take(steps, "every object is removed", remove)
+            await reflector.take(ListBegun())
+            for page in _pages(count, version):
+                await reflector.take(ListedObjects(page))
+            await take(name, ListDone(str(version)))
+        await take("every object is removed", ResourceRemoved())
     return steps
 
 
@@ -112,7 +128,9 @@ def main(counts: list[int]) -> None:
     tune_collector()  # as the daemon does
     slow, tables = slowness(), dict[int, Steps]()
     for count in counts:
-        tables[count] = asyncio.run(resume(count)) | asyncio.run(lists(count))
+        tables[count] = asyncio.run(resume(count))
+        with asyncio.Runner(loop_factory=TurnLoop) as runner:
+            tables[count] |= runner.run(lists(count))
     print(f"slowness {slow:.2f}")
     print("| step |", " | ".join(f"{count:,} objects" for count in counts), "|")
     print("|---|" + "---|" * len(counts))

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.extent import examples
 from tests.support.pods import frame_of
+from tests.unit.store.frames import flat
 from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import ObjectChange, Removed
 from watchrelay.model.frames import FrameType, ObjectFrame
@@ -60,7 +61,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.server: dict[str, tuple[int, int, int]] = {}
         self.log: list[tuple[FrameType, str, int, int, int]] = []
         self.seen = 0
-        self.store = Store(Transform.compile(WIDGETS), partitions=3, train_at=8)
+        self.store = Store(Transform.compile(WIDGETS), partitions=3, train_at=8, piece=2)
         self.reader: dict[bytes, tuple[int, str]] = {}
 
     # ---- the server ----
@@ -139,17 +140,20 @@ class StoreMachine(RuleBasedStateMachine):
         if not confirm:
             return
         first = not self.store.has_state
-        replaced = self.store.replace(str(self.version))
+        pieces = self.store.replace(str(self.version)).pieces
         self.seen = len(self.log)
         if first:
-            assert replaced.changes == []
             self.reader = self.held()
-        removed = [isinstance(change, Removed) for change in replaced.changes]
+        removed: list[bool] = []
+        for piece in pieces:
+            self.read(piece)
+            assert self.reader == self.held(), "each is made as it is taken"
+            removed += (isinstance(change, Removed) for change in piece)
+        assert not (first and removed)
         assert removed == sorted(removed, reverse=True)
-        self.read(replaced.changes)
         self.store.begin_list()
         self.store.stage(frames)
-        assert self.store.replace(str(self.version)).changes == []
+        assert flat(self.store.replace(str(self.version)).pieces) == []
 
     # ---- the reader ----
 

@@ -89,6 +89,12 @@ class Plan:
         self.forgets = self.outage = self.reconfigures = self.zombies = self.nasty = 0.0
         self.shape.snapshot_interval_s, self.lag_s = 1.0, 20.0
 
+    def relists(self) -> None:
+        """Make it one of lists that find what was written while they were made."""
+        self.names, self.lives, self.lasts_s, self.churn_s = NAMES[:4], 5, 8.0, 0.1
+        self.forgets = self.outage = self.reconfigures = self.zombies = self.nasty = 0.0
+        self.shape.relist_interval_s, self.lag_s = 2.0, 20.0
+
     def dusk(self) -> None:
         """Make it one: an outage lasts long enough for a snapshot of those that are left."""
         self.names, self.lives, self.lasts_s, self.churn_s = NAMES[:4], 5, 1.5, 0.5

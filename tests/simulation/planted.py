@@ -54,7 +54,7 @@ from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
-from watchrelay.publish.machine import AwaitingDifference, AwaitingList
+from watchrelay.publish.machine import AwaitingDifference, AwaitingList, may_snapshot
 from watchrelay.publish.ports import GapReader
 from watchrelay.publish.recovery import LogRecovery
 from watchrelay.publish.writer import StreamWriter
@@ -242,6 +242,14 @@ class HastyRelay(StreamWriter):
     def _may_snapshot(self) -> bool:
         held_back = isinstance(self._phase, AwaitingList | AwaitingDifference)
         return self._snapshot is None and not (held_back or self._queues.conflating)
+
+
+class HastyBetweenPieces(StreamWriter):
+    """Begins a snapshot while the differences of a list are pushed."""
+
+    def _may_snapshot(self) -> bool:
+        idle = self._snapshot is None and not self._queues.conflating and not self._repairs.waiting
+        return idle and not self._preparing_snapshot and may_snapshot(self._phase)
 
 
 # ---- F7 ------------------------------------------------------------------------------------------
@@ -448,6 +456,11 @@ PLANTS: dict[str, Plant] = {
     "F5": Plant(
         "a snapshot before the replay has caught up",
         Kinds(life=life_of(HastyRelay)),
+        ("goes back in time",),
+    ),
+    "F5p": Plant(
+        "a snapshot between two pieces of a list's differences",
+        Kinds(life=life_of(HastyBetweenPieces)),
         ("goes back in time",),
     ),
     "F6a": Plant(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tests.simulation.process import Life
+from tests.simulation.process import Life, Outlet
 from watchrelay.contract.records import DIGEST_MASK, Marker
 from watchrelay.contract.wire import MarkerKind
 from watchrelay.model.changes import Entry
@@ -34,7 +34,6 @@ from watchrelay.publish.ports import StoreView
 from watchrelay.publish.snapshots import Snapshot
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.writer import StreamWriter
-from watchrelay.store.reflector import Reflector
 from watchrelay.watch.loop import Watcher
 
 
@@ -327,7 +326,7 @@ class SeenInOverload(OtherQueues):
     queues_class = SeenWhileKeysWait
 
 
-class SeenByPage(Reflector):
+class SeenByPage(Outlet):
     """Markers know of each page of a list at once."""
 
     async def take(self, output: WatchOutput) -> bool:

@@ -37,7 +37,7 @@ from watchrelay.publish.ports import GapReader
 from watchrelay.publish.recovery import FirstSnapshot, RecoveredState, WatchFrom
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import BATCH_BYTES, StreamWriter
-from watchrelay.store.objects import Store
+from watchrelay.store.objects import PIECE_KEYS, Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import Transform
 from watchrelay.watch.admission import Admission
@@ -83,6 +83,7 @@ class Shape:
     queue_bytes: int = 64 << 20
     relay_bytes: int = BATCH_BYTES
     conflate: bool = True
+    piece_keys: int = PIECE_KEYS
 
     def narrow(self, rng: random.Random) -> None:
         """Have queues that hold some records only, so that they overflow, or keep the watch from
@@ -104,6 +105,10 @@ class World(Protocol):
 
     def note(self, *event: object) -> None:
         """Put into the trace."""
+        ...
+
+    async def between_pieces(self, life: Life) -> None:
+        """A process has pushed some of a list's differences."""
         ...
 
     def doubted(self) -> None:
@@ -249,12 +254,22 @@ async def highest_epoch(broker: Broker, partitions: int) -> int:
     return max((each.epoch for each in records if each is not None), default=0)
 
 
+class Outlet(Reflector):
+    """Between two pieces of a list's differences anything may happen to its process."""
+
+    life: Life
+
+    async def _turn(self) -> None:
+        await super()._turn()
+        await self.life.world.between_pieces(self.life)
+
+
 class Life:
     """One process: claim, read back, watch. A test overrides a `make_` method to pass in another
     part."""
 
     relay_class: type[StreamWriter] = StreamWriter
-    reflector_class: type[Reflector] = Reflector
+    reflector_class: type[Outlet] = Outlet
     watcher_class: type[Watcher] = Watcher
 
     def __init__(self, world: World, config: Config = PLAIN, *, number: int = 0) -> None:
@@ -312,7 +327,12 @@ class Life:
     def make_store(self) -> Store:
         """The store."""
         transform = Transform.compile(PODS, drop=() if self.config.noise else ("spec.noise",))
-        return Store(transform, partitions=self.spec.partitions, train_at=10**9)
+        return Store(
+            transform,
+            partitions=self.spec.partitions,
+            train_at=10**9,
+            piece=self.world.shape.piece_keys,
+        )
 
     def make_reader(self) -> Reader:
         """What reads the log."""
@@ -438,20 +458,22 @@ class Life:
             found.decision,
         )
         recovered = self.store.has_state
+        outlet = self.reflector_class(
+            STREAM,
+            self.store,
+            self.relay,
+            metrics=metrics,
+            status=self.status,
+            recovered=recovered,
+            version=found.newest_on_log,
+            wall_ms=wall_ms,
+        )
+        outlet.life = self
         return self.watcher_class(
             STREAM,
             self.spec.plan,
             source=self.api,
-            outlet=self.reflector_class(
-                STREAM,
-                self.store,
-                self.relay,
-                metrics=metrics,
-                status=self.status,
-                recovered=recovered,
-                version=found.newest_on_log,
-                wall_ms=wall_ms,
-            ),
+            outlet=outlet,
             admission=self.make_admission(),
             metrics=metrics,
             status=self.status,

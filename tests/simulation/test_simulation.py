@@ -26,6 +26,7 @@ many of all do):
 and of fewer seeds:
 
     W1       44   a watch that fails from its cursor is opened there again and again
+    F5p       7 of 300   a snapshot between two pieces of a list's differences
     F33      22 of 150   a marker's wrseen is that of its hand-over
     F33o      8 of 150   a marker's wrseen passes the keys that wait
     F33p      3 of 500   a marker's wrseen passes a list that has not ended
@@ -54,6 +55,7 @@ FOUND_BY = {
     "F3": 555,
     "F4": 214,
     "F5": 152,
+    "F5p": 22,
     "F6a": 11,
     "F6b": 10,
     "F6c": 2428,

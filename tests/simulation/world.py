@@ -40,6 +40,9 @@ DAWNS, DARK, DUSKS = 0.08, 0.5, 0.06
 dusks."""
 GAPS, GAP_AT_WRITE = 0.15, 0.05
 """So many runs have changes that no watch can show, and so many of their writes are such."""
+PIECES, PIECES_INTERRUPTED = 0.15, 4
+"""In so many runs the differences of a list come in small pieces, and so many processes at most end
+between two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,12 @@ class World:
             self.weather.delay_s, self.weather.api_delay_s, self.weather.lost = 0.02, 0.05, 0.0
         elif drawn < DAWNS + DUSKS:
             self.plan.dusk()
+        self._pieces, self._piece_ends = random.Random(f"pieces of {seed}"), PIECES_INTERRUPTED
+        if self._pieces.random() < PIECES and not calm:
+            self.shape.piece_keys = self._pieces.choice([1, 1, 2, 4])
+            self.plan.relists()
+            self.weather.api_delay_s, self.weather.delay_s, self.weather.lost = 1.0, 0.02, 0.0
+            self._gap_at_write = 0.0
         if self.kinds.narrow and not calm and apart.random() < NARROWS:
             self.shape.narrow(apart)
         if self.plan.night and not calm:
@@ -314,6 +323,23 @@ class World:
         """Some turns of the loop, so that a kill may fall between any two of them."""
         for _ in range(self.rng.choice([0, 0, self.rng.randrange(60)])):
             await asyncio.sleep(0)
+
+    async def between_pieces(self, life: Life) -> None:
+        """A process has pushed some of a list's differences."""
+        rng = self._pieces
+        if self.resting:
+            return
+        self.note("between pieces", life.number)
+        if rng.random() < 0.8:
+            return
+        life.relay.request_snapshot(f"between-{life.number}")
+        await asyncio.sleep(rng.random() * 3 * HEARTBEAT_S)
+        if rng.random() < 0.5 and self._piece_ends:
+            self._piece_ends -= 1
+            if rng.random() < 0.3:
+                life.stop()
+            else:
+                life.kill()
 
     async def _life(self, tasks: asyncio.TaskGroup) -> None:
         """One process, until it is killed, stopped, or left alone with a newer one."""

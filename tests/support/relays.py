@@ -75,6 +75,8 @@ class DictStore:
     """The smallest `StoreView`: values packed with zlib, and the changes that each `put` and
     `remove` makes."""
 
+    in_difference = False
+
     def __init__(self, partitions: int) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.version = 100

@@ -58,7 +58,8 @@ class Entry(msgspec.Struct, gc=False):
 
     @property
     def uid(self) -> str:
-        return self.block[_HASH_BYTES + _LENGTH_BYTES : self._packed_at].decode()
+        block, start = self.block, _HASH_BYTES + _LENGTH_BYTES
+        return block[start : start + int.from_bytes(block[_HASH_BYTES:start], "little")].decode()
 
     @property
     def packed(self) -> bytes:

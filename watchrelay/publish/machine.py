@@ -181,7 +181,7 @@ class VersionReached(msgspec.Struct, frozen=True):
 
 
 class ResourceRemoved(msgspec.Struct, frozen=True):
-    """The resource is no longer served, and the removal of all its objects is pushed. Were it
+    """The resource is no longer served, and the removal of all its objects follows. Were it
     served again with the same objects, a watch would not show them, so no marker has a frontier
     until the next list: a writer that starts meanwhile lists too."""
 

@@ -196,17 +196,16 @@ class StreamWriter:
     def list_completed(self, resource_version: str) -> None:
         """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
         snapshot in the same step."""
-        # not `_awaited_unless_list_due`: `list_due` is still set, for this list
-        awaited = self._awaited_now()
         floors = frozenset(queue.frontier_floor for queue in self._queues.partitions)
-        self._handle(machine.ListCompleted(resource_version, awaited, floors))
+        # not `_awaited_unless_list_due`: `list_due` is still set, for this list
+        self._handle(machine.ListCompleted(resource_version, self._awaited_now(), floors))
 
     def version_reached(self, resource_version: str) -> None:
         """Note that every change up to this version was pushed or suppressed."""
         self._handle(machine.VersionReached(resource_version))
 
     def resource_removed(self) -> None:
-        """Note that the removal of all objects is pushed: the resource is no longer served."""
+        """Note that the resource is no longer served; the removal of its objects follows."""
         self._handle(machine.ResourceRemoved())
 
     def server_seen(self, at_ms: int) -> None:
@@ -641,7 +640,8 @@ class StreamWriter:
 
     def _may_snapshot(self) -> bool:
         idle = self._snapshot is None and not self._queues.conflating and not self._repairs.waiting
-        return idle and not self._preparing_snapshot and machine.may_snapshot(self._phase)
+        ready = not self._preparing_snapshot and not self._store.in_difference
+        return idle and ready and machine.may_snapshot(self._phase)
 
     async def _prepare_snapshot(self) -> None:
         await self._oversize.before_snapshot(self._queues)

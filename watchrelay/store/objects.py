@@ -22,6 +22,11 @@ GUARD_OBJECTS: Final = 100
 """From this many held objects on, a list that has lost more than half of them is confirmed by a
 second list. See docs/watch-facts.md 5.8."""
 
+PIECE_KEYS: Final = 2000
+"""So many keys of what is held, or of a list, are compared in one step."""
+Pieces = Iterator[list[ObjectChange]]
+"""Changes, each made as its piece is taken: what is taken must be published in the same step."""
+
 _PLACE_BYTES: Final = 4
 _NOWHERE: Final = 0xFFFFFFFF
 _VERSION_KEY: Final = b'"resourceVersion":"'
@@ -41,11 +46,11 @@ class ApplyResult:
 
 @dataclass(slots=True)
 class ReplaceResult:
-    """The effect of a complete list: `changes` are removals, then upserts in list order. `missed`
-    keys differ; `kept` keys are missing in the list but stay, because some of its objects could not
-    be decoded."""
+    """The effect of a complete list: the changes in `pieces` are removals, then upserts in list
+    order. In those taken so far, `missed` keys differ; `kept` keys are missing in the list but
+    stay, because some of its objects could not be decoded."""
 
-    changes: list[ObjectChange] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=lambda: iter(()))
     missed: int = 0
     kept: set[bytes] = field(default_factory=set)
 
@@ -66,16 +71,19 @@ class Store:
         suppress_unchanged: bool = True,
         namespaces: frozenset[str] = frozenset(),
         train_at: int = TRAIN_AT_OBJECTS,
+        piece: int = PIECE_KEYS,
     ) -> None:
         self.has_state = False
         """Whether a list was completed or a state recovered: from then on a list's differences are
         changes."""
+        self.in_difference = False
+        """Some `Pieces` are made, and not yet all."""
         self._transform = transform.apply
         self._partitions = partitions
         self._prefix = key_prefix.decode()
         self._suppress = suppress_unchanged and not transform.redacts
         self._namespaces = namespaces
-        self._train_at = train_at
+        self._train_at, self._piece = train_at, piece
         self._packer = ObjectCompressor()
         self._entries: dict[bytes, Entry] = {}
         self._staged: dict[bytes, Entry] | None = None
@@ -271,14 +279,10 @@ class Store:
         frontier = self._frontiers.get(partition_of(key, self._partitions), "")
         return version == frontier or _older(version, frontier)
 
-    def clear(self, resource_version: str) -> list[ObjectChange]:
-        """Remove every object, as of `resource_version`; returns one removal each."""
+    def clear(self, resource_version: str) -> Pieces:
+        """Remove every object, as of `resource_version`; one removal each."""
         self._staged = None
-        changes: list[ObjectChange] = [
-            Removed(key, entry, resource_version) for key, entry in self._entries.items()
-        ]
-        self._entries = {}
-        return changes
+        return self._difference({}, resource_version, ReplaceResult())
 
     # ---- lists ----
 
@@ -368,27 +372,43 @@ class Store:
             if key not in listed and (self._unreadable or key in self._damaged):
                 listed[key] = held[key]
                 replaced.kept.add(key)
-        self._entries, self._staged = listed, None
-        if not self.has_state:
-            self.has_state = True
-            return replaced
-        changes, successors = replaced.changes, set[bytes]()
-        for key, entry in held.items():
-            new = listed.get(key)
+        self._staged = None
+        if self.has_state:
+            replaced.pieces = self._difference(listed, resource_version, replaced)
+        else:
+            self._entries, self.has_state = listed, True
+        return replaced
+
+    def _difference(
+        self, listed: dict[bytes, Entry], resource_version: str, replaced: ReplaceResult
+    ) -> Pieces:
+        """The changes that lead from what is held to `listed`."""
+        self.in_difference, held = True, self._entries
+        size, piece = self._piece, list[ObjectChange]()
+        for number, key in enumerate(list(held), 1):
+            entry, new = held[key], listed.get(key)
             if new is None or (new is not entry and not new.has_uid_of(entry)):
-                successors.add(key)
+                del held[key]
+                replaced.missed += new is None
                 # The version of the list that misses it, or of the object that replaced it: that
                 # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version
-                changes.append(Removed(key, entry, version))
-                replaced.missed += new is None
-        for key, new in listed.items():
+                piece.append(Removed(key, entry, version))
+            if number % size == 0:
+                yield piece
+                piece = []
+        for number, (key, new) in enumerate(listed.items(), 1):
             old = held.get(key)
             if new is not old:
-                replaced_hash = None if old is None or key in successors else old.hash
-                changes.append(Upserted(key, new, new.uid, new.hash, replaced_hash, None))
+                held[key] = new
                 replaced.missed += 1
-        return replaced
+                replaced_hash = None if old is None else old.hash
+                piece.append(Upserted(key, new, new.uid, new.hash, replaced_hash, None))
+            if number % size == 0:
+                yield piece
+                piece = []
+        self._entries, self.in_difference = listed, False
+        yield piece
 
     # ---- the dictionary ----
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from watchrelay.model.watch_output import (
 )
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.store.objects import Store
+from watchrelay.store.objects import Pieces, Store
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +111,10 @@ class Reflector:
                     return False
                 at_ms = self._wall_ms()
                 await self._publisher.room()
-                self._done(output, at_ms)
+                await self._done(output, at_ms)
             case ResourceRemoved():
                 await self._publisher.room()
-                self._cleared()
+                await self._cleared()
             case ServerSeen(ago_s=ago_s):
                 self._server_seen(self._wall_ms() - math.ceil(ago_s * 1000))
             case Retrying():
@@ -166,13 +167,28 @@ class Reflector:
         self._filtered(applied.elsewhere)
         self._count()
 
-    def _done(self, event: ListDone, at_ms: int) -> None:
+    async def _push(self, pieces: Pieces, reason: Reason) -> set[bytes]:
+        """Push the changes in `pieces`, and let the event loop have its turn between two of them.
+        Returns their keys.
+
+        Cancelled in between, it leaves store and log as if the server had shown no more than this.
+        """
+        keys = set[bytes]()
+        for piece in pieces:
+            if piece:
+                self._publisher.push(piece, reason=reason, received_at_s=0.0)
+                keys.update(change.key for change in piece)
+            if self._store.in_difference:
+                await self._turn()
+        return keys
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+
+    async def _done(self, event: ListDone, at_ms: int) -> None:
         replaced = self._store.replace(event.resource_version)
         recovered, self._recovered = self._recovered, False
-        if replaced.changes:
-            self._publisher.push(
-                replaced.changes, reason="resume" if recovered else "relist", received_at_s=0.0
-            )
+        changed = await self._push(replaced.pieces, "resume" if recovered else "relist")
         self._server_seen(at_ms)
         self._version = event.resource_version
         self._publisher.list_completed(event.resource_version)
@@ -185,7 +201,7 @@ class Reflector:
             # Where the log was all that was known, and where an earlier such list is in `_unshown`
             # still: the watch shows it all the same.
             self._list_version = event.resource_version
-            self._unshown.update(change.key for change in replaced.changes)
+            self._unshown |= changed
             self._kept = replaced.kept
         else:
             self._count_missed()
@@ -236,12 +252,12 @@ class Reflector:
             extra={"stream": self._stream, "missed": changes},
         )
 
-    def _cleared(self) -> None:
+    async def _cleared(self) -> None:
         """The resource is no longer served: remove all objects, at the last version seen."""
-        changes = self._store.clear(self._version)
-        if changes:
-            self._publisher.push(changes, reason="relist", received_at_s=0.0)
+        # first: after a stop between two pieces the next start must list, as no watch would show
+        # the removed objects if they were served again
         self._publisher.resource_removed()
+        await self._push(self._store.clear(self._version), "relist")
         self._resource_removed = True
         self._count()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from tests.support.pods import frame_of
-from watchrelay.model.changes import Entry
+from watchrelay.model.changes import Entry, ObjectChange
 from watchrelay.model.frames import FrameType, ObjectFrame
 from watchrelay.model.resources import Resource
-from watchrelay.store.objects import Store
+from watchrelay.store.objects import Pieces, Store
 from watchrelay.store.transform import Transform
 
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)
@@ -53,6 +53,11 @@ def listing(store: Store, frames: list[ObjectFrame], version: str = "100") -> St
     store.stage(frames)
     store.replace(version)
     return store
+
+
+def flat(pieces: Pieces) -> list[ObjectChange]:
+    """All changes, made."""
+    return [change for piece in pieces for change in piece]
 
 
 def entries(store: Store) -> dict[bytes, Entry]:

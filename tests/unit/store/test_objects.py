@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.support.pods import frame_of, pod_frame
-from tests.unit.store.frames import WIDGETS, entries, frame, listing, state, widgets
+from tests.unit.store.frames import WIDGETS, entries, flat, frame, listing, state, widgets
 from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import ObjectChange, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
@@ -40,7 +40,7 @@ def listing_changes(store: Store, frames: list[ObjectFrame]) -> list[ObjectChang
     """What a complete list of `frames` changes."""
     store.begin_list()
     store.stage(frames)
-    return store.replace("77").changes
+    return flat(store.replace("77").pieces)
 
 
 def test_the_hash_is_that_of_key_zero_value() -> None:
@@ -213,7 +213,7 @@ def test_T40_a_relist_says_removals_first_then_upserts_in_list_order() -> None:
     store.stage([frame("fresh", 9), frame("changed", 8, body=1)])
     store.stage([frame("same", 2), frame("new-uid", 7, uid="other")])
     replaced = store.replace("50")
-    assert in_short(replaced.changes) == [
+    assert in_short(flat(replaced.pieces)) == [
         ("removed", "n/gone", "50"),
         ("removed", "n/new-uid", "7"),
         ("removed", "n/gone-too", "50"),
@@ -228,7 +228,7 @@ def test_the_first_list_fills_the_store_and_says_nothing() -> None:
     store = widgets()
     store.begin_list()
     store.stage([frame("a", 1)])
-    assert store.replace("9").changes == []
+    assert flat(store.replace("9").pieces) == []
     assert state(store) == {"n/a": ("uid-a", "1", 0)}
 
 
@@ -245,14 +245,16 @@ def test_T11_a_relist_of_what_is_held_keeps_the_very_entries() -> None:
     assert all(entry is before[key] for key, entry in entries(store).items())
 
 
-def test_a_list_is_swapped_in_whole_or_not_at_all() -> None:
+def test_a_list_changes_nothing_before_its_changes_are_taken() -> None:
     store = listing(widgets(), [frame("a", 1)])
     store.begin_list()
     store.stage([frame("b", 2)])
     assert list(state(store)) == ["n/a"]
     store.begin_list()
     store.stage([frame("c", 3)])
-    store.replace("9")
+    pieces = store.replace("9").pieces
+    assert list(state(store)) == ["n/a"]
+    assert in_short(flat(pieces)) == [("removed", "n/a", "9"), ("added", "n/c", "3")]
     assert list(state(store)) == ["n/c"]
 
 
@@ -312,7 +314,7 @@ def test_keys_carry_the_prefix_of_a_shared_topic_and_an_empty_namespace() -> Non
 
 def test_clearing_removes_every_object_as_of_the_version_given() -> None:
     store = listing(widgets(), [frame("a", 1), frame("b", 2)])
-    assert in_short(store.clear("9")) == [("removed", "n/a", "9"), ("removed", "n/b", "9")]
+    assert in_short(flat(store.clear("9"))) == [("removed", "n/a", "9"), ("removed", "n/b", "9")]
     assert len(store) == 0
 
 
@@ -364,7 +366,7 @@ def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_wh
     store.begin_list()
     store.stage([frame("a", 3, body=1)], unreadable=1)
     replaced = store.replace("9")
-    assert in_short(replaced.changes) == [("modified", "n/a", "3")]
+    assert in_short(flat(replaced.pieces)) == [("modified", "n/a", "3")]
     assert (replaced.kept, replaced.missed) == ({b"n/b"}, 1)
     assert set(state(store)) == {"n/a", "n/b"}
     assert in_short(listing_changes(store, [frame("a", 3, body=1)])) == [("removed", "n/b", "77")]
@@ -373,7 +375,9 @@ def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_wh
 def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> ReplaceResult:
     store.begin_list()
     store.stage(frames, **odd)  # type: ignore[arg-type]  # options of `stage` by name
-    return store.replace("77")
+    replaced = store.replace("77")
+    replaced.pieces = iter(list(replaced.pieces))
+    return replaced
 
 
 def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_others_that_it_does_not_show() -> (
@@ -384,25 +388,25 @@ def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_other
         replaced = relisted(store, [frame("a", 1)], damaged=[("n", "b")])
         assert set(state(store)) == {"n/a", "n/b"}
         assert replaced.kept == {b"n/b"}
-    assert in_short(relisted(store, [frame("a", 1)]).changes) == [("removed", "n/b", "77")]
+    assert in_short(flat(relisted(store, [frame("a", 1)]).pieces)) == [("removed", "n/b", "77")]
 
 
 def test_what_a_list_does_not_show_stays_as_long_as_lists_have_objects_without_a_name() -> None:
     store = listing(widgets(), [frame("a", 1), frame("b", 2), frame("c", 3)])
     for _ in range(3):
         replaced = relisted(store, [frame("a", 1)], unreadable=1)
-        assert (replaced.changes, replaced.kept) == ([], {b"n/b", b"n/c"})
+        assert (flat(replaced.pieces), replaced.kept) == ([], {b"n/b", b"n/c"})
     store.apply([frame("b", 4, "DELETED"), frame("c", 5, body=1)])
-    assert relisted(store, [frame("a", 1)], unreadable=1).changes == []
+    assert flat(relisted(store, [frame("a", 1)], unreadable=1).pieces) == []
     assert set(state(store)) == {"n/a", "n/c"}, "what the watch showed holds"
-    assert in_short(relisted(store, [frame("a", 1)]).changes) == [("removed", "n/c", "77")]
+    assert in_short(flat(relisted(store, [frame("a", 1)]).pieces)) == [("removed", "n/c", "77")]
 
 
 def test_a_list_by_content_finds_what_a_restored_server_gave_the_same_uid_and_version() -> None:
     store = listing(widgets(), [frame("a", 5), frame("b", 6)])
     store.begin_list(by_content=True)
     store.stage([frame("a", 5, body="other"), frame("b", 6)])
-    assert in_short(store.replace("6").changes) == [("modified", "n/a", "5")]
+    assert in_short(flat(store.replace("6").pieces)) == [("modified", "n/a", "5")]
     assert state(store)["n/a"] == ("uid-a", "5", "other")
     assert listing_changes(store, [frame("a", 5, body="third"), frame("b", 6)]) == [], (
         "later lists go by version again"

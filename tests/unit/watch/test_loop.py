@@ -122,6 +122,7 @@ def watcher(
     cursor: str = "",
     status: StreamStatus | None = None,
     relist_interval_s: float = 0.0,
+    server_version: tuple[int, int] | None = None,
 ) -> Watcher:
     metrics, shown = Metrics(), status or StreamStatus("pods")
     return Watcher(
@@ -134,6 +135,7 @@ def watcher(
         status=shown,
         progress=shown.progress,
         availability=served,
+        server_version=lambda: server_version,
         rng=Random(1),
         cursor=cursor,
     )
@@ -317,6 +319,55 @@ def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is
             outlet.full = False
             await asyncio.sleep(1)
             assert (stream.cursor, source.refused) == ("200", 1)
+            running.cancel()
+
+    virtualtime.run(scene())
+
+
+class Streaming(Direct):
+    """A source of a streaming list whose watch goes on."""
+
+    @asynccontextmanager
+    async def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str, take: Take
+    ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+        async def frames() -> AsyncIterator[list[Frame]]:
+            chunks: list[list[Frame]] = [
+                [frame("a", "1"), Bookmark("100", initial_end=True)],
+                [frame("a", "101")],
+                [frame("a", "102")],
+            ]
+            for each in chunks:
+                if not take(each):
+                    yield each
+            await asyncio.Event().wait()
+
+        yield frames()
+
+
+class SlowAtEnds(Following):
+    """Takes 60 s for the end of a list."""
+
+    async def take(self, output: WatchOutput) -> bool:
+        self.followed.append(type(output).__name__)
+        if isinstance(output, ListDone):
+            await asyncio.sleep(60)
+            self.followed.append("taken")
+        return True
+
+
+def test_nothing_of_a_watch_is_delivered_before_the_end_of_its_list_is_taken() -> None:
+    async def scene() -> None:
+        outlet = SlowAtEnds()
+        stream = watcher(Streaming(1.0, 0), outlet, Admission(), server_version=(1, 34))
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(59)
+            assert outlet.followed[-1] == "ListDone"
+            await asyncio.sleep(2)
+            end = outlet.followed.index("taken")
+            assert outlet.followed[end - 1] == "ListDone"
+            assert outlet.followed[end:].count("WatchedObjects") == 2
             running.cancel()
 
     virtualtime.run(scene())
