@@ -42,7 +42,7 @@ DIGEST_MASK = (1 << 64) - 1
 _DIGITS_MAX = 20
 """Those of ce_sequence."""
 SEQUENCE_BITS = 67
-"""A sequence of so many digits fits in these."""
+"""Enough for a sequence of `_DIGITS_MAX` digits."""
 _MARKER_PREFIX = b"%wr/"
 _OFFSET_MAX = (1 << 63) - 1
 """Clients fail to seek to a higher one."""

@@ -22,5 +22,5 @@ def wall_ms() -> int:
 
 
 def wall_ms_in(wait_s: float) -> int:
-    """`wall_ms` in so many seconds."""
+    """What `wall_ms` will be after this number of seconds."""
     return wall_ms() + int(wait_s * 1000)

@@ -70,7 +70,7 @@ def read_bounded(
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             # Process substitution and `/dev/stdin` lead to a pipe without a name: no writer can
-            # come to that any more.
+            # come to that later.
             named = Path(os.path.realpath(path)).exists()
             if _in_event_loop():
                 writer_s = silence_s = 0.0

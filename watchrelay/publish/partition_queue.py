@@ -147,7 +147,7 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         """States without a record; `take_skipped` sets it back to 0."""
 
     def require(self, key: bytes, uid: str, published_hash: int | None) -> None:
-        """Have `key` published whatever its state: its last record on the log is stale."""
+        """Publish `key` whatever its state: its last record on the log is stale."""
         known = self.setdefault(key, DirtyKey(uid, published_hash, "", True, 0, 0.0))
         known.must_publish = True
 

@@ -33,7 +33,7 @@ _SKIPPED, _SKIPPED_MASK = 0x184D2A50, 0xFFFFFFF0
 """Frames of lz4 with what is no data."""
 _LZ4_MAGIC, _LZ4_PLAIN = 0x184D2204, 0x80000000
 _LZ4_GROWS = 255
-"""A byte of a block makes at most so many. Source: LZ4 block format, "Compression ratio"."""
+"""A byte of a block makes at most this number. Source: LZ4 block format, "Compression ratio"."""
 _LZ4_ALONE = 0x20
 """The blocks of a frame are compressed without those before. Java clients and brokers take no
 others."""

@@ -351,7 +351,7 @@ async def end_in_own_task(
     """Run one step of closing a client in a task of its own.
 
     Defect: `Fetcher.close()` and `Sender.close()` of aiokafka 0.14 await tasks that they have just
-    cancelled. If one ends cancelled, a CancelledError comes out that nobody requested; if one ends
+    cancelled. If one ends cancelled, a CancelledError is raised without a request; if one ends
     normally, it swallows the caller's. https://github.com/aio-libs/aiokafka/issues/647
     """
     try:
