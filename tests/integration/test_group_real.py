@@ -55,7 +55,7 @@ class Replicas:
             each.await_event("certain")
         return started
 
-    def await_shares(self, *replicas: GroupProcess, deadline_s: float = 30.0) -> None:
+    def await_shares(self, *replicas: GroupProcess, deadline_s: float = 60.0) -> None:
         """Return once these have all streams between them, as many each, in one generation."""
 
         def shared() -> bool:

@@ -20,7 +20,7 @@ def test_requests_are_answered_also_those_made_while_the_relay_was_down(
     with relay:
         early = command("snapshot", "-c", relay.file)
         relay.await_ready()
-        assert early.code in {0, 1}
+        assert early.code in {0, 1, 69}
         topic = testbed.signal_topic
         relay.wait(
             "the signal topic is made",
@@ -44,7 +44,7 @@ def test_requests_are_answered_also_those_made_while_the_relay_was_down(
         wait_until(
             "it is answered",
             lambda: set(index_of(testbed, "configmaps")["requests"]) & set(late.stderr.split()),
-            deadline_s=30.0,
+            deadline_s=60.0,
         )
         assert relay.stop() == 0
     assert all(replica.proven for replica in replicas(seen(testbed)).values())

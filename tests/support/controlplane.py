@@ -436,7 +436,7 @@ class ControlPlane:
         )
 
     def wait_for(
-        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 30.0
+        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 60.0
     ) -> Any:
         """`wait_until` for a condition that asks this API; requests that fail count as not yet."""
 

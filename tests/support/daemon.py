@@ -222,7 +222,7 @@ class Daemon:
         )
 
     def wait(
-        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0
+        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 90.0
     ) -> None:
         """Returns once the condition holds; raises PartError with the log's tail when the time is
         up or the daemon ended."""
@@ -239,7 +239,7 @@ class Daemon:
         if not self.alive:
             raise PartError(f"the daemon ended before: {claim}\n{self._process.tail()}")
 
-    def await_ready(self, *, deadline_s: float = 45.0) -> Self:
+    def await_ready(self, *, deadline_s: float = 90.0) -> Self:
         """Returns once /readyz says 200."""
         self.wait("/readyz is 200", lambda: self.readyz()[0] == 200, deadline_s=deadline_s)
         return self

@@ -76,7 +76,7 @@ class GroupProcess:
         return list(last[0].get("own", [])) if last else []
 
     def await_event(
-        self, kind: str, number: int = 1, *, deadline_s: float = 30.0
+        self, kind: str, number: int = 1, *, deadline_s: float = 60.0
     ) -> dict[str, Any]:
         """Its event of that kind, counted from 1."""
         wait_until(

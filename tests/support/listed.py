@@ -162,7 +162,7 @@ def await_equal(
     reader: TopicReader,
     wanted: Mapping[str, str | tuple[str, Callable[[str], str]]],
     *,
-    deadline_s: float = 45.0,
+    deadline_s: float = 90.0,
 ) -> None:
     """Returns once each stream's table is what the API server lists, key by key and byte by byte,
     proven in each partition.

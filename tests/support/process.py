@@ -48,7 +48,7 @@ class PartError(Exception):
 
 
 def wait_until(
-    claim: str, condition: Callable[[], T], *, deadline_s: float = 30.0, poll_s: float | None = None
+    claim: str, condition: Callable[[], T], *, deadline_s: float = 60.0, poll_s: float | None = None
 ) -> T:
     """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed
     false.

@@ -103,6 +103,6 @@ class Prometheus:
         """The alert rules as evaluated: name, state, health, lastError."""
         return [rule for group in self._api("rules")["groups"] for rule in group["rules"]]
 
-    def wait(self, claim: str, expression: str, *, deadline_s: float = 45.0) -> None:
+    def wait(self, claim: str, expression: str, *, deadline_s: float = 90.0) -> None:
         """Returns once the expression has a series."""
         wait_until(claim, lambda: self.query(expression), deadline_s=deadline_s)

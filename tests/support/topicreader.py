@@ -138,7 +138,7 @@ class TopicReader(CheckedTopics):
         )
 
     def read_until(
-        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0
+        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 90.0
     ) -> None:
         """Reads on until the condition holds; raises TimeoutError naming the claim, with the
         problems found so far."""
