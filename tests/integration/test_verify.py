@@ -36,6 +36,7 @@ _KEYS = {
     "ageClock",
     "problems",
     "stale",
+    "inPart",
 }
 
 

@@ -247,7 +247,7 @@ def print_rows(
             _print(f"{head} {topics}: {partitions}, {_totals(audits, now_ms)}", out)
             head = " "
         for audit, start, to in of_stream:
-            if each or not passes(audit) or audit.stale is not None:
+            if each or not passes(audit) or audit.stale is not None or audit.in_part:
                 where = f"{audit.topic}/{audit.partition} @{start}..{to}"
                 _print(f"{head} {where}: {_totals([audit], now_ms)}", out)
             _print_problems(audit, out)
@@ -288,6 +288,13 @@ def _print_problems(audit: Audit, out: TextIO) -> None:
         _print(f"  {problem.kind}{where}:{about} {problem.detail}", out)
     if (more := len(audit.problems) - _PROBLEMS_SHOWN) > 0:
         _print(f"  and {more} more; --output json has them", out)
+    if keys := audit.in_part:
+        which = f"{keys[0]} first" if len(keys) > 1 else keys[0]
+        _print(
+            f"  note: {counted(len(keys), 'object')} ({which}) published in part, too large for "
+            "the topic: raise its max.message.bytes; each comes whole with its next change",
+            out,
+        )
     if (stale := audit.stale) is not None:
         at = f"@{stale.first}" if stale.first == stale.last else f"@{stale.first}..{stale.last}"
         which = f"{stale.key} first" if stale.keys > 1 else stale.key
@@ -317,6 +324,7 @@ def _row_json(row: Row, now_ms: int) -> str:
         "ageClock": None if age is None else "broker" if age.by_broker else "relay",
         "problems": audit.problems,
         "stale": audit.stale,
+        "inPart": len(audit.in_part),
     }
     return msgspec.json.encode(fields).decode()
 

@@ -299,6 +299,11 @@ class Audit:
         key = wrong[min(wrong)].decode(errors="replace")
         return Stale(len(wrong), min(wrong), max(wrong), key)
 
+    @property
+    def in_part(self) -> list[str]:
+        """Keys of the objects that are published in part, for the topic's limit on records."""
+        return [key.decode(errors="replace") for key in self.trimmed if key in self.state.held]
+
     def freeze(self, version: str) -> None:
         """From now on keep in `as_of` what was held at `version` of the cluster."""
         self.as_of, self._as_of_version = {}, version

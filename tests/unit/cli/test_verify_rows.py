@@ -13,6 +13,7 @@ from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.contract.age import APPEND_TIME
 from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import MarkerRecord
+from watchrelay.contract.state import Held
 
 BEAT = MarkerRecord(
     stream="pods",
@@ -144,6 +145,7 @@ def test_json_has_each_stream_and_partition_whatever_is_asked_for() -> None:
         "ageClock",
         "problems",
         "stale",
+        "inPart",
     }
     assert (lines[0]["ageSeconds"], lines[0]["ageClock"]) == (7.0, "broker")
     assert {frozenset(line) for line in lines} == {frozenset(fields)}
@@ -211,3 +213,16 @@ def test_on_a_topic_with_create_time_the_age_is_by_the_clock_of_the_relay() -> N
     out = io.StringIO()
     print_rows([one], out, as_json=False, now_ms=307_000)
     assert ": holds, 7s old by the clock of the relay\n" in out.getvalue()
+
+
+def test_objects_that_are_published_in_part_are_noted_and_hold() -> None:
+    rows = [row("pods", 0)]
+    audit = rows[0][0]
+    for key in (b"shop/a", b"shop/b"):
+        audit.trimmed[key] = "stub"
+        audit.state.held[key] = Held(b"{}", 1, "u", "7", 1, 1)
+    audit.trimmed[b"shop/gone"] = "stub"
+    text = "\n".join(printed(rows, "text"))
+    assert "note: 2 objects (shop/a first) published in part, too large for the topic" in text
+    assert "1 partition holds" in text
+    assert json.loads(printed(rows, "json")[0])["inPart"] == 2
