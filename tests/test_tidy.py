@@ -62,6 +62,11 @@ IDIOM = re.compile(
 )
 """Words that are no technical terms: published, logged, reported, received, scenario, pending, again
 and live are. They are looked for in names as well, between underscores."""
+STIFF = re.compile(
+    r"\bnobody\b|\bnone of ours\b|\bany more\b|\bno more\b(?! than| requests)|\bso (?:long|many|often)\b"
+    r'|"""(?:As of|Have \w+ )'
+)
+"""In the package's texts: no relay, foreign, no longer, this time, `See X`, and the verb itself."""
 PUBLIC_NAMES = re.compile(r"last_heard|Server last heard")
 """A metric and the panel that shows it."""
 SUFFIXES = {
@@ -210,6 +215,16 @@ def test_the_tree_uses_technical_terms() -> None:
         if path.parent != ROOT / "tests" / "vectors" and path != Path(__file__)
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if (found := IDIOM.search(PUBLIC_NAMES.sub("", line)))
+    }
+    assert left == set()
+
+
+def test_the_package_has_plain_sentences() -> None:
+    left = {
+        f"{named(path)}:{number}: {found[0]}"
+        for path in MODULES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (found := STIFF.search(line))
     }
     assert left == set()
 

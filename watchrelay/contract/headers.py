@@ -49,7 +49,7 @@ def starts_of(name: str) -> list[bytes]:
 
 
 def encode_headers(headers: Iterable[Header]) -> bytes:
-    """`headers` one behind the other, without their count."""
+    """`headers` one after the other, without their count."""
     parts: list[bytes] = []
     for name, value in headers:
         size = len(value)
@@ -70,7 +70,7 @@ class HeaderBlock(msgspec.Struct, frozen=True, gc=False):
         return cls(varint(len(held)) + encode_headers(held))
 
     def extended(self, headers: list[Header]) -> HeaderBlock:
-        """The block with `headers` behind."""
+        """The block with `headers` after its own."""
         count, at = _read(self.encoded, 0)
         counted = varint(count + len(headers))
         return HeaderBlock(b"".join((counted, self.encoded[at:], encode_headers(headers))))

@@ -118,7 +118,7 @@ class CloudEvents:
         self._cut = len(spec.key_prefix)
         self._time_ms, self._time = -1, b""
         self._timed: dict[tuple[Verb, Reason], bytes] = {}
-        """Of `_starts`, those in use, with that time behind."""
+        """Of `_starts`, those in use, with that time after them."""
         stream = spec.stream.encode()
         common: tuple[Header, ...] = (
             ("ce_specversion", b"1.0"),
@@ -190,7 +190,7 @@ class CloudEvents:
         tombstone: bool = False,
     ) -> WireRecord:
         """One object's record. Positional, for this is the hot path; an empty `uid` or
-        `version` has no header. `tombstone`: the null behind a delete that is a value
+        `version` has no header. `tombstone`: the null after a delete that is a value
         (formats with an envelope)."""
         subject = key[self._cut :]
         namespace, _, name = subject.partition(b"/")

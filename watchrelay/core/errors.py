@@ -167,7 +167,7 @@ class Misconfigured(KubeError):
 
 
 class NoFilesLeft(Misconfigured):
-    """This process may open no more connections."""
+    """This process has no file descriptor left for a connection."""
 
     cause = Cause.OTHER
 
@@ -305,7 +305,7 @@ class Died(WatchrelayError):
 
 def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error of which the others are the consequence: the first one that is not of a task which
-    was cancelled for it (asyncio.TaskGroup appends the error of its own body behind these)."""
+    was cancelled for it (asyncio.TaskGroup appends the error of its own body after these)."""
     first: BaseException = group.split(Died)[1] or group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]

@@ -23,7 +23,7 @@ GUARD_OBJECTS: Final = 100
 second list. See docs/watch-facts.md 5.8."""
 
 PIECE_KEYS: Final = 2000
-"""So many keys of what is held, or of a list, are compared in one step."""
+"""How many keys of what is held, or of a list, are compared in one step."""
 Pieces = Iterator[list[ObjectChange]]
 """Changes, each made as its piece is taken: what is taken must be published in the same step."""
 
