@@ -334,12 +334,9 @@ async def _client(
             else _kube_error("kubernetes", error)
         )
         return None
-    results.append(
-        CheckResult(
-            "kubernetes",
-            f"{client.where} is {version.git}{f', checked as {act_as}' if act_as else ''}",
-        )
-    )
+    checked_as = f", checked as {act_as}" if act_as else ""
+    known = version.git or "of an unknown version"
+    results.append(CheckResult("kubernetes", f"{client.where} is {known}{checked_as}"))
     return client
 
 

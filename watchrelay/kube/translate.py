@@ -122,10 +122,14 @@ def _proxy(error: BaseException) -> str:
     return f"the proxy answered {code}"
 
 
+def _no_proxy(error: BaseException) -> str:
+    assert isinstance(error, raised.ClientProxyConnectionError)
+    return f"the proxy {error.host}:{error.port} cannot be reached: {_system(error)}"
+
+
 _Kinds = type[BaseException] | tuple[type[BaseException], ...]
 _BAD_URL = "the server's URL cannot be used; it must be https://HOST[:PORT]"
 _BAD_NAME = "the name of a host cannot be used; correct server, proxy-url or tls-server-name"
-_NO_PROXY = "the proxy cannot be reached: "
 _NO_HOST = "the host's name cannot be resolved: "
 _NO_ANSWER = "the server closed the connection before it answered"
 _NO_END = "the connection broke before the answer's end"
@@ -133,7 +137,7 @@ _NOT_HTTP = f"the answer is not HTTP; {NOT_AN_API_SERVER}"
 _MEANINGS: tuple[tuple[_Kinds, type[KubeError], str | Callable[[BaseException], str]], ...] = (
     (raised.InvalidURL, Misconfigured, _BAD_URL),
     (raised.ClientHttpProxyError, Unavailable, _proxy),
-    (raised.ClientProxyConnectionError, Unreachable, lambda e: _NO_PROXY + _system(e)),
+    (raised.ClientProxyConnectionError, Unreachable, _no_proxy),
     (SocksFailed, Unreachable, str),
     (raised.ClientConnectorDNSError, Unreachable, lambda e: _NO_HOST + _system(e)),
     ((raised.ClientSSLError, ssl.SSLError), Unavailable, lambda e: f"TLS failed: {_tls(e)}"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pki import Ca
+from tests.support.process import free_port
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.support.socks import SocksProxy
 from tests.unit.kube.served import (
@@ -74,6 +75,20 @@ async def test_T71_a_socks_proxy_leads_to_a_name_that_only_it_knows(
         assert proxy.asked == [("kubernetes.invalid", 6443)]
 
 
+async def test_an_http_proxy_that_is_gone_is_named() -> None:
+    port = free_port()
+    credentials = KnownCredentials("http://kubernetes.invalid:6443")
+    credentials.endpoint = Endpoint(
+        "http://kubernetes.invalid:6443", proxy=f"http://127.0.0.1:{port}"
+    )
+    async with client_of("", credentials=credentials) as client:
+        with pytest.raises(
+            Unreachable,
+            match=rf"6443: the proxy 127\.0\.0\.1:{port} cannot be reached: connection refused",
+        ):
+            await client.list_page(PODS, ListQuery(), stream=STREAM)
+
+
 async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_reported_without_the_password() -> None:
     async with SocksProxy(1, login=("me", "right")) as proxy:
         credentials = KnownCredentials("http://kubernetes.invalid:6443")
@@ -82,13 +97,13 @@ async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_reported_without_the
         )
         async with client_of("", credentials=credentials) as client:
             with pytest.raises(
-                Unreachable, match=r"kubernetes\.invalid:6443: the proxy refused: "
+                Unreachable, match=r"kubernetes\.invalid:6443: the proxy 127\.0\.0\.1:\d+ refused: "
             ) as raised:
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
             assert "hunter2" not in str(raised.value)
             proxy.close()
             with pytest.raises(
-                Unreachable, match=r"kubernetes\.invalid:6443: the proxy cannot be reached"
+                Unreachable, match=r"6443: the proxy 127\.0\.0\.1:\d+ cannot be reached"
             ):
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
 

@@ -8,6 +8,7 @@ import socket
 import ssl
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -93,13 +94,15 @@ def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
             limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False
         )
     assert endpoint.proxy is not None, "it is a socks proxy"
-    made: aiohttp.BaseConnector = _socks_connector().from_url(endpoint.proxy, limit=0)
+    proxy = urlsplit(endpoint.proxy)
+    connector = _socks_connector(f"the proxy {proxy.hostname}:{proxy.port}")
+    made: aiohttp.BaseConnector = connector.from_url(endpoint.proxy, limit=0)
     return made
 
 
-def _socks_connector() -> Any:
-    """A connector through a SOCKS proxy that raises `SocksFailed`: the errors of aiohttp-socks
-    have no common base."""
+def _socks_connector(proxy: str) -> Any:
+    """A connector through a SOCKS proxy, named in the `SocksFailed` that it raises: the errors of
+    aiohttp-socks have no common base."""
     from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError
 
     class SocksConnector(ProxyConnector):
@@ -107,11 +110,11 @@ def _socks_connector() -> Any:
             try:
                 return await super().connect(*args, **kwargs)
             except ProxyConnectionError as error:
-                raise SocksFailed("the proxy cannot be reached") from error
+                raise SocksFailed(f"{proxy} cannot be reached") from error
             except ProxyTimeoutError as error:
-                raise SocksFailed("the proxy did not answer in time") from error
+                raise SocksFailed(f"{proxy} did not answer in time") from error
             except ProxyError as error:
-                raise SocksFailed(f"the proxy refused: {error}") from error
+                raise SocksFailed(f"{proxy} refused: {error}") from error
 
     return SocksConnector
 
