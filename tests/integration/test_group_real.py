@@ -22,7 +22,7 @@ from watchrelay.kafka.client.admin import make_admin
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import DescribedGroup
-from watchrelay.kafka.group import PROTOCOL_TYPE, check_group
+from watchrelay.replicas.group import PROTOCOL_TYPE, check_group
 
 pytestmark = pytest.mark.real
 

@@ -11,10 +11,10 @@ from tests.support.process import free_port
 from tests.support.sinkparts import fresh_topic, one, running_sink, until
 from watchrelay.core.errors import SinkMisconfigured, SinkUnavailable
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.group import check_group
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.topics import Topics
+from watchrelay.replicas.group import check_group
 
 pytestmark = pytest.mark.real
 

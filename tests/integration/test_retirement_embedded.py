@@ -19,12 +19,12 @@ from watchrelay.admin.snapshot_request import read_control_topic
 from watchrelay.config import Settings, load_settings
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import Fenced, SinkUnavailable, first_cause
-from watchrelay.daemon.ownership import retirement_holder
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.ownership import retirement_holder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.extent import examples
-from watchrelay.daemon.assignor import (
+from watchrelay.replicas.assignor import (
     OLD_PLAN_MS,
     MemberAssignment,
     MemberMetadata,

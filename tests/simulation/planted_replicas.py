@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from tests.simulation.replica_runner import Runner
 from tests.simulation.replicas import MOVES, PAUSES, SUSPENSIONS, Faults, Rules
-from watchrelay.daemon.doubt import Doubt
 from watchrelay.daemon.recovery import LogFold
-from watchrelay.daemon.sharing import Sharing
-from watchrelay.daemon.standby import Standby
 from watchrelay.model.streams import StreamSpec
+from watchrelay.replicas.doubt import Doubt
+from watchrelay.replicas.sharing import Sharing
+from watchrelay.replicas.standby import Standby
 from watchrelay.store.objects import Store
 
 
@@ -56,7 +56,7 @@ class AwaitsNoRelease(Runner):
         return ""
 
 
-class NoRest(Standby):
+class NoRest(Standby[LogFold]):
     """Takes over with what was read before the claim."""
 
     async def read_rest(
@@ -70,7 +70,7 @@ class NoRest(Standby):
 class ReadsNoRest(Runner):
     """Continues from a copy that ends before its claim."""
 
-    def _new_standby(self, sharing: Sharing) -> Standby:
+    def _new_standby(self, sharing: Sharing) -> Standby[LogFold]:
         standby = super()._new_standby(sharing)
         standby.__class__ = NoRest
         return standby

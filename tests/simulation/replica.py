@@ -29,13 +29,13 @@ from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.plan import PlannedStream
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.group import GroupMember
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.topics import Topics
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
+from watchrelay.replicas.group import GroupMember
 from watchrelay.store.transform import Transform
 from watchrelay.watch.admission import Admission
 

@@ -29,10 +29,10 @@ from tests.simulation.world import World
 from tests.support.groupfake import FakeGroup
 from watchrelay.config.settings import Delivery
 from watchrelay.contract.control_state import ControlState
-from watchrelay.daemon.doubt import Doubt
-from watchrelay.daemon.sharing import Sharing
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.parts import stream_and_part
+from watchrelay.replicas.doubt import Doubt
+from watchrelay.replicas.sharing import Sharing
 
 OWNED_WITHIN_S = SESSION_S + 5.0
 

@@ -12,7 +12,10 @@ from aiokafka.errors import KafkaConnectionError
 from tests.support.extent import seeds
 from tests.support.groupfake import FakeGroup, FakeGroupBrokers, Member
 from tests.support.relays import run_virtually
-from watchrelay.daemon.assignor import (
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.assignor import (
     MemberAssignment,
     MemberMetadata,
     assign_streams,
@@ -20,10 +23,7 @@ from watchrelay.daemon.assignor import (
     decode_metadata,
     encode,
 )
-from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.group import GroupMember
-from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.group import GroupMember
 
 SEEDS = seeds(150)
 SESSION_S = 6.0

@@ -17,7 +17,10 @@ from typing import Any, Self
 
 from tests.support.process import Process, wait_until
 from tests.support.troubles import problem_of
-from watchrelay.daemon.assignor import (
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.assignor import (
     MemberAssignment,
     MemberMetadata,
     assign_streams,
@@ -25,10 +28,7 @@ from watchrelay.daemon.assignor import (
     decode_metadata,
     encode,
 )
-from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.group import GroupMember
-from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.group import GroupMember
 
 STREAMS = {f"s{number}": "plan" for number in range(6)}
 

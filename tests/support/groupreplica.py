@@ -15,9 +15,9 @@ from tests.support.sinkparts import until
 from tests.support.troubles import problem_of
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.group import PROBLEM, GroupMember
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.group import PROBLEM, GroupMember
 
 GROUP = "k8s.test.relays"
 SESSION_S = 6.0

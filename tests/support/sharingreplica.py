@@ -13,15 +13,15 @@ from tests.support.relays import until
 from watchrelay.contract.control import claim_value, control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.core.errors import SinkUnavailable
-from watchrelay.daemon.assignor import (
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.assignor import (
     MemberAssignment,
     MemberMetadata,
     decode_metadata,
     encode,
 )
-from watchrelay.daemon.sharing import Sharing
-from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.sharing import Sharing
 
 BALANCE_AFTER_S = 60.0
 

@@ -12,6 +12,7 @@ ROOMS = {
     "demo": "synthetic cluster, embedded Kafka",
     "admin": "operator commands that run once",
     "daemon": "supervisor, one runner per stream",
+    "replicas": "group, claims of others, warm copies",
     "kube": "HTTP, auth, discovery",
     "watch": "state machine, list and watch",
     "store": "latest state, differences",

@@ -43,7 +43,6 @@ from watchrelay.daemon.plan import (
     transactional_id,
     why_overlapping,
 )
-from watchrelay.kafka.group import check_group
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec, troubles
 from watchrelay.kafka.topics import Topics
@@ -54,6 +53,7 @@ from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Resolution
 from watchrelay.model.frames import ListQuery, WatchQuery
 from watchrelay.observe.metrics import Metrics
+from watchrelay.replicas.group import check_group
 
 _FIRST_RESPONSE_S = 15.0
 """For the API server's first response: shorter than a relay's, as a person waits for it."""

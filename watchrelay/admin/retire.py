@@ -32,7 +32,6 @@ from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.ownership import is_retirement, retirement_holder
 from watchrelay.daemon.plan import control_spec, transactional_id
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.client import TopicPartition
@@ -49,6 +48,7 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.ownership import is_retirement, retirement_holder
 
 Watching = Callable[[str, float], None]
 

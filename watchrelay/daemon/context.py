@@ -15,9 +15,7 @@ from watchrelay.core.turns import OneByOne
 from watchrelay.daemon.clock_watch import ClockWatch
 from watchrelay.daemon.described import KeyFormats
 from watchrelay.daemon.memory import HeapTrimmer
-from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
-from watchrelay.daemon.standby import Follower
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import Written, written
@@ -32,6 +30,8 @@ from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
+from watchrelay.replicas.sharing import Sharing
+from watchrelay.replicas.standby import Follower
 from watchrelay.watch.admission import Admission
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from watchrelay.core.clock_offset import ClockOffset
 from watchrelay.core.errors import ConfigError, KubeError, WatchrelayError
 from watchrelay.core.exit_codes import FAILED, OK, OWNERSHIP_LOST
 from watchrelay.core.signals import received_by
+from watchrelay.core.tasks import first_of, log_loop_exception, must_run, unless
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.memory import too_small, tune_collector
 from watchrelay.daemon.plan import provisional_ids
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
-from watchrelay.daemon.tasks import first_of, log_loop_exception, must_run, unless
 from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery

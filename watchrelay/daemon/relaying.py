@@ -26,18 +26,16 @@ from watchrelay.core.errors import (
     Unauthorized,
     Unavailable,
 )
+from watchrelay.core.tasks import end_all, must_run
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.clock_watch import ClockWatch
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, replicas_group, signal_spec, topic_spec
-from watchrelay.daemon.sharing import Sharing
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.supervisor import Supervisor
-from watchrelay.daemon.tasks import end_all, must_run
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.group import GroupMember
 from watchrelay.kafka.log_follower import LogFollower
 from watchrelay.kafka.record_times import RecordTimes
 from watchrelay.kafka.signal_topic import SignalTopic
@@ -49,6 +47,8 @@ from watchrelay.kube.discovery.client import Discovery
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Readiness, StatusRegistry
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
+from watchrelay.replicas.group import GroupMember
+from watchrelay.replicas.sharing import Sharing
 from watchrelay.watch.admission import Admission
 
 log = logging.getLogger(__name__)

@@ -19,15 +19,12 @@ from watchrelay.core.errors import (
     fenced_by,
     first_cause,
 )
+from watchrelay.core.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.ownership import ownership_lost, show_owner
 from watchrelay.daemon.plan import PlannedStream, transactional_id
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
-from watchrelay.daemon.sharing import Sharing
-from watchrelay.daemon.standby import Standby
 from watchrelay.daemon.stream_topic import REFUSED, StreamTopic
-from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.progress import StreamProgress
@@ -36,6 +33,9 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import index_problem
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.writer import StreamWriter
+from watchrelay.replicas.ownership import ownership_lost, show_owner
+from watchrelay.replicas.sharing import Sharing
+from watchrelay.replicas.standby import Standby
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.watch.loop import Watcher
@@ -86,7 +86,7 @@ class StreamRunner:
         """The topic holds records that no claim explains, newer than the last whole state."""
         self._tenure_over = False
         """Another replica writes the stream, or will: this one becomes a standby."""
-        self._standby: Standby | None = None
+        self._standby: Standby[LogFold] | None = None
         """What was read while another replica wrote the stream."""
         self._ends_with_tenure = False
         self._unexpected = UnexpectedErrors()
@@ -375,7 +375,7 @@ class StreamRunner:
         sharing.claiming(stream, self._progress, self._tenure_lost)
         return former
 
-    def _new_standby(self, sharing: Sharing) -> Standby:
+    def _new_standby(self, sharing: Sharing) -> Standby[LogFold]:
         """That which follows the stream's log while it is to be warm."""
         context, stream = self._context, self.spec.id
         assert context.follower is not None, "replicas that share streams follow them"
@@ -390,7 +390,7 @@ class StreamRunner:
 
         return Standby(
             self._pinned_spec,
-            self._new_store,
+            lambda spec: LogFold(spec, self._new_store(spec)),
             lambda spec: self._reader(spec, context.catching_up),
             control=context.control,
             sink=context.sink,

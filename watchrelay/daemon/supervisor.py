@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
+from watchrelay.core.tasks import UnexpectedErrors, first_of
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.described import (
@@ -37,7 +38,6 @@ from watchrelay.daemon.plan import (
     why_overlapping,
 )
 from watchrelay.daemon.stream_runner import StreamRunner
-from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Resolution
 from watchrelay.model.progress import StreamProgress

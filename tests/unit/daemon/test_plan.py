@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.daemon.assignor import MemberAssignment, MemberMetadata, encode
 from watchrelay.daemon.described import deadlocked, resources_described, topic_conflict
 from watchrelay.daemon.plan import (
     PlannedStream,
@@ -23,6 +22,7 @@ from watchrelay.daemon.plan import (
 )
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
+from watchrelay.replicas.assignor import MemberAssignment, MemberMetadata, encode
 
 PODS = Resource("", "v1", "pods", "Pod", True)
 SECRETS = Resource("", "v1", "secrets", "Secret", True)

@@ -14,9 +14,9 @@ from tests.support.sharingreplica import (
 )
 from watchrelay.contract.control import control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
-from watchrelay.daemon.ownership import retirement_holder
-from watchrelay.daemon.sharing import AWAIT_ASSIGNMENT_S, REGATHER_S, UNFIT_AFTER_S
 from watchrelay.model.progress import StreamProgress
+from watchrelay.replicas.ownership import retirement_holder
+from watchrelay.replicas.sharing import AWAIT_ASSIGNMENT_S, REGATHER_S, UNFIT_AFTER_S
 
 
 @virtual

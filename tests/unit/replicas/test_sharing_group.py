@@ -15,7 +15,8 @@ from tests.support.sharingreplica import (
     Replica,
     running,
 )
-from watchrelay.daemon.assignor import (
+from watchrelay.model.progress import StreamProgress
+from watchrelay.replicas.assignor import (
     API_STEADY_MS,
     OLD_PLAN_MS,
     MemberMetadata,
@@ -23,8 +24,7 @@ from watchrelay.daemon.assignor import (
     decode_metadata,
     encode,
 )
-from watchrelay.daemon.sharing import API_CHECK_AGAIN_S, API_CHECK_S, UNFIT_AFTER_S
-from watchrelay.model.progress import StreamProgress
+from watchrelay.replicas.sharing import API_CHECK_AGAIN_S, API_CHECK_S, UNFIT_AFTER_S
 
 
 @virtual

@@ -27,7 +27,7 @@ _CHECK_S: Final = 0.5
 
 
 class Membership(Protocol):
-    """What a doubt asks of the group. Implemented and described by kafka/group.py."""
+    """What a doubt asks of the group. Implemented and described by group.py."""
 
     @property
     def generation(self) -> int: ...

@@ -1,6 +1,6 @@
 """Why a relay stopped writing a stream."""
 
-from watchrelay.daemon.ownership import ownership_lost, retirement_holder
+from watchrelay.replicas.ownership import ownership_lost, retirement_holder
 
 
 def test_a_relay_says_who_took_its_stream() -> None:

@@ -20,9 +20,15 @@ from msgspec.structs import replace
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.tasks import first_of
 from watchrelay.core.text import short
 from watchrelay.core.trouble import Cause, Trouble
-from watchrelay.daemon.assignor import (
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.model.progress import StreamProgress
+from watchrelay.observe.group import GroupStatus
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.assignor import (
     MemberAssignment,
     MemberMetadata,
     assign_streams,
@@ -32,15 +38,9 @@ from watchrelay.daemon.assignor import (
     encode,
     summarize,
 )
-from watchrelay.daemon.doubt import Doubt, HoldableSink
-from watchrelay.daemon.group_view import group_status, rebalance_reason
-from watchrelay.daemon.ownership import is_retirement, objects_of, show_owner
-from watchrelay.daemon.tasks import first_of
-from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.model.progress import StreamProgress
-from watchrelay.observe.group import GroupStatus
-from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas.doubt import Doubt, HoldableSink
+from watchrelay.replicas.group_view import group_status, rebalance_reason
+from watchrelay.replicas.ownership import is_retirement, objects_of, show_owner
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ _HEALTHY_S: Final = 60.0
 
 
 class Group(Protocol):
-    """The group as a member sees it. Implemented and described by kafka/group.py."""
+    """The group as a member sees it. Implemented and described by group.py."""
 
     generation: int
     leads: bool

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 from tests.support.memorycontrol import DESCRIBED, MemoryControl
 from tests.support.relays import until, virtual
@@ -15,10 +15,10 @@ from watchrelay.contract.control import control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.daemon.recovery import LogFold
-from watchrelay.daemon.standby import Standby
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.streams import StreamSpec
+from watchrelay.replicas.standby import Standby
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 
@@ -85,8 +85,8 @@ class Scene:
         self.warm: list[bool] = []
         self.standby = Standby(
             lambda: self.spec,
-            lambda spec: Store(Transform.compile(PODS), partitions=spec.partitions),
-            lambda spec: cast("Any", self.reader),
+            lambda spec: LogFold(spec, Store(Transform.compile(PODS), partitions=spec.partitions)),
+            lambda spec: self.reader,
             control=self.topic.control,
             sink=self,
             follower=self.follower,

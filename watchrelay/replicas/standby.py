@@ -7,16 +7,15 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from watchrelay.contract.control_state import Origin, claim_origins
 from watchrelay.contract.records import LogRecord
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
+from watchrelay.core.tasks import first_of, unless
 from watchrelay.core.text import short
-from watchrelay.daemon.recovery import LogFold, LogReader
-from watchrelay.daemon.tasks import first_of, unless
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange
@@ -47,7 +46,33 @@ class EndOffsets(Protocol):
     async def end_offset(self, topic: str, partition: int, *, committed: bool) -> int: ...
 
 
-class Standby:
+class FoldedLog(Protocol):
+    """A log as far as it was read, in a store. Implemented by daemon/recovery.py."""
+
+    @property
+    def spec(self) -> StreamSpec: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def outdated(self) -> bool: ...
+    def take(self, partition: int, records: Sequence[LogRecord]) -> None: ...
+
+
+class Reader(Protocol):
+    """Reads the records of a stream. Implemented and described by daemon/recovery.py."""
+
+    async def spans(
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[LogRecord]], None]
+    ) -> object: ...
+    def understood(self, record: Any) -> LogRecord | None: ...
+
+
+Folded = TypeVar("Folded", bound=FoldedLog)
+
+
+class Standby(Generic[Folded]):
     """Use: `run()` as a task, which reads while `want` says so. To take the stream over: claim and
     call `read_rest`; then `end`, in any case. Whatever is wrong with the log costs the copy alone.
 
@@ -61,8 +86,8 @@ class Standby:
     def __init__(
         self,
         pinned: Callable[[], StreamSpec],
-        make_store: Callable[[StreamSpec], Store],
-        make_reader: Callable[[StreamSpec], LogReader],
+        make_fold: Callable[[StreamSpec], Folded],
+        make_reader: Callable[[StreamSpec], Reader],
         *,
         control: ControlTopic,
         sink: EndOffsets,
@@ -77,14 +102,14 @@ class Standby:
         self.keys = spec.keys
         self.next: dict[int, int] = {}
         self.urgent = False
-        self._pinned, self._make_store, self._make_reader = pinned, make_store, make_reader
+        self._pinned, self._make_fold, self._make_reader = pinned, make_fold, make_reader
         self._control, self._sink, self._follower = control, sink, follower
         self._warmed, self._lag, self._dropped, self._rng = warmed, lag, dropped, rng
         self._wanted, self._lost, self._reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._fold: LogFold | None = None
+        self._fold: Folded | None = None
         """What was read."""
         self._is_warm = False
-        self._reader: LogReader | None = None
+        self._reader: Reader | None = None
         self._starting_point: dict[str, object] | None = None
         self._ends: Mapping[int, int] = {}
         """By partition, the offset before which the first reading ends."""
@@ -153,7 +178,7 @@ class Standby:
         self._starting_point = self._control.starting_point(spec.id, spec.partitions)
         origins = claim_origins(self._starting_point, spec.partitions)
         starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
-        fold, self._reader = LogFold(spec, self._make_store(spec)), self._make_reader(spec)
+        fold, self._reader = self._make_fold(spec), self._make_reader(spec)
         self._fold = fold
         # what a former writer has left open is aborted by the claim, which must not wait for it
         ends = {
@@ -229,7 +254,7 @@ class Standby:
 
     async def read_rest(
         self, spec: StreamSpec, store: Store, stops: Mapping[int, int]
-    ) -> LogFold | None:
+    ) -> Folded | None:
         """What was read into `store`, read on to these offsets (by partition, exclusive), also
         where that has only begun; None where it was lost, is of another topic or number of
         partitions, or where the followed log stalls."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from watchrelay.daemon.assignor import (
+from watchrelay.replicas.assignor import (
     API_STEADY_MS,
     OLD_PLAN_MS,
     OWNERS_BYTES_MAX,

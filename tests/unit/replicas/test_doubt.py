@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from tests.support.relays import virtual
 from tests.support.sharingreplica import Replica, running
-from watchrelay.daemon.doubt import SURE_S
 from watchrelay.model.progress import StreamProgress
+from watchrelay.replicas.doubt import SURE_S
 
 
 @asynccontextmanager

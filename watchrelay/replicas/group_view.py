@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
-from watchrelay.daemon.assignor import GroupSummary, MemberAssignment
 from watchrelay.observe.group import GroupStatus, MemberStatus
+from watchrelay.replicas.assignor import GroupSummary, MemberAssignment
 
 RebalanceReason = Literal["joined", "left", "died", "asked"]
 

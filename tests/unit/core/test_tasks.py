@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.virtualtime import run
 from watchrelay.core.errors import Died, first_cause
-from watchrelay.daemon.tasks import end_all, first_of, log_loop_exception, must_run, unless
+from watchrelay.core.tasks import end_all, first_of, log_loop_exception, must_run, unless
 
 
 async def forever() -> None:
