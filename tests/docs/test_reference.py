@@ -38,7 +38,7 @@ def test_every_package_of_the_import_contracts_is_drawn_in_its_layer() -> None:
 def test_a_package_without_a_description_is_refused() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     with pytest.raises(KeyError, match="elsewhere"):
-        drawing(text.replace('"demo : admin"', '"demo : elsewhere"'))
+        drawing(text.replace('"observe"', '"elsewhere"'))
 
 
 def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:

@@ -33,9 +33,9 @@ from watchrelay.contract.headers import UNREADABLE
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.daemon.daemon import Daemon
-from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
+from watchrelay.plan.kafka import kafka_connection
 
 STREAM, CALM = "configmaps", "services"
 PATH = "/api/v1/namespaces/a/"

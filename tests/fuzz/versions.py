@@ -26,14 +26,13 @@ from watchrelay.config import load_settings
 from watchrelay.consumer.reader import TailReader
 from watchrelay.contract.records import ObjectRecord
 from watchrelay.daemon.daemon import Daemon
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_topic
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.catalog import ApiCatalog
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.model.resources import GONE, Availability, Resource
+from watchrelay.plan.kafka import control_topic, kafka_connection
 
 GROUP = "fuzz.example.com"
 CUSTOM, OWN = f"movers.{GROUP}", "horizontalpodautoscalers.autoscaling"

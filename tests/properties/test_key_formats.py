@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.extent import examples
-from tests.unit.daemon.test_key_formats import NODES, PODS, spec
-from watchrelay.daemon.described import KeyFormats, topic_conflict
+from tests.unit.plan.test_key_formats import NODES, PODS, spec
 from watchrelay.model.streams import StreamSpec
+from watchrelay.plan.described import KeyFormats, topic_conflict
 
 _NAMES = [f"s{number}" for number in range(6)]
 Described = dict[str, dict[str, object]]

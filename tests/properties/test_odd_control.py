@@ -19,11 +19,11 @@ from watchrelay.contract.control import EPOCH_BASE_MAX, parse_control
 from watchrelay.contract.control_state import ControlState, claim_origins
 from watchrelay.contract.records import EPOCH_MAX
 from watchrelay.core.errors import RecordRefused
-from watchrelay.daemon.described import KeyFormats, deadlocked, pinned_conflict, topic_conflict
-from watchrelay.daemon.plan import plan_streams
 from watchrelay.daemon.snapshot_requests import answered
 from watchrelay.model.parts import Part
 from watchrelay.model.resources import Resource
+from watchrelay.plan.described import KeyFormats, deadlocked, pinned_conflict, topic_conflict
+from watchrelay.plan.streams import plan_streams
 
 LEGAL: dict[str, dict[str, Any]] = {
     "claim": {

@@ -18,9 +18,9 @@ from tests.simulation.replica_runner import Runner
 from tests.simulation.replicas import OWNED_WITHIN_S, Faults, ReplicaWorld, Rules
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.daemon.plan import PlannedStream
 from watchrelay.daemon.recovery import LogFold, LogReader
 from watchrelay.model.parts import Part, part_id
+from watchrelay.plan.streams import PlannedStream
 from watchrelay.publish.recovery import RecoveredState
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store

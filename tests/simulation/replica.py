@@ -26,7 +26,6 @@ from tests.support.groupfake import FakeGroupBrokers
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.plan import PlannedStream
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_follower import FollowedLog
@@ -34,6 +33,7 @@ from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.topics import Topics
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.plan.streams import PlannedStream
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.replicas.group import GroupMember
 from watchrelay.store.transform import Transform

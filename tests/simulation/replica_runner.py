@@ -14,7 +14,7 @@ from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.daemon.stream_topic import StreamTopic
-from watchrelay.daemon.transactions import StreamTransactions
+from watchrelay.kafka.stream_transactions import StreamTransactions
 from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.progress import StreamProgress

@@ -20,10 +20,10 @@ from tests.simulation.planted_replicas import NeverDoubts
 from tests.simulation.process import Reader
 from tests.simulation.replica_runner import Runner
 from tests.simulation.replicas import Faults, ReplicaWorld, Rules
-from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.produce_state import Effect, PendingBatch, Settled
 from watchrelay.kafka.producer import OutgoingPartition
 from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.stream_transactions import StreamTransactions
 from watchrelay.kafka.transactions import TransactionalProducer
 from watchrelay.model.progress import StreamProgress
 from watchrelay.replicas.sharing import Sharing

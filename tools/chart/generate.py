@@ -33,9 +33,9 @@ from tools.dashboards.build import dashboards
 from watchrelay.config import load_settings
 from watchrelay.config.settings import json_schema
 from watchrelay.config.streams import plan
-from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.model.builtin import BUILTIN
+from watchrelay.plan.kafka import control_spec, signal_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "watchrelay"

@@ -13,6 +13,7 @@ ROOMS = {
     "admin": "operator commands that run once",
     "daemon": "supervisor, one runner per stream",
     "replicas": "group, claims of others, warm copies",
+    "plan": "streams, keys, topics of a config",
     "kube": "HTTP, auth, discovery",
     "watch": "state machine, list and watch",
     "store": "latest state, differences",

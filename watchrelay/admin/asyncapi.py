@@ -12,9 +12,9 @@ from watchrelay.config.streams import Planned, plan, shared_topics
 from watchrelay.config.values import duration_text
 from watchrelay.contract.records import MARKER_TYPES as MARKER_WIRE_TYPES
 from watchrelay.contract.records import VERB_TYPES
-from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.signal_records import EXECUTE_SNAPSHOT
 from watchrelay.kafka.topic_config import TopicSpec
+from watchrelay.plan.kafka import control_spec, signal_spec
 
 ASYNCAPI: Final = "3.0.0"
 BINDING: Final = "0.5.0"

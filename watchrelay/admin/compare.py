@@ -17,10 +17,10 @@ from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import Trimmed
 from watchrelay.core.errors import Expired, Interrupted, Undecodable
 from watchrelay.core.text import counted
-from watchrelay.daemon.plan import PlannedStream
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import ListQuery, ObjectFrame
 from watchrelay.model.resources import compare
+from watchrelay.plan.streams import PlannedStream
 from watchrelay.publish.trim import stub, without_fields
 from watchrelay.watch.pages import Pages
 

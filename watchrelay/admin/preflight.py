@@ -22,27 +22,6 @@ from watchrelay.core.errors import (
 from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.core.text import counted, listed, printable
 from watchrelay.core.trouble import Cause, Trouble
-from watchrelay.daemon.described import (
-    KeyFormats,
-    in_versions_described,
-    pinned_conflict,
-    topic_conflict,
-)
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import (
-    EntryPlan,
-    PlannedStream,
-    control_spec,
-    overlapping,
-    plan_entries,
-    plan_entry,
-    replicas_group,
-    signal_spec,
-    streams_by_id,
-    topic_spec,
-    transactional_id,
-    why_overlapping,
-)
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec, troubles
 from watchrelay.kafka.topics import Topics
@@ -53,6 +32,29 @@ from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Resolution
 from watchrelay.model.frames import ListQuery, WatchQuery
 from watchrelay.observe.metrics import Metrics
+from watchrelay.plan.described import (
+    KeyFormats,
+    in_versions_described,
+    pinned_conflict,
+    topic_conflict,
+)
+from watchrelay.plan.kafka import (
+    control_spec,
+    kafka_connection,
+    replicas_group,
+    signal_spec,
+    topic_spec,
+    transactional_id,
+)
+from watchrelay.plan.streams import (
+    EntryPlan,
+    PlannedStream,
+    overlapping,
+    plan_entries,
+    plan_entry,
+    streams_by_id,
+    why_overlapping,
+)
 from watchrelay.replicas.group import check_group
 
 _FIRST_RESPONSE_S = 15.0

@@ -31,9 +31,6 @@ from watchrelay.contract.wire import Batch, Reason, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.core.text import BROKEN_JSON
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_spec, transactional_id
-from watchrelay.daemon.transactions import StreamTransactions
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
@@ -43,11 +40,13 @@ from watchrelay.kafka.log_scan import epoch_of, highest_epoch
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.reader import assign, fetch, offset_ranges, open_consumer
 from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.stream_transactions import StreamTransactions
 from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.plan.kafka import control_spec, kafka_connection, transactional_id
 from watchrelay.replicas.ownership import is_retirement, retirement_holder
 
 Watching = Callable[[str, float], None]

@@ -29,8 +29,6 @@ from watchrelay.core.errors import (
     WatchrelayError,
     first_cause,
 )
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
@@ -43,6 +41,7 @@ from watchrelay.kafka.signal_records import requests_for
 from watchrelay.kafka.signal_topic import send_signal
 from watchrelay.kafka.topics import Topics
 from watchrelay.model.parts import stream_and_part
+from watchrelay.plan.kafka import control_spec, kafka_connection, signal_spec
 
 _READ_TIMEOUT_S = 60.0
 _INTERVALS = 3

@@ -29,11 +29,11 @@ from watchrelay.contract.records import DIGEST_MASK
 from watchrelay.core import clock
 from watchrelay.core.exit_codes import FAILED, OK
 from watchrelay.core.text import counted, printable
-from watchrelay.daemon.described import KeyFormats
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import PlannedStream, control_topic
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kube.client import KubeClient
+from watchrelay.plan.described import KeyFormats
+from watchrelay.plan.kafka import control_topic, kafka_connection
+from watchrelay.plan.streams import PlannedStream
 
 _PROBLEMS_SHOWN = 10
 _MAYBE_UNSERVED = " (--cluster shows whether the cluster serves its resource at all)"

@@ -87,8 +87,7 @@ def tail(
     from watchrelay.config.streams import may_mean, plan
     from watchrelay.consumer.reader import Attached, TailReader
     from watchrelay.core.text import counted, printable
-    from watchrelay.daemon.kafka_connection import kafka_connection
-    from watchrelay.daemon.plan import control_topic
+    from watchrelay.plan.kafka import control_topic, kafka_connection
 
     settings = command_settings(config, sets)
     printer = PRINTERS[output]()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from watchrelay.core.joined import Joined
 from watchrelay.core.turns import OneByOne
 from watchrelay.daemon.clock_watch import ClockWatch
-from watchrelay.daemon.described import KeyFormats
 from watchrelay.daemon.memory import HeapTrimmer
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -29,6 +28,7 @@ from watchrelay.model.resources import UNKNOWN, Availability, Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.plan.described import KeyFormats
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.replicas.sharing import Sharing
 from watchrelay.replicas.standby import Follower

@@ -24,7 +24,6 @@ from watchrelay.core.signals import received_by
 from watchrelay.core.tasks import first_of, log_loop_exception, must_run, unless
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.memory import too_small, tune_collector
-from watchrelay.daemon.plan import provisional_ids
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
 from watchrelay.kube.client import KubeClient
@@ -35,6 +34,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.server import AdminServer
 from watchrelay.observe.status import Readiness, StatusRegistry
+from watchrelay.plan.streams import provisional_ids
 from watchrelay.publish.timing import FlushTimer
 
 if TYPE_CHECKING:

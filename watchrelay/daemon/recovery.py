@@ -31,13 +31,13 @@ from watchrelay.core.errors import (
 )
 from watchrelay.core.text import short
 from watchrelay.core.turns import Turns
-from watchrelay.daemon.described import keys_described
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_scan import no_epoch_left, other_cluster, shared_topic
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.streams import StreamSpec
+from watchrelay.plan.described import keys_described
 from watchrelay.publish.recovery import (
     Decision,
     FirstSnapshot,

@@ -30,8 +30,6 @@ from watchrelay.core.tasks import end_all, must_run
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.clock_watch import ClockWatch
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_spec, replicas_group, signal_spec, topic_spec
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -46,6 +44,13 @@ from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Readiness, StatusRegistry
+from watchrelay.plan.kafka import (
+    control_spec,
+    kafka_connection,
+    replicas_group,
+    signal_spec,
+    topic_spec,
+)
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.replicas.group import GroupMember
 from watchrelay.replicas.sharing import Sharing

@@ -16,9 +16,9 @@ from watchrelay.core import clock
 from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.files import Mark, mark_of
 from watchrelay.core.trouble import Cause, Trouble
-from watchrelay.daemon.plan import config_hash
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.plan.streams import config_hash
 
 log = logging.getLogger(__name__)
 

@@ -22,15 +22,16 @@ from watchrelay.core.errors import (
 from watchrelay.core.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.plan import PlannedStream, transactional_id
 from watchrelay.daemon.recovery import LogFold, LogReader, resume
 from watchrelay.daemon.stream_topic import REFUSED, StreamTopic
-from watchrelay.daemon.transactions import StreamTransactions
+from watchrelay.kafka.stream_transactions import StreamTransactions
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import index_problem
+from watchrelay.plan.kafka import transactional_id
+from watchrelay.plan.streams import PlannedStream
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.replicas.ownership import ownership_lost, show_owner

@@ -22,13 +22,13 @@ from watchrelay.core.errors import (
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.clock_watch import LOOK_EVERY_S
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
-from watchrelay.daemon.plan import topic_spec
 from watchrelay.kafka.log_scan import Written, no_epoch_left
 from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import StreamStatus
+from watchrelay.plan.described import KeyFormats, pinned_conflict, topic_conflict
+from watchrelay.plan.kafka import topic_spec
 
 log = logging.getLogger(__name__)
 

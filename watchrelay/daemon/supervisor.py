@@ -16,7 +16,14 @@ from watchrelay.core.errors import Fenced, KubeError, Unreachable
 from watchrelay.core.tasks import UnexpectedErrors, first_of
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.described import (
+from watchrelay.daemon.stream_runner import StreamRunner
+from watchrelay.kube.discovery.client import Discovery
+from watchrelay.kube.discovery.resolve import Resolution
+from watchrelay.model.progress import StreamProgress
+from watchrelay.model.resources import UNKNOWN, Availability, Resource
+from watchrelay.model.streams import StreamSpec
+from watchrelay.observe.status import Readiness
+from watchrelay.plan.described import (
     DEADLOCK_CURE,
     KeyFormats,
     deadlocked,
@@ -24,7 +31,7 @@ from watchrelay.daemon.described import (
     pinned_conflict,
     with_absent,
 )
-from watchrelay.daemon.plan import (
+from watchrelay.plan.streams import (
     EntryPlan,
     PlannedStream,
     config_hash,
@@ -37,13 +44,6 @@ from watchrelay.daemon.plan import (
     streams_by_id,
     why_overlapping,
 )
-from watchrelay.daemon.stream_runner import StreamRunner
-from watchrelay.kube.discovery.client import Discovery
-from watchrelay.kube.discovery.resolve import Resolution
-from watchrelay.model.progress import StreamProgress
-from watchrelay.model.resources import UNKNOWN, Availability, Resource
-from watchrelay.model.streams import StreamSpec
-from watchrelay.observe.status import Readiness
 
 if TYPE_CHECKING:
     from watchrelay.config import ResourceEntry, Settings

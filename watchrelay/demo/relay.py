@@ -19,11 +19,10 @@ from watchrelay.consumer.reader import TailReader, TailRecord
 from watchrelay.core.deadline import Deadline
 from watchrelay.core.errors import ConfigError, SinkUnavailable
 from watchrelay.daemon.daemon import Daemon
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_topic, signal_topic
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.demo.trouble import STREAM, Trouble
+from watchrelay.plan.kafka import control_topic, kafka_connection, signal_topic
 
 SHOP_EVENTS_PER_S = 4.0
 READY = "the whole state of every stream is in Kafka"

@@ -73,7 +73,8 @@ class ControlLog(Protocol):
 
 
 class Transactions(Protocol):
-    """The transactions in which a stream is written. Implemented by daemon/transactions.py."""
+    """The transactions in which a stream is written. Implemented by
+    kafka/stream_transactions.py."""
 
     @property
     def id(self) -> str:

@@ -19,7 +19,7 @@ from watchrelay.admin.asyncapi import document
 from watchrelay.cli import main as cli
 from watchrelay.config import Settings, load_settings
 from watchrelay.contract.records import Marker, encoder_for
-from watchrelay.daemon.plan import control_spec, signal_spec
+from watchrelay.plan.kafka import control_spec, signal_spec
 
 _KEY = re.compile(r"[\w.\-]+\Z")
 _FORMATS = ("cloudevents", "structured", "debezium")

@@ -12,8 +12,8 @@ from watchrelay.admin.compare import compare_with_cluster
 from watchrelay.consumer.audit import Audit
 from watchrelay.contract.control_state import Origin
 from watchrelay.core.errors import Interrupted
-from watchrelay.daemon.plan import plan_streams
 from watchrelay.model.frames import Page
+from watchrelay.plan.streams import plan_streams
 
 
 class OnePartition:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from watchrelay.config import Loaded, load
 from watchrelay.config.edits import read_edit, take
 from watchrelay.core.errors import ConfigError
-from watchrelay.daemon.plan import config_hash
+from watchrelay.plan.streams import config_hash
 
 _BASE: dict[str, Any] = {
     "cluster": "test",

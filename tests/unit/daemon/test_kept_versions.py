@@ -6,13 +6,13 @@ import pytest
 
 from tests.unit.daemon.conftest import GROUP, World, definition, running, settings_of, until
 from watchrelay.cli.audits import check_streams
-from watchrelay.daemon.described import in_versions_described
-from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.plan import control_topic, plan_streams
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kube.discovery.catalog import ApiCatalog, ApiGroup, Version
 from watchrelay.kube.discovery.resolve import Found, resolve
 from watchrelay.model.resources import Resource, ServedResource
+from watchrelay.plan.described import in_versions_described
+from watchrelay.plan.kafka import control_topic, kafka_connection
+from watchrelay.plan.streams import plan_streams
 
 _WIDGETS = f"widgets.{GROUP}"
 

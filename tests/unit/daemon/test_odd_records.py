@@ -21,8 +21,8 @@ from watchrelay.consumer.audit_run import open_auditor
 from watchrelay.contract.control import EPOCH_BASE_MAX
 from watchrelay.contract.records import EPOCH_MAX, Marker, encoder_for
 from watchrelay.core import clock
-from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.plan.kafka import kafka_connection
 
 DESCRIBED: dict[str, object] = {
     "topic": "k8s.test.core.pods",

@@ -26,7 +26,6 @@ from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
 from watchrelay.daemon.context import DaemonContext
-from watchrelay.daemon.plan import plan_streams
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import StreamRunner
@@ -42,6 +41,7 @@ from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import judge
 from watchrelay.observe.status import RECOVERED, Readiness, StatusRegistry, StreamStatus
+from watchrelay.plan.streams import plan_streams
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
 

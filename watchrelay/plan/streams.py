@@ -8,11 +8,10 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from watchrelay.config.settings import DEFAULT_PARTITIONS
+from watchrelay.config.settings import DEFAULT_PARTITIONS, ResourceEntry, Settings
 from watchrelay.config.streams import (
     asked_partitions,
     field_selector,
@@ -22,7 +21,6 @@ from watchrelay.config.streams import (
     shared_topics,
 )
 from watchrelay.core.trouble import Cause, Trouble
-from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.names import DOTLESS_GROUPS
 from watchrelay.model.parts import Part, part_id
@@ -31,11 +29,7 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.store.transform import Transform
 
-if TYPE_CHECKING:
-    from watchrelay.config import ResourceEntry, Settings
-
 PLAIN, PREFIXED = "plain", "prefixed"
-
 
 CONTENT_VERSION = 1
 """Raised when a release publishes other bytes for the same object and config."""
@@ -177,28 +171,6 @@ def provisional_ids(entry: ResourceEntry) -> list[str]:
     return stream_ids(entry, entry.resource)
 
 
-def control_topic(settings: Settings) -> str:
-    """The topic of claims, stream descriptions and the snapshot index."""
-    return f"{settings.kafka.topic_prefix}.{settings.cluster}.control"
-
-
-def signal_topic(settings: Settings) -> str:
-    """The topic of consumers' requests."""
-    return f"{settings.kafka.topic_prefix}.{settings.cluster}.signal"
-
-
-def replicas_group(settings: Settings) -> str:
-    """The group by which replicas share the streams."""
-    return f"{settings.kafka.topic_prefix}.{settings.cluster}.relays"
-
-
-def transactional_id(settings: Settings, stream: str) -> str:
-    """The id under which the brokers know the writer of `stream`; "" without transactions."""
-    if settings.kafka.delivery != "transactional":
-        return ""
-    return f"{settings.kafka.topic_prefix}.{settings.cluster}.{stream}"
-
-
 def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
     """The streams that can have objects of an earlier one of `planned` on the same topic, with
     it."""
@@ -224,33 +196,6 @@ def why_overlapping(
         f"on the same topic {stream.spec.topic}"
     )
     return why, separate(namespaced=stream.spec.plan.selection.resource.namespaced)
-
-
-def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
-    """The state topic as this stream needs it."""
-    return TopicSpec(
-        name=stream.topic,
-        partitions=stream.partitions,
-        replication_factor=settings.kafka.replication_factor,
-        min_insync_replicas=settings.kafka.min_insync_replicas,
-        snapshot_interval_s=stream.snapshot_interval_s,
-        keeps_all=stream.snapshot_interval_s == 0,
-        pinned=stream.partitions_from == "topic",
-    )
-
-
-def control_spec(settings: Settings) -> TopicSpec:
-    kafka = settings.kafka
-    return TopicSpec(
-        name=control_topic(settings),
-        kind="control",
-        replication_factor=kafka.replication_factor,
-        min_insync_replicas=kafka.min_insync_replicas,
-    )
-
-
-def signal_spec(settings: Settings) -> TopicSpec:
-    return replace(control_spec(settings), name=signal_topic(settings), kind="signal")
 
 
 def _of_bounded_depth(resource: Resource) -> bool:

@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.daemon.described import deadlocked, resources_described, topic_conflict
-from watchrelay.daemon.plan import (
+from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
+from watchrelay.plan.described import deadlocked, resources_described, topic_conflict
+from watchrelay.plan.kafka import control_spec, control_topic, topic_spec
+from watchrelay.plan.streams import (
     PlannedStream,
-    control_spec,
-    control_topic,
     parts_of,
     plan_hash,
     plan_streams,
     provisional_ids,
-    topic_spec,
 )
-from watchrelay.model.resources import Resource
-from watchrelay.model.streams import StreamSpec
 from watchrelay.replicas.assignor import MemberAssignment, MemberMetadata, encode
 
 PODS = Resource("", "v1", "pods", "Pod", True)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.daemon.described import KeyFormats, pinned_conflict, topic_conflict
-from watchrelay.daemon.plan import plan_streams
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
+from watchrelay.plan.described import KeyFormats, pinned_conflict, topic_conflict
+from watchrelay.plan.streams import plan_streams
 
 PODS = Resource("", "v1", "pods", "Pod", True)
 NODES = Resource("", "v1", "nodes", "Node", False)

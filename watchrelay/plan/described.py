@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from watchrelay.config.settings import ResourceEntry
 from watchrelay.contract.records import PARTITIONS_MAX
-from watchrelay.daemon.plan import PLAIN, PREFIXED, stream_ids
 from watchrelay.kube.discovery.catalog import ApiCatalog
 from watchrelay.kube.discovery.resolve import Found, Resolution, Unknown
 from watchrelay.model.names import parse_name
 from watchrelay.model.reach import KeyRange, Reach, reach_of
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
-
-if TYPE_CHECKING:
-    from watchrelay.config import ResourceEntry
+from watchrelay.plan.streams import PLAIN, PREFIXED, stream_ids
 
 DEADLOCK_CURE = (
     "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it "
