@@ -23,6 +23,7 @@ from tests.fuzz import fasttime
 from tests.fuzz.fasttime import elapsed_s
 from tests.fuzz.running import Broken, end, leaves, why
 from watchrelay.config import load_settings
+from watchrelay.config.streams import control_topic
 from watchrelay.consumer.reader import TailReader
 from watchrelay.contract.records import ObjectRecord
 from watchrelay.daemon.daemon import Daemon
@@ -32,7 +33,7 @@ from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.catalog import ApiCatalog
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.model.resources import GONE, Availability, Resource
-from watchrelay.plan.kafka import control_topic, kafka_connection
+from watchrelay.plan.kafka import kafka_connection
 
 GROUP = "fuzz.example.com"
 CUSTOM, OWN = f"movers.{GROUP}", "horizontalpodautoscalers.autoscaling"

@@ -21,7 +21,7 @@ from watchrelay.admin.preflight import (
 )
 from watchrelay.cli.output import json_for, print_error
 from watchrelay.config import Settings
-from watchrelay.config.streams import may_mean, plan
+from watchrelay.config.streams import control_topic, may_mean, plan
 from watchrelay.config.values import duration_text
 from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.audit_run import Auditor, open_auditor
@@ -32,7 +32,7 @@ from watchrelay.core.text import counted, printable
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kube.client import KubeClient
 from watchrelay.plan.described import KeyFormats
-from watchrelay.plan.kafka import control_topic, kafka_connection
+from watchrelay.plan.kafka import kafka_connection
 from watchrelay.plan.streams import PlannedStream
 
 _PROBLEMS_SHOWN = 10

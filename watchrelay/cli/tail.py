@@ -84,10 +84,10 @@ def tail(
 
     Raises: ConfigError, SinkUnavailable, NothingPublished."""
     from watchrelay.cli.records import PRINTERS, RecordFilter, print_batch, short_client_log
-    from watchrelay.config.streams import may_mean, plan
+    from watchrelay.config.streams import control_topic, may_mean, plan
     from watchrelay.consumer.reader import Attached, TailReader
     from watchrelay.core.text import counted, printable
-    from watchrelay.plan.kafka import control_topic, kafka_connection
+    from watchrelay.plan.kafka import kafka_connection
 
     settings = command_settings(config, sets)
     printer = PRINTERS[output]()

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from pydantic import SecretStr
 
 from watchrelay.config.settings import KafkaSecurity, ResourceEntry, Settings
-from watchrelay.config.streams import Planned, is_secrets, own_topics, plan, reach_of, separate
+from watchrelay.config.streams import Planned, is_secrets, own_topics, plan, separate
 from watchrelay.config.tree import Path
 from watchrelay.config.values import TOPIC_MAX
 from watchrelay.core.text import counted
@@ -275,7 +275,7 @@ def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> 
             continue
         # A wildcard over a group that only discovery knows has each resource of the group, on the
         # topics of the entries that name none.
-        topic, group, reach = stream.entry.topic, stream.name.group, reach_of(stream)
+        topic, group, reach = stream.entry.topic, stream.name.group, stream.reach
         resource, wild, named = (
             (stream.topic or topic, stream.what),
             ("*", topic, group),
@@ -403,7 +403,7 @@ def _events_twice(planned: Sequence[Planned]) -> Iterator[Warned]:
         group = stream.builtin.resource.group
         for other_group in _EVENT_GROUPS - {group}:
             overlaps = earlier.get(other_group)
-            other = overlaps.first("events", reach_of(stream)) if overlaps else None
+            other = overlaps.first("events", stream.reach) if overlaps else None
             if other is not None:
                 message = (
                     f"the same objects as {other.what} of resources[{other.index}]: the API server "
@@ -412,7 +412,7 @@ def _events_twice(planned: Sequence[Planned]) -> Iterator[Warned]:
                 path: Path = ("resources", stream.index, "resource")
                 yield Warned("events-twice", path, message, "keep one of the two")
                 return
-        earlier.setdefault(group, Overlaps[Planned]()).add("events", reach_of(stream), stream)
+        earlier.setdefault(group, Overlaps[Planned]()).add("events", stream.reach, stream)
 
 
 _EVENT_GROUPS: Final = frozenset({"", "events.k8s.io"})

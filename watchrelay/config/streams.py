@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from watchrelay.config.settings import DEFAULT_PARTITIONS, ResourceEntry, Settings
 from watchrelay.model.builtin import GROUPS, resolve
 from watchrelay.model.names import ResourceName, parse_name
-from watchrelay.model.reach import Reach
+from watchrelay.model.reach import Reach, reach_of
 from watchrelay.model.resources import Resource, ServedResource
 
 CORE = "core"
@@ -47,6 +47,11 @@ class Planned:
     partitions: int
 
     @property
+    def reach(self) -> Reach:
+        """Which objects it can have."""
+        return reach_of(selectors_of(self.entry, self.namespace))
+
+    @property
     def certain(self) -> bool:
         """Whether the id is known without a cluster."""
         return (
@@ -76,7 +81,7 @@ def plan(settings: Settings) -> list[Planned]:
                     name=name,
                     builtin=builtin,
                     what=what,
-                    id=(entry.id or what) + (f"@{namespace}" if namespace else ""),
+                    id=stream_id(entry, what, namespace),
                     namespace=namespace,
                     topic=topic,
                     partitions=asked_partitions(settings, entry) or DEFAULT_PARTITIONS,
@@ -90,6 +95,11 @@ def namespaces_of(entry: ResourceEntry) -> Sequence[str | None]:
     """One per watch of the entry: a namespace, or None for all (filtered where `scope` is
     cluster)."""
     return entry.namespaces if entry.namespaces and entry.scope == "namespace" else (None,)
+
+
+def stream_id(entry: ResourceEntry, resource: str, namespace: str | None) -> str:
+    """What the stream of an entry is called. Args: resource: qualified, or as written."""
+    return (entry.id or resource) + (f"@{namespace}" if namespace else "")
 
 
 def asked_partitions(settings: Settings, entry: ResourceEntry) -> int | None:
@@ -108,10 +118,13 @@ def field_selector(entry: ResourceEntry, namespace: str | None) -> str:
     return ",".join(terms)
 
 
-def reach_of(stream: Planned) -> Reach:
-    """The reach of a stream of the config."""
-    namespaces = (stream.namespace,) if stream.namespace else stream.entry.namespaces
-    return Reach.of(namespaces, field_selector(stream.entry, stream.namespace))
+def selectors_of(entry: ResourceEntry, namespace: str | None) -> dict[str, object]:
+    """Which objects of its resource a stream has, as its description on the control topic says."""
+    return {
+        "labelSelector": entry.label_selector or "",
+        "fieldSelector": field_selector(entry, namespace),
+        "namespaces": [namespace] if namespace else sorted({*entry.namespaces}),
+    }
 
 
 def topic_of(
@@ -183,11 +196,20 @@ def shared_topics(
 
 def own_topics(settings: Settings) -> dict[str, str]:
     """The relay's own topics: name -> what it holds. Source: the record contract, section 2."""
-    base = f"{settings.kafka.topic_prefix}.{settings.cluster}"
     return {
-        f"{base}.control": "claims and snapshots",
-        f"{base}.signal": "consumers' requests",
+        control_topic(settings): "claims and snapshots",
+        signal_topic(settings): "consumers' requests",
     }
+
+
+def control_topic(settings: Settings) -> str:
+    """The topic of claims, stream descriptions and the snapshot index."""
+    return f"{settings.kafka.topic_prefix}.{settings.cluster}.control"
+
+
+def signal_topic(settings: Settings) -> str:
+    """The topic of consumers' requests."""
+    return f"{settings.kafka.topic_prefix}.{settings.cluster}.signal"
 
 
 def is_secrets(entry: ResourceEntry) -> bool:

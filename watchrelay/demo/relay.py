@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.keys import ENV_PREFIX, env_path
+from watchrelay.config.streams import control_topic, signal_topic
 from watchrelay.consumer.reader import TailReader, TailRecord
 from watchrelay.core.deadline import Deadline
 from watchrelay.core.errors import ConfigError, SinkUnavailable
@@ -22,7 +23,7 @@ from watchrelay.daemon.daemon import Daemon
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.demo.trouble import STREAM, Trouble
-from watchrelay.plan.kafka import control_topic, kafka_connection, signal_topic
+from watchrelay.plan.kafka import kafka_connection
 
 SHOP_EVENTS_PER_S = 4.0
 READY = "the whole state of every stream is in Kafka"

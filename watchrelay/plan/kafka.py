@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from watchrelay.config.streams import control_topic, signal_topic
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.model.streams import StreamSpec
@@ -20,16 +21,6 @@ def kafka_connection(settings: Settings, *, client_id: str = "watchrelay") -> Ka
         security["password"] = security["password"].get_secret_value()
     servers = tuple(settings.kafka.bootstrap_servers)
     return KafkaConnection(bootstrap_servers=servers, client_id=client_id, **security)
-
-
-def control_topic(settings: Settings) -> str:
-    """The topic of claims, stream descriptions and the snapshot index."""
-    return f"{settings.kafka.topic_prefix}.{settings.cluster}.control"
-
-
-def signal_topic(settings: Settings) -> str:
-    """The topic of consumers' requests."""
-    return f"{settings.kafka.topic_prefix}.{settings.cluster}.signal"
 
 
 def replicas_group(settings: Settings) -> str:

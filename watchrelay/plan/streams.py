@@ -17,8 +17,10 @@ from watchrelay.config.streams import (
     field_selector,
     namespaces_of,
     resource_topic,
+    selectors_of,
     separate,
     shared_topics,
+    stream_id,
 )
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
@@ -162,8 +164,7 @@ def config_hash(settings: Settings) -> str:
 
 def stream_ids(entry: ResourceEntry, resource: str) -> list[str]:
     """What an entry's streams of a resource are called."""
-    base = entry.id or resource
-    return [base + (f"@{each}" if each else "") for each in namespaces_of(entry)]
+    return [stream_id(entry, resource, each) for each in namespaces_of(entry)]
 
 
 def provisional_ids(entry: ResourceEntry) -> list[str]:
@@ -242,11 +243,7 @@ def _plan(
         relist_interval_s=entry.relist_interval_s,
         arrival_namespaces=arrival,
     )
-    selectors = {
-        "labelSelector": selection.label_selector,
-        "fieldSelector": selection.field_selector,
-        "namespaces": sorted(arrival) or ([namespace] if namespace else []),
-    }
+    selectors = selectors_of(entry, namespace)
     decides = {
         "content": CONTENT_VERSION,
         "resource": str(resource),
@@ -270,7 +267,7 @@ def _plan(
         "configHash": config_hash,
     }
     spec = StreamSpec(
-        id=(entry.id or resource.qualified) + (f"@{namespace}" if namespace else ""),
+        id=stream_id(entry, resource.qualified, namespace),
         cluster=settings.cluster,
         topic=topic,
         partitions=partitions,

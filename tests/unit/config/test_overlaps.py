@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from watchrelay.config.checks import warnings
 from watchrelay.config.loading import load_settings
 from watchrelay.config.settings import ResourceEntry, Settings
-from watchrelay.config.streams import plan, reach_of
+from watchrelay.config.streams import plan
 from watchrelay.core.errors import ConfigError
 from watchrelay.model.reach import Overlaps, Reach
 
@@ -48,12 +48,12 @@ def test_the_first_earlier_stream_with_some_of_the_same_objects_is_found(
     planned = plan(config(made))
     overlaps = Overlaps[int]()
     for stream in planned:
-        reach = reach_of(stream)
+        reach = stream.reach
         expected = next(
             (
                 other.index
                 for other in planned
-                if other.index < stream.index and reach_of(other).meets(reach)
+                if other.index < stream.index and other.reach.meets(reach)
             ),
             None,
         )

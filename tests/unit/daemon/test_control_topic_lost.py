@@ -12,11 +12,12 @@ import pytest
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.admin.retire import retire_stream
 from watchrelay.config import Settings
+from watchrelay.config.streams import control_topic
 from watchrelay.consumer import TopicReader
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
-from watchrelay.plan.kafka import control_topic, kafka_connection
+from watchrelay.plan.kafka import kafka_connection
 
 TOPIC = "t"
 PARTITIONS = 6

@@ -6,12 +6,13 @@ import pytest
 
 from tests.unit.daemon.conftest import GROUP, World, definition, running, settings_of, until
 from watchrelay.cli.audits import check_streams
+from watchrelay.config.streams import control_topic
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kube.discovery.catalog import ApiCatalog, ApiGroup, Version
 from watchrelay.kube.discovery.resolve import Found, resolve
 from watchrelay.model.resources import Resource, ServedResource
 from watchrelay.plan.described import in_versions_described
-from watchrelay.plan.kafka import control_topic, kafka_connection
+from watchrelay.plan.kafka import kafka_connection
 from watchrelay.plan.streams import plan_streams
 
 _WIDGETS = f"widgets.{GROUP}"

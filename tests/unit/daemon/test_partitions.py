@@ -11,13 +11,13 @@ import pytest
 
 from tests.unit.daemon.conftest import World, running, settings_of, until
 from watchrelay.admin.preflight import CheckResult, check_everything, check_topics, resolve_streams
-from watchrelay.config.streams import plan
+from watchrelay.config.streams import control_topic, plan
 from watchrelay.consumer import Change, TopicReader
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.plan.described import KeyFormats, pinned_conflict
-from watchrelay.plan.kafka import control_topic, kafka_connection, topic_spec
+from watchrelay.plan.kafka import kafka_connection, topic_spec
 from watchrelay.plan.streams import plan_streams
 
 PODS = Resource("", "v1", "pods", "Pod", True)

@@ -9,8 +9,9 @@ from aiohttp import web
 
 from tests.unit.daemon.conftest import GROUP, World, running, until
 from watchrelay.admin.preflight import check_everything
+from watchrelay.config.streams import control_topic
 from watchrelay.kafka.log_scan import descriptions
-from watchrelay.plan.kafka import control_topic, kafka_connection
+from watchrelay.plan.kafka import kafka_connection
 
 
 async def test_streaming_lists_are_used_from_the_first_list_on_though_the_version_comes_late(

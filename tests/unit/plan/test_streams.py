@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import settings_of
+from watchrelay.config.streams import control_topic
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.plan.described import deadlocked, resources_described, topic_conflict
-from watchrelay.plan.kafka import control_spec, control_topic, topic_spec
+from watchrelay.plan.kafka import control_spec, topic_spec
 from watchrelay.plan.streams import (
     PlannedStream,
     parts_of,
