@@ -175,7 +175,7 @@ a pod. Topics have 6 partitions unless a row says 1, the default; other settings
 
 **Read ratios first.** The speed of a core that shares its hardware changes by half within minutes, and an absolute figure then describes
 the neighbours. So the programs below take turns of a few seconds on the same core, each with a source and a topic of its own; another one is first in each
-round. A ratio divides two turns of one round. Shown is the median of all rounds, and the range. The fixed loop of Python before each turn
+round. A ratio divides two turns of one round. "Both at the same time": two relays share the core for the whole turn. Shown is the median of all rounds, and the range. The fixed loop of Python before each turn
 shows how much the core itself changed; "waited for its core" shows how long a process was ready while another one ran. If the loop's range is
 wide, compare ratios only; if the process waited more than a few percent of the time, latencies are not meaningful either.
 
