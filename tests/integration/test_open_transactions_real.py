@@ -76,7 +76,7 @@ def test_on_a_state_topic_it_is_named_by_the_stream_by_verify_and_by_snapshot_un
             lambda: relay.stream(STREAM)["lastSnapshot"] != before,
             deadline_s=_LATE_S,
         )
-        assert named not in str(relay.stream(STREAM))
+        wait_until("it is over", lambda: named not in str(relay.stream(STREAM)), deadline_s=_LATE_S)
         assert command("verify", "-c", relay.file, timeout_s=_LATE_S).code == 0
 
 
@@ -92,8 +92,11 @@ def test_on_the_signal_topic_it_is_named_on_the_page_and_by_snapshot_until_it_en
         producer, named = left_open(broker, topic)
         found = command("snapshot", "-c", relay.file, STREAM, timeout_s=_LATE_S)
         assert (found.code, named in found.stderr) == (UNAVAILABLE, True), found
-        problems = relay.readyz()[1]["problems"]
-        assert named in problems["signal"]
+        wait_until(
+            "the page names it",
+            lambda: named in relay.readyz()[1].get("problems", {}).get("signal", ""),
+            deadline_s=_LATE_S,
+        )
         producer.abort_transaction(60)
         wait_until(
             "the request is taken",

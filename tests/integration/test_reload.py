@@ -188,5 +188,7 @@ def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_th
         assert edited.await_live("first", "second") == epochs
         edited.edit(entry("first", shop), entry("second", pay), "namespaces")
         edited.await_live("first", "second", "namespaces")
-        assert "reload" not in relay.readyz()[1].get("problems", {})
+        relay.wait(
+            "the mistake is gone", lambda: "reload" not in relay.readyz()[1].get("problems", {})
+        )
         assert relay.stop() == 0
