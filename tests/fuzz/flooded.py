@@ -248,8 +248,9 @@ def played(seed: int, plant: bool = False, control: bool = False) -> Flooded:
     control topic everything is kept."""
     logging.root.handlers[:] = [logging.NullHandler()]
     if plant:
-        turns.TURN_S = math.inf  # type: ignore[misc]  # planted
-        control_state.KEPT_BYTES = 1 << 40  # type: ignore[misc]  # planted
+        # the two bounds that the seeds prove are taken away: a run must find that
+        turns.TURN_S = math.inf  # type: ignore[misc]  # a constant of the relay
+        control_state.KEPT_BYTES = 1 << 40  # type: ignore[misc]  # a constant of the relay
     for _ in range(PLAYS):
         result = Round(seed, control=control).play()
         if not are_turns(result.broken):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 
 from tests.simulation.broker import Broker
-from tests.simulation.judged import Judged, flat, settled
+from tests.simulation.judged import Judged, play_through, settled
 from tests.simulation.oracle import wanted
 from tests.simulation.process import STREAM, TOPIC, Life, Shape
 from tests.simulation.world import Kinds, World
@@ -162,10 +162,7 @@ def play(seed: int, life: Callable[..., Life] = Life, directed: Directed | None 
 
     async def body() -> Play:
         game = Play(seed, life, directed)
-        try:
-            await game.play()
-        except* Exception as group:  # noqa: BLE001 - else it ends all seeds, and names none
-            game.broken += [repr(error) for error in flat(group)]
+        await play_through(game)
         return game
 
     game = run_virtually(body())

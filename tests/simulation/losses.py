@@ -9,7 +9,7 @@ from collections.abc import Callable
 from aiokafka import TopicPartition
 
 from tests.simulation.foreign import NAMES, Outcome, Play
-from tests.simulation.judged import flat
+from tests.simulation.judged import play_through
 from tests.simulation.partition_log import Log, Stored
 from tests.simulation.process import CONTROL, TOPIC, Life
 from tests.support.relays import run_virtually
@@ -115,10 +115,7 @@ def play(seed: int, life: Callable[..., Life] = Life) -> Outcome:
 
     async def body() -> Losses:
         game = Losses(seed, life)
-        try:
-            await game.play()
-        except* Exception as group:  # noqa: BLE001 - else it ends all seeds, and names none
-            game.broken += [repr(error) for error in flat(group)]
+        await play_through(game)
         return game
 
     game = run_virtually(body())

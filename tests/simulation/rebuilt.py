@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.simulation.judged import Judged, flat, settled
+from tests.simulation.judged import Judged, play_through, settled
 from tests.simulation.process import Life, Shape
 from tests.simulation.world import Kinds, World
 from tests.support.relays import run_virtually, until
@@ -143,10 +143,7 @@ def play(seed: int, life: Callable[..., Life] = Life) -> Rebuilding:
 
     async def body() -> Play:
         game = Play(seed, life)
-        try:
-            await game.play()
-        except* Exception as group:  # noqa: BLE001 - else it ends all seeds, and names none
-            game.broken += [repr(error) for error in flat(group)]
+        await play_through(game)
         return game
 
     game = run_virtually(body())

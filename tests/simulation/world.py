@@ -467,7 +467,7 @@ class World:
             await self.play()
             self.judge()
         except* Exception as group:  # noqa: BLE001 - else it ends all seeds, and names none
-            self.broken += [f"{type(error).__name__}: {error}" for error in _flat(group)]
+            self.broken += [f"{type(error).__name__}: {error}" for error in flat(group)]
         self.ended_s = asyncio.get_running_loop().time()
 
     def decisions(self) -> list[str]:
@@ -524,8 +524,8 @@ def _decided(life: Life) -> bool:
     return life.over or bool(life.decision)
 
 
-def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for each in group.exceptions:
-        found += _flat(each) if isinstance(each, BaseExceptionGroup) else [each]
-    return found
+def flat(error: BaseException) -> list[BaseException]:
+    """The errors of a group; else the error."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in flat(each)]
+    return [error]

@@ -196,7 +196,7 @@ async def test_a_stream_gets_more_partitions_with_another_topic_and_readers_foll
 
             async def follow() -> None:
                 async for change in reader:
-                    given.append(change)  # noqa: PERF401  # looked at while it goes on
+                    given.append(change)  # noqa: PERF401  # read below while it grows; a comprehension gives nothing before its end
 
             following = tasks.create_task(follow())
             await until("all was given once", lambda: len(given) == 6)

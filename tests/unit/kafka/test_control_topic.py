@@ -357,7 +357,8 @@ def test_a_whole_stream_claimed_just_before_the_claim_of_no_partition_is_owned_b
                 await deliver(Batch("control", 0, [claim], "pods"))
             return await deliver(batch)
 
-        topic.deliver = overtaken  # type: ignore[method-assign]
+        # another writer's claim arrives between this one's request and its record
+        topic.deliver = overtaken  # type: ignore[method-assign]  # of this one topic
         second = await claim_part(topic, "pods%1/2")
         claims = [(value or {}).get("partitions", "all") for _, value in topic.records[1:]]
         assert claims == [[0, 1], [2, 3], "all", []]

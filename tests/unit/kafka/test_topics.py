@@ -44,7 +44,7 @@ async def test_a_topic_that_two_streams_share_is_created_and_logged_once(
 class Picky:
     """Brokers that refuse settings of a new topic, and say why, until they are left out."""
 
-    def __init__(self, refused: dict[str, str], code: int) -> None:
+    def __init__(self, refused: dict[str, str | None], code: int) -> None:
         self.refused, self.code = refused, code
         self.made: dict[str, str] | None = None
 
@@ -65,7 +65,7 @@ async def test_settings_that_brokers_refuse_are_left_out_of_a_new_topic(
     code: int, why: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = ("retention.bytes", "message.timestamp.type")
-    picky = Picky({each: why and why.format(each) for each in settings}, code)  # type: ignore[misc]
+    picky = Picky({each: why and why.format(each) for each in settings}, code)
     spec = TopicSpec(name="t", snapshot_interval_s=3600)
     assert await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._make(picky, spec)
     assert picky.made == {k: v for k, v in spec.configs().items() if k not in settings}
