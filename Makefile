@@ -16,10 +16,10 @@ SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
 ROUNDS ?= 3
-# Most tests wait for brokers and clocks: files run side by side, four on two processors (with real parts each of them keeps about a third of
-# one busy), the simulation first and the others in the order of their names, so that the short ones among the unit tests fill the end;
+# Most tests wait for brokers and clocks: files run side by side, six on two processors, with real parts four (each of them keeps about a third
+# of one busy), the simulation first and the others in the order of their names, so that the short ones among the unit tests fill the end;
 # T=tests/some_file.py runs alone.
-JOBS ?= $(if $(T),0,4)
+JOBS ?= $(if $(T),0,$(if $(filter 1,$(REAL)),4,6))
 
 .PHONY: help
 help: ## this list
@@ -48,14 +48,17 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 	@if [[ -t 0 && $$(ps -o stat= -p $$$$ 2>/dev/null) == *+* ]]; then set -m; fi; $(BIN)/watchrelay demo $(ARGS) || exit $$?
 
 .PHONY: test
-test: install ## the tests of 5 to 10 minutes; FULL=1 plays all seeds, planted faults, docs and fuzz, REAL=1 adds real Kafka and API server
+test: install $(if $(T),,collected) ## the tests of 5 to 10 minutes; FULL=1 plays all seeds, planted faults, docs and fuzz, REAL=1 adds real Kafka and API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
 	@FULL=$(FULL) REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(COVERAGE) --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
 
-# Compiles the tests as pytest rewrites them; in a clean clone each of the workers would do that for itself.
+# Compiles the tests that changed as pytest rewrites them, in two processes; in a clean clone each of the workers would do that for itself.
 .PHONY: collected
-collected: install
-	@listed=$$(PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q --collect-only tests) || { tail -n 40 <<< "$$listed"; exit 1; }
+collected: .venv/.collected
+.venv/.collected: $(shell find tests -name '*.py') | .venv/.installed
+	@printf '%s\n' tests/unit 'tests --ignore=tests/unit' | PYTHONDONTWRITEBYTECODE= \
+	  xargs -L 1 -P 2 $(BIN)/python -m pytest -qq --collect-only > $@.log || { tail -n 40 $@.log; exit 1; }
+	@mv $@.log $@
 
 .PHONY: coverage
 coverage: ## `make test` with the coverage of each file; takes three times the processor, so it is no part of CI

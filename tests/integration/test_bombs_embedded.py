@@ -64,6 +64,7 @@ def test_bombs_on_every_topic_take_less_memory_than_a_pod_needs(
             assert relay.stop() == 0
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_foreign_records_on_the_control_topic_take_less_memory_than_a_pod_needs(
     cluster: EmbeddedCluster, tmp_path: Path

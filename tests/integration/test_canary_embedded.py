@@ -16,6 +16,7 @@ import pytest
 from tests.support.canary import CANARIES, b64, leaked
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.extent import few
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader, read_control
 from watchrelay.store.transform import LAST_APPLIED
@@ -113,7 +114,7 @@ def topics_of(testbed: Testbed, *, objects: int) -> bytes:
     return text + repr(read_control(testbed.broker.bootstrap, testbed.control_topic)).encode()
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", few([True, False], 1))
 def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(
     testbed: Testbed, cluster: EmbeddedCluster, named: bool
 ) -> None:

@@ -5,6 +5,7 @@ test.
 A case counts as tested by a function named for it, `test_T17_...`, in any file under tests/.
 """
 
+import functools
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ NOT_HERE: dict[int, str] = {}
 """Cases without a test of their own, each with the sentence that says why."""
 
 
+@functools.cache
 def named_cases() -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):

@@ -23,7 +23,7 @@ TOPIC = "k8s.unclean.control"
 
 
 @pytest.fixture
-def brokers() -> Iterator[KafkaCluster]:
+def brokers(real_parts: None) -> Iterator[KafkaCluster]:
     with KafkaCluster(3, properties={"unclean.leader.election.enable": "true"}) as brokers:
         yield brokers
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.extent import full
 from tests.support.listed import await_equal
 from tests.support.testbed import Testbed
 
 _PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
-_CRASHES = 5
+_CRASHES = 5 if full() else 2
 
 
 @pytest.fixture

@@ -119,7 +119,9 @@ def test_a_connection_that_sends_or_reads_nothing_is_closed(window: RunningAdmin
     """In half a minute: by a deadline of 20 s, of 10 s for events, of 1 s for bodies."""
     quiet = [connect(window.port, sent) for sent in SLOW.values()]
     try:
-        wait_until("none is open", lambda: not established(window.port), deadline_s=40.0)
+        wait_until(
+            "none is open", lambda: not established(window.port), deadline_s=40.0, poll_s=0.5
+        )
     finally:
         for each in quiet:
             each.close()

@@ -152,12 +152,13 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
     testbed: Testbed,
 ) -> None:
     fill(testbed, 3)
-    # three intervals without a heartbeat, which would end it with 69, are far away
-    relay = testbed.relay(*RESOURCES, heartbeatInterval="1m")
+    # for the command, three intervals without a heartbeat, which would end it with 69, are far away
+    patient = ("--set", "heartbeatInterval=1m")
+    relay = testbed.relay(*RESOURCES)
     with relay:
         relay.await_ready()
         assert relay.stop() == 0
-        late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "15s")
+        late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "15s", *patient)
         assert late.code == 1, late
         assert "no snapshot of configmaps within 15 s: is a relay running" in late.stderr
         relay.start().await_ready()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.extent import few
 from tests.support.process import free_port
 from tests.support.testbed import Testbed
 from tests.support.topic_contents import RESOURCES, assert_retired, fill
@@ -159,7 +160,7 @@ async def retire_interrupted(
             running.cancel()
 
 
-@pytest.mark.parametrize("batches", [0, 1, 3, 5, 9, 12, 15])
+@pytest.mark.parametrize("batches", few([0, 9, 1, 3, 5, 12, 15], 2))
 def test_a_retirement_that_was_killed_is_finished_by_the_next(
     testbed: Testbed, batches: int
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_retirement_that_was_killed_is_finished_by_the_next(
     assert_retired(testbed, keys)
 
 
-@pytest.mark.parametrize("batches", [4, 7, 10, 12])
+@pytest.mark.parametrize("batches", few([7, 4, 10, 12], 1))
 def test_last_records_of_the_former_writer_are_deleted_too(testbed: Testbed, batches: int) -> None:
     async def land(_connection: KafkaConnection, _control: ControlTopic) -> None:
         for raw in late:

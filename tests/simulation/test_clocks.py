@@ -60,6 +60,7 @@ def with_offset(kind: type[ClockOffset]) -> Callable[..., RecordTimes]:
     return make
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "found"),
     [

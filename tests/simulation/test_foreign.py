@@ -18,6 +18,7 @@ def test_readers_end_with_the_servers_state_whatever_another_writer_wrote(seed: 
     assert play(seed).broken == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", FOREIGN_PLANTS)
 def test_a_broken_rule_is_found(rule: str) -> None:
     life, directed, sign = FOREIGN_PLANTS[rule]

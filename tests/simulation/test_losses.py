@@ -18,5 +18,6 @@ def test_readers_end_with_the_servers_state_whatever_was_lost(seed: int) -> None
     assert play(seed).broken == []
 
 
+@pytest.mark.full
 def test_epochs_of_the_log_that_are_not_looked_at_are_found() -> None:
     assert any(play(seed, Forgetful).broken for seed in range(SEEDS))

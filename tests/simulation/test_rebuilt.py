@@ -28,6 +28,7 @@ def test_the_seeds_rebuild_below_at_and_above_the_version_between_lives_and_duri
     assert {each.shows for each in plays} == {"first", "nothing", "gone"}
 
 
+@pytest.mark.full
 def test_a_relay_that_believes_every_version_is_found() -> None:
     broken = play(FOUND_BY, TrustingLife).broken
     assert any("fresh holds" in line for line in broken), broken

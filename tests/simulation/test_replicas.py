@@ -13,7 +13,6 @@ from tests.simulation.replicas import ReplicaWorld
 from tests.support.extent import seeds_of_each
 
 pytestmark = pytest.mark.cpu(300)  # up to 58 s, all seeds, on a loaded machine
-SEEDS = seeds_of_each(shared.KINDS, 3)
 FOUND_BY = {"no pause": 1, "frontiers forgotten": 1}
 """A seed that shows a fault which the first does not show."""
 SEARCHED = 40
@@ -21,7 +20,7 @@ SEARCHED = 40
 
 @pytest.mark.parametrize("kind", range(shared.KINDS))
 def test_each_stream_or_part_has_one_owner_again_and_readers_are_right(kind: int) -> None:
-    tried = range(kind, shared.KINDS * SEEDS, shared.KINDS)
+    tried = range(kind, shared.KINDS * seeds_of_each(kind, shared.KINDS, 3), shared.KINDS)
     broken = {seed: played.broken for seed in tried if (played := shared.run(seed)).broken}
     assert not broken, "play one again: make sim SEED=n ARGS=--replicas"
 

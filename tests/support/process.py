@@ -23,7 +23,7 @@ from typing import IO, Self, TypeVar
 
 T = TypeVar("T")
 
-_POLL_S = 0.02
+_POLL_S = 0.05
 _POLL_MOST_S = 0.2
 _POLL_SHARE = 0.02
 _PREFIX = "watchrelay-"
@@ -53,7 +53,7 @@ def wait_until(
     """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed
     false.
 
-    Asked every `poll_s`; without it every 20 ms, and less often the longer it was waited
+    Asked every `poll_s`; without it every 50 ms, and less often the longer it was waited
     already (every 50th of that, at least five times a second): a question costs milliseconds of the
     very machine that works at the answer.
     """

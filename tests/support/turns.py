@@ -47,6 +47,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        gc.collect()
         gc.freeze()
         self.longest_s = 0.0
         self.longest_stack = ""
@@ -80,7 +81,6 @@ class TurnLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         self._ended.set()
-        gc.unfreeze()
         super().close()
 
     def _look(self) -> None:

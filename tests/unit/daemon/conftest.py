@@ -121,6 +121,7 @@ class Relay:
         end_s = asyncio.get_running_loop().time() + _DEADLINE_S
         while not true(body := (await self.get(path))[1]):
             assert asyncio.get_running_loop().time() < end_s, f"{path} never was as awaited: {body}"
+            await asyncio.sleep(_POLL_S)
         return body
 
     def row(self, stream: str) -> Any:
@@ -157,7 +158,6 @@ async def running(
                 daemon.stop()
                 daemon.stop()
     finally:
-        gc.unfreeze()
         with warnings.catch_warnings():
             # aiokafka 0.14 forgets its bootstrap connection when it is cancelled while it uses it
             # (client.py, bootstrap).

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from tests.support.extent import few
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.consumer import TopicReader
 from watchrelay.contract.records import content_hash
@@ -109,8 +110,10 @@ async def assert_readers_agree(world: World, live: TopicReader) -> None:
             task.cancel()
 
 
-@pytest.mark.parametrize("key", [b"%wr/heartbeat", b"default/kept"], ids=["heartbeat", "object"])
-@pytest.mark.parametrize(("ahead", "sequence"), [(-1, 500), (0, 500), (0, 1), (1, 500)])
+@pytest.mark.parametrize(
+    "key", few([b"default/kept", b"%wr/heartbeat"], 1), ids=["object", "heartbeat"]
+)
+@pytest.mark.parametrize(("ahead", "sequence"), few([(0, 500), (1, 500), (-1, 500), (0, 1)], 2))
 async def test_a_record_of_an_epoch_to_come_is_not_taken_for_the_relays_own(
     world: World, key: bytes, ahead: int, sequence: int
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from tests.support.extent import few
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.config import Settings
 from watchrelay.consumer import TopicReader
@@ -280,10 +281,19 @@ def staged(log: Log) -> Record:
 
 BETWEEN: dict[str, Forge] = {
     "version ahead": tail(KEPT, lambda each: with_version(each, FAR)),
+    "hash believed by a former release": adopted,
+    "object in all partitions": lambda log: [
+        log.follows(replace(log.newest(KEPT), partition=each)) for each in range(PARTITIONS)
+    ],
+    "heartbeat of nothing": lambda log: [
+        log.follows(log.newest(b"%wr/heartbeat", each)).having(
+            ce_wrcount=b"0", ce_wrdigest=b"0" * 16
+        )
+        for each in range(PARTITIONS)
+    ],
     "version ahead of one to be deleted": tail(OLD, lambda each: with_version(each, FAR)),
     "delete with a version ahead": tail(KEPT, lambda each: each.deleted().having(ce_wrrv=FAR)),
     "value of something else": tail(KEPT, lambda each: replace(each, value=each.changed("x"))),
-    "hash believed by a former release": adopted,
     "value that is no JSON": tail(KEPT, lambda each: each.of(KEPT, b"\xff\xfe")),
     "object of another uid": tail(KEPT, lambda each: each.having(ce_wruid=b"another")),
     "key without a slash": tail(KEPT, lambda each: each.of(b"kept", each.value or b"")),
@@ -291,9 +301,6 @@ BETWEEN: dict[str, Forge] = {
         KEPT, lambda each: each.of(b"%%wr/heartbeat/pods/%d" % each.partition, each.value or b"")
     ),
     "object in another partition": lambda log: [log.follows(elsewhere(log.newest(KEPT)))],
-    "object in all partitions": lambda log: [
-        log.follows(replace(log.newest(KEPT), partition=each)) for each in range(PARTITIONS)
-    ],
     "header missing": tail(KEPT, lambda each: each.lacking("ce_wrreason")),
     "no headers": lambda log: [
         Record(KEPT, b"{}", {}, log.newest(KEPT).partition),
@@ -312,16 +319,10 @@ BETWEEN: dict[str, Forge] = {
     "former epoch": lambda log: [
         log.newest(KEPT).of(KEPT, log.newest(KEPT).changed("x")).at(0, 5)
     ],
-    "heartbeat of nothing": lambda log: [
-        log.follows(log.newest(b"%wr/heartbeat", each)).having(
-            ce_wrcount=b"0", ce_wrdigest=b"0" * 16
-        )
-        for each in range(PARTITIONS)
-    ],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BETWEEN)
+@pytest.mark.parametrize("name", few(BETWEEN, 4))
 async def test_a_record_between_two_lives_leaves_readers_with_the_servers_state(
     prepared: World, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,6 +344,10 @@ async def test_a_record_between_two_lives_leaves_readers_with_the_servers_state(
 
 
 LIVE: dict[str, Forge] = {
+    "key in two partitions": lambda log: [
+        replace(log.newest(KEPT), value=b"{}", partition=each).at(0, 7)
+        for each in range(PARTITIONS)
+    ],
     "delete that names another stream": lambda log: [
         log.newest(KEPT).deleted().having(ce_wrstream=b"ghost")
     ],
@@ -358,14 +363,10 @@ LIVE: dict[str, Forge] = {
         replace(log.newest(KEPT), value=b"{}").lacking("ce_wrhash"),
         log.newest(OLD).of(b"default/never", b"{}").lacking("ce_wrreason"),
     ],
-    "key in two partitions": lambda log: [
-        replace(log.newest(KEPT), value=b"{}", partition=each).at(0, 7)
-        for each in range(PARTITIONS)
-    ],
 }
 
 
-@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("name", few(LIVE, 2))
 async def test_a_record_that_readers_ignore_is_followed_by_the_true_one_while_the_relay_runs(
     prepared: World, name: str
 ) -> None:

@@ -52,6 +52,7 @@ def objects(version: int, count: int) -> Iterator[ObjectFrame]:
         yield frame(f"w{number}", version, body=version)
 
 
+@pytest.mark.full
 def test_no_turn_of_the_loop_is_long_however_many_objects_a_list_changes_or_are_removed() -> None:
     async def play(_: TurnLoop) -> None:
         store = widgets()

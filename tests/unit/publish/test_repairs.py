@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.support.fakesink import FakeSink
 from tests.support.relays import KEYS, Rig, run_virtually, until
 from tests.support.turns import TurnLoop, held_by
@@ -31,6 +33,7 @@ def published(rig: Rig) -> list[str]:
     return names[names.index("healed") :]
 
 
+@pytest.mark.full
 def test_no_turn_of_the_loop_is_long_however_many_records_are_repaired() -> None:
     async def body(loop: TurnLoop) -> None:
         rig = Rig(partitions=1, queue_bytes=1 << 30)

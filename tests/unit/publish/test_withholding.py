@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.support.extent import seeds
 from tests.support.fakesink import FakeSink
 from tests.support.relays import Rig, run_virtually, spec_of, until
 from tests.support.troubles import trouble
@@ -429,7 +430,7 @@ def test_nothing_is_remembered_of_objects_that_are_gone() -> None:
     run_virtually(body())
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(seeds(40)))
 def test_whatever_changes_while_the_limit_does_readers_prove_the_state(seed: int) -> None:
     rng = random.Random(seed)
 

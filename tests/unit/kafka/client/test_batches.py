@@ -279,6 +279,7 @@ def test_a_batch_that_no_codec_can_unpack_is_reported_and_skipped() -> None:
     )
 
 
+@pytest.mark.full
 def test_however_many_records_are_in_a_batch_a_few_are_in_memory() -> None:
     count = (STATE_BYTES_MAX - MIB) // 7
     data = framed(compressed(b"\x0c\0\0\0\x01\0\0" * count, "zstd"), count, codec="zstd")

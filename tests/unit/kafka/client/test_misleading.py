@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.extent import few
 from tests.unit.kafka.client.test_brokers import FakeBroker, described, serving
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import KafkaError
@@ -53,7 +54,7 @@ async def why(ask: Ask, connection: KafkaConnection) -> str:
 @ways
 @pytest.mark.parametrize(
     ("host", "port", "reason"),
-    [("127.0.0.1", 1, "Connect call failed"), ("nowhere.invalid", 9092, "not known")],
+    few([("127.0.0.1", 1, "Connect call failed"), ("nowhere.invalid", 9092, "not known")], 1),
 )
 async def test_an_advertised_address_that_cannot_be_reached_is_not_reported_as_the_bootstrap_address(
     ask: Ask, host: str, port: int, reason: str
