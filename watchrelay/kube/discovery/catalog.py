@@ -43,15 +43,18 @@ class NotDiscovery(ValueError):
     """The body is no discovery document."""
 
 
+SILENT: Final = "the server behind it does not answer now"
+_TOO_MANY: Final = f"the group names more than {GROUP_RESOURCES_MAX:,} resources, the most followed"
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a group. `fresh` False: what it serves is unknown, for its server does not
-    answer, or names too many resources (`too_many`)."""
+    """One version of a group. `fresh` False: what it serves is unknown; `why`, for operators."""
 
     name: str
     fresh: bool
     served: tuple[ServedResource, ...] = ()
-    too_many: bool = False
+    why: str = field(default=SILENT, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,7 @@ def _versions(group: str, encoded: msgspec.Raw) -> tuple[Version, ...]:
             continue
         total += _count(each.resources)
         if total > GROUP_RESOURCES_MAX:
-            versions.append(Version(each.version, fresh=False, too_many=True))
+            versions.append(Version(each.version, fresh=False, why=_TOO_MANY))
         else:
             versions.append(_version(group, each))
     return tuple(versions)
@@ -319,7 +322,7 @@ def parse_resources(group: str, version: str, body: bytes) -> Version:
     """Of the legacy `/apis/GROUP/VERSION`: its resources, no subresources. Raises: NotDiscovery."""
     resources = _document(body, _LEGACY_RESOURCES).resources
     if _count(resources) > GROUP_RESOURCES_MAX:
-        return Version(version, fresh=False, too_many=True)
+        return Version(version, fresh=False, why=_TOO_MANY)
     served = [
         _entry(
             Resource(group, version, r.name, r.kind, r.namespaced),

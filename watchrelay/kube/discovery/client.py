@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from watchrelay.core.errors import NotFound, Unavailable
+from watchrelay.core.errors import KubeError, NotFound, Unavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery import catalog as documents
 from watchrelay.kube.discovery.catalog import ApiCatalog, ApiGroup, NotDiscovery, Version
@@ -94,18 +94,21 @@ class Discovery:
         )
 
     async def _version(self, name: str, version: str) -> Version:
-        """One version the old way; unknown if only its own server is in trouble."""
-        path = f"/apis/{name}/{version}" if name else f"/api/{version}"
+        """One version the old way; unknown if only its own server is in trouble, as where it
+        refuses the API server, which then passes that answer on."""
+        path, why = f"/apis/{name}/{version}" if name else f"/api/{version}", documents.SILENT
         try:
             document = await self._client.get_json(path)
             return documents.parse_resources(name, version, document.body)
         except NotDiscovery as error:
             if not name:
                 raise _unusable(path, error) from error
-        except (Unavailable, NotFound) as error:
+        except KubeError as error:
             if not name or error.status == 0:
                 raise  # it is the API server itself that is in trouble
-        return Version(version, fresh=False)
+            if not isinstance(error, Unavailable | NotFound):
+                why = str(error)
+        return Version(version, fresh=False, why=why)
 
 
 async def _decoded(body: bytes, known: Mapping[bytes, ApiGroup]) -> dict[bytes, ApiGroup]:

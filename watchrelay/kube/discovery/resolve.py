@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from watchrelay.kube.discovery.catalog import GROUP_RESOURCES_MAX, ApiCatalog, ApiGroup, Version
+from watchrelay.kube.discovery.catalog import ApiCatalog, ApiGroup, Version
 from watchrelay.model.builtin import is_own_group
 from watchrelay.model.names import ResourceName, parse_name
 from watchrelay.model.resources import Resource, ServedResource
@@ -137,15 +137,14 @@ def _wildcard(wanted: ResourceName, catalog: ApiCatalog) -> Resolution:
 
 def _unknown(group: ApiGroup, versions: Sequence[Version]) -> str:
     """Of which of these versions it is not known what they serve, with why; "" for none."""
-    reasons = []
-    for too_many, why in (
-        (False, "the server behind it does not answer now"),
-        (True, f"the group names more than {GROUP_RESOURCES_MAX:,} resources, the most followed"),
-    ):
-        of_it = [each.name for each in versions if not each.fresh and each.too_many == too_many]
-        if of_it:
-            reasons.append(f"what {group.name} serves in {', '.join(of_it)} is unknown: {why}")
-    return "; ".join(reasons)
+    reasons: dict[str, list[str]] = {}
+    for version in versions:
+        if not version.fresh:
+            reasons.setdefault(version.why, []).append(version.name)
+    return "; ".join(
+        f"what {group.name} serves in {', '.join(names)} is unknown: {why}"
+        for why, names in reasons.items()
+    )
 
 
 def _absent(wanted: ResourceName, catalog: ApiCatalog) -> Resolution:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.scripted import Reply, Request, ScriptedServer
@@ -137,15 +139,27 @@ async def test_T79_what_did_not_change_is_not_sent_again() -> None:
         assert len(server.requests) == 6
 
 
-@pytest.mark.parametrize("code", [503, 404])
-async def test_T78_one_bad_api_server_does_not_take_the_others_along(code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (503, "does not answer now"),
+        (404, "does not answer now"),
+        (400, "/apis/example.com/v1 at .*: 400"),
+        (401, "/apis/example.com/v1 at .*: 401"),
+        (403, "/apis/example.com/v1 at .*: 403 .*system:discovery"),
+        (406, "/apis/example.com/v1 at .*: 406"),
+    ],
+)
+async def test_T78_one_bad_api_server_does_not_take_the_others_along(code: int, why: str) -> None:
     api = Api("legacy")
     api.broken = {"/apis/example.com/v1": code, "/apis/example.com/v1beta1": code}
     async with ScriptedServer(api) as server, client_of(server.url) as client:
         discovery = Discovery(client)
         await discovery.refresh()
         assert names(discovery.resolve("pods")) == ["pods/v1"]
-        assert isinstance(discovery.resolve("widgets.example.com"), Unknown)
+        unknown = discovery.resolve("widgets.example.com")
+        assert isinstance(unknown, Unknown)
+        assert re.search(why, unknown.reason)
 
 
 async def test_T78_a_stale_group_is_unknown() -> None:
