@@ -34,7 +34,7 @@ from watchrelay.contract.partitioning import partition_of
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import offset_ranges, open_consumer, read_ranges
 from watchrelay.plan.kafka import kafka_connection
 
 STREAM, CALM = "configmaps", "services"

@@ -23,6 +23,7 @@ from watchrelay.core.errors import SinkUnavailable
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.reading import Reading
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.progress import StreamProgress
 from watchrelay.observe.metrics import Metrics
@@ -337,11 +338,10 @@ class Stalled(TailReader):
     shown = 0
 
     async def _fetch(
-        self, consumer: Any, follow: Any, merge: Any, places: Collection[TopicPartition]
+        self, reading: Reading, merge: Any, places: Collection[TopicPartition]
     ) -> set[TopicPartition]:
         return await super()._fetch(
-            consumer,
-            follow,
+            reading,
             merge,
             [place for place in places if place.partition != 1 or self.shown >= 3],
         )

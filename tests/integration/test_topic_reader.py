@@ -164,15 +164,15 @@ class Losing(TopicReader):
 
     def __init__(self, lost: set[tuple[int, int]], *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._lost = lost
+        self._hidden = lost
 
     def _take(
         self, place: TopicPartition, replicas: PartitionReplicas, messages: Sequence[Any]
     ) -> None:
         seen = [
-            message for message in messages if (place.partition, message.offset) not in self._lost
+            message for message in messages if (place.partition, message.offset) not in self._hidden
         ]
-        self._lost -= {(place.partition, message.offset) for message in messages}
+        self._hidden -= {(place.partition, message.offset) for message in messages}
         super()._take(place, replicas, seen)
 
 

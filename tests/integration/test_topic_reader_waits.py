@@ -19,7 +19,7 @@ from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
 from watchrelay.consumer.audit_run import open_auditor
-from watchrelay.consumer.connecting import PROOF_AWAITED, WaitingWarnings
+from watchrelay.consumer.connecting import PROOF_AWAITED, Waiting
 from watchrelay.consumer.reader import LOOK_AGAIN_S, TailReader
 from watchrelay.consumer.topic import LOOK_ANYWAY_S, SILENT_AFTER_S
 from watchrelay.demo.kafka import EmbeddedKafka
@@ -269,7 +269,7 @@ async def test_a_described_stream_without_any_record_is_named_with_its_cure_and_
     await describe_nodes(pod_topics)
     async with open_auditor(connection, control_topic=pod_topics.control) as auditor:
         await auditor.read_to_end()
-        rows = await auditor.rows()
+        rows = auditor.rows()
     assert [row[0].problems[0].detail for row in rows if row[0].problems] == [
         f"what the log holds is not proven: {cure}"
     ]
@@ -430,7 +430,7 @@ async def test_a_reader_with_a_callback_for_what_is_missing_does_not_warn(
 def test_a_proof_is_awaited_for_three_heartbeats_before_that_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    warnings = WaitingWarnings()
+    warnings = Waiting(None)
     for _ in range(PROOF_AWAITED - 1):
         warnings.unproven("not proven yet")
     assert not caplog.records

@@ -30,7 +30,7 @@ from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import STATE_TOPICS
 from watchrelay.kafka.producer import ProducerSettings
-from watchrelay.kafka.reader import COMMITTED, offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import COMMITTED, offset_ranges, open_consumer, read_ranges
 
 pytestmark = pytest.mark.real
 PARTITIONS = 3

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,7 +40,7 @@ from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import epoch_of, highest_epoch
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
-from watchrelay.kafka.reader import assign, fetch, offset_ranges, open_consumer
+from watchrelay.kafka.reading import Reading, from_end, open_consumer
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.stream_transactions import StreamTransactions
 from watchrelay.kafka.topics import Topics, TopicSpec
@@ -262,10 +264,9 @@ async def refuse_written(
     place = TopicPartition(spec.topic, 0)
     async with open_consumer(connection) as consumer:
         await wait_for_topic(consumer, spec.topic)
-        _, end = (await offset_ranges(consumer, [place]))[place]
-        assign(consumer, {place: end})
+        reading = await from_end(consumer, [place])
         watching(spec.topic, wait_s)
-        if epoch := await _next_epoch(consumer, place, spec.id, within_s=wait_s):
+        if epoch := await _next_epoch(reading, spec.id, within_s=wait_s):
             raise StillWritten(
                 f"stream {spec.id} is being written by relay {holder} (epoch {epoch}, topic "
                 f"{spec.topic}): remove it from {configs}, which is reloaded without a restart, "
@@ -273,16 +274,15 @@ async def refuse_written(
             )
 
 
-async def _next_epoch(consumer: Any, place: TopicPartition, stream: str, *, within_s: float) -> int:
+async def _next_epoch(reading: Reading, stream: str, *, within_s: float) -> int:
     """The epoch of the next record of the stream; 0 if none comes in that time."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             while True:
-                for record in (await fetch(consumer, [place])).get(place, ()):
+                for record in chain(*(await reading.fetch()).values()):
                     if epoch := epoch_of(record.headers, stream):
                         return epoch
-    except TimeoutError:
-        return 0
+    return 0
 
 
 # ---- what is left on its topic -------------------------------------------------------------------

@@ -35,8 +35,7 @@ from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import epoch_of
-from watchrelay.kafka.open_transactions import OpenTransactions
-from watchrelay.kafka.reader import assign, fetch, offset_ranges, open_consumer
+from watchrelay.kafka.reading import Reading, from_end, open_consumer
 from watchrelay.kafka.signal_records import requests_for
 from watchrelay.kafka.signal_topic import send_signal
 from watchrelay.kafka.topics import Topics
@@ -256,22 +255,17 @@ async def end_when_silent(
     now_s = asyncio.get_running_loop().time
     try:
         async with open_consumer(connection) as consumer:
-            places = [
-                TopicPartition(topic, partition)
-                for topic in dict.fromkeys(topics.values())
-                for partition in await wait_for_topic(consumer, topic)
-            ]
-            ranges = await offset_ranges(consumer, places)
-            assign(consumer, {place: end for place, (_, end) in ranges.items()})
+            places = await _partitions(consumer, topics.values())
+            reading = await from_end(consumer, places)
             newest_s = dict.fromkeys(topics, now_s())
             while True:
-                for place, records in (await fetch(consumer, [*ranges])).items():
+                for place, records in (await reading.fetch()).items():
                     names = {_writer(record.headers) for record in records}
                     newest_s |= {
                         stream: now_s() for stream in names if topics.get(stream) == place.topic
                     }
                 silent = all(now_s() - newest_s[stream] > within_s for stream in missing)
-                if missing and silent and await _at_end(consumer, ranges):
+                if missing and silent and await _at_end(reading):
                     break
     except SinkUnavailable:
         return
@@ -284,23 +278,25 @@ async def end_when_silent(
 async def end_when_held_back(connection: KafkaConnection, topics: Collection[str]) -> None:
     """Raise TransactionOpen once a transaction holds the relay back from what is on `topics`.
     Returns where that is unknown: a topic may not be read, or Kafka is away."""
-    transactions = OpenTransactions(connection.servers)
     try:
         async with open_consumer(connection, isolation_level="read_committed") as consumer:
-            places = [
-                TopicPartition(topic, partition)
-                for topic in topics
-                for partition in await wait_for_topic(consumer, topic)
-            ]
-            ends = await consumer.end_offsets(places)
-            assign(consumer, ends)
-            while True:
-                await fetch(consumer, places)
-                transactions.check(consumer, places)
+            places = await _partitions(consumer, topics)
+            reading = await from_end(consumer, places, connection.servers)
+            while not (held := reading.held_back()):
+                await reading.step(lambda *_: None)
+            raise held[min(held)]
     except TransactionOpen:
         raise
     except SinkUnavailable:
         return
+
+
+async def _partitions(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, partition)
+        for topic in dict.fromkeys(topics)
+        for partition in await wait_for_topic(consumer, topic)
+    ]
 
 
 def _writer(headers: Sequence[tuple[str, bytes | None]]) -> str:
@@ -309,10 +305,11 @@ def _writer(headers: Sequence[tuple[str, bytes | None]]) -> str:
     return stream if epoch_of(headers, stream) else ""
 
 
-async def _at_end(consumer: Any, places: Collection[TopicPartition]) -> bool:
+async def _at_end(reading: Reading) -> bool:
     """Whether all is read: a broker answers, and has no further records."""
-    ends = await consumer.end_offsets(list(places))
-    return all([await consumer.position(place) >= end for place, end in ends.items()])
+    reading.move()
+    ends = await reading.consumer.end_offsets(list(reading.cursors))
+    return all(reading.cursors[place].next >= end for place, end in ends.items())
 
 
 def covers(

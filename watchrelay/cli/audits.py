@@ -93,7 +93,7 @@ async def check_streams(
                 f"error: stream {stream}: in the config, but never "
                 f"published{_MAYBE_UNSERVED if client is None else ''}"
             )
-        rows = await auditor.rows()
+        rows = auditor.rows()
     now_ms = wall_ms()
     if max_age_s is not None:
         for audit, _, _ in rows:

@@ -13,12 +13,18 @@ from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder, within
 from watchrelay.contract.control import VALUE_BYTES_MAX
 from watchrelay.contract.records import decode
-from watchrelay.core.errors import RecordRefused, TransactionOpen
+from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import counted
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.open_transactions import OpenTransactions
-from watchrelay.kafka.reader import COMMITTED, fetch, offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.cursor import Cursor
+from watchrelay.kafka.reading import (
+    COMMITTED,
+    SILENT_AFTER_S,
+    Reading,
+    offset_ranges,
+    open_consumer,
+)
 
 _FETCHING = {
     **COMMITTED,
@@ -32,10 +38,9 @@ _FETCHING = {
 
 @dataclass(slots=True)
 class _Log:
-    """One partition: its audits, where it is read and where it ended when the reading began."""
+    """One partition: its audits, and where it was begun."""
 
     start: int
-    end: int
     by_stream: dict[str, Audit]
     previous_offset: int = -1
     hole: int = -1
@@ -50,8 +55,8 @@ class Auditor:
     def __init__(
         self, consumer: Any, servers: str, *, control_topic: str, streams: Sequence[str], bare: bool
     ) -> None:
-        self._consumer, self._servers = consumer, servers
-        self._control, self._streams = control_topic, frozenset(streams)
+        self._reading = Reading(consumer, servers, committed=True, silent_after_s=SILENT_AFTER_S)
+        self._servers, self._control, self._streams = servers, control_topic, frozenset(streams)
         self._bare = bare
         self._logs: dict[TopicPartition, _Log] = {}
         self.missing: dict[str, str] = {}
@@ -60,39 +65,31 @@ class Auditor:
     async def read_to_end(self) -> None:
         """Read every partition of the streams to the end that it has now; `missing` has those that
         are not there. Raises: NothingPublished if none is there."""
-        await self._find()
-        ranges = {place: (log.start, log.end) for place, log in self._logs.items()}
-        await read_ranges(self._consumer, ranges, self._take)
+        self._reading.assign(await self._find())
+        await self._reading.read_to_end(self._take)
         await self._look_for_transactions()
 
     async def read_on(self, stream: str) -> None:
         """Read what came to the partitions of `stream` since, for half a second at most."""
         places = [place for place, log in self._logs.items() if stream in log.by_stream]
-        for place, messages in (await fetch(self._consumer, places)).items():
-            self._take(place, messages)
+        await self._reading.step(self._take, places)
 
     async def _look_for_transactions(self) -> None:
         """Where one is open, read on until it has ended, or is held against the partition."""
-        transactions, held = (
-            OpenTransactions(self._servers),
-            dict[TopicPartition, TransactionOpen](),
-        )
-        while not held:
-            held = transactions.held_back(self._consumer, self._logs)
-            if not transactions.any_open:
+        while not (held := self._reading.held_back()):
+            if not self._reading.transactions.any_open:
                 return
-            for place, messages in (await fetch(self._consumer, self._logs)).items():
-                self._take(place, messages)
+            await self._reading.step(self._take)
         for place, error in held.items():
             for audit in self._logs[place].by_stream.values():
                 audit.add(AuditProblem("transaction", None, None, str(error)))
 
-    async def rows(self) -> list[tuple[Audit, int, int]]:
+    def rows(self) -> list[tuple[Audit, int, int]]:
         """All audits, finished, with the first offset read and the one after the last."""
         self._share_out()
         rows: list[tuple[Audit, int, int]] = []
         for place, log in self._logs.items():
-            to = await self._consumer.position(place)
+            to = self._reading.cursors[place].next
             for audit in log.by_stream.values():
                 audit.finish()
                 rows.append((audit, max(log.start, audit.start), to))
@@ -105,9 +102,9 @@ class Auditor:
     def streams(self) -> list[str]:
         return sorted({stream for log in self._logs.values() for stream in log.by_stream})
 
-    async def _find(self) -> None:
+    async def _find(self) -> dict[TopicPartition, Cursor]:
         finder = Finder(
-            self._consumer,
+            self._reading.consumer,
             control_topic=self._control,
             topics=(),
             streams=self._streams,
@@ -121,7 +118,8 @@ class Auditor:
         self.missing = dict(finder.missing)
         if self.missing and not places:
             raise NothingPublished("; ".join(self.missing.values()))
-        offsets = await offset_ranges(self._consumer, places)
+        offsets = await offset_ranges(self._reading.consumer, places)
+        cursors: dict[TopicPartition, Cursor] = {}
         for place, origins in sorted(places.items()):
             audits = {
                 stream: Audit(
@@ -135,7 +133,9 @@ class Auditor:
             }
             begin, end = offsets[place]
             start = max(begin, min(audit.start for audit in audits.values()))
-            self._logs[place] = _Log(start, end, audits)
+            self._logs[place] = _Log(start, audits)
+            cursors[place] = Cursor(start, end)
+        return cursors
 
     def _take(self, place: TopicPartition, messages: Sequence[Any]) -> None:
         log = self._logs[place]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from watchrelay.core.errors import SinkUnavailable
@@ -23,7 +23,7 @@ from watchrelay.kafka.client import consumer as kafka_consumer
 from watchrelay.kafka.client.consumer import connection_failure, is_host_and_port, stop_consumer
 from watchrelay.kafka.client.failures import plain_words, servers_text
 from watchrelay.kafka.client.fetched import Limits
-from watchrelay.kafka.reader import COMMITTED
+from watchrelay.kafka.reading import COMMITTED
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
@@ -39,24 +39,29 @@ logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 _library_log = logging.getLogger("watchrelay.consumer")
 
 
-class WaitingWarnings:
-    """What a reader says by default of what it waits for: a warning for each thing, until `forget`.
-    Its methods are called about once a second."""
+class Waiting:
+    """What a reader waits for, about once a second: given to `report`; without one, a warning for
+    each thing, until `forget`."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[str], None] | None) -> None:
+        self._report = report
         self._warned = set[str]()
         self._unproven = 0
 
     def missing(self, problem: str) -> None:
         """Something that has to be there is not."""
-        if problem not in self._warned and len(self._warned) < _WARNINGS_MAX:
+        if self._report is not None:
+            self._report(problem)
+        elif problem not in self._warned and len(self._warned) < _WARNINGS_MAX:
             self._warned.add(problem)
             _library_log.warning("waiting: %s", problem)
 
     def unproven(self, problem: str) -> None:
         """All is read and waits for its proof, which takes up to a heartbeat interval."""
         self._unproven += 1
-        if self._unproven == PROOF_AWAITED:
+        if self._report is not None:
+            self._report(problem)
+        elif self._unproven == PROOF_AWAITED:
             _library_log.warning("waiting: %s", problem)
 
     def forget(self) -> None:

@@ -13,7 +13,7 @@ from watchrelay.core.errors import RecordRefused, SinkUnavailable
 from watchrelay.core.text import counted, printable
 from watchrelay.kafka.client import TopicAuthorizationFailedError, TopicPartition
 from watchrelay.kafka.client.consumer import partitions_and_ids
-from watchrelay.kafka.reader import offset_ranges, read_ranges
+from watchrelay.kafka.reading import offset_ranges, read_ranges
 
 TopicPartitions = Mapping[str, frozenset[int]]
 """The partitions of each topic that may be seen."""
@@ -111,8 +111,7 @@ class Finder:
         try:
             ranges = await offset_ranges(consumer, [control])
             self.control_at, _ = ranges[control]
-            await read_ranges(consumer, ranges, lambda _, messages: self.learn(messages))
-            at = await consumer.position(control)
+            read = await read_ranges(consumer, ranges, lambda _, messages: self.learn(messages))
         except TopicAuthorizationFailedError as error:
             if not self._topics:
                 raise SinkUnavailable(
@@ -120,7 +119,7 @@ class Finder:
                 ) from error
             self._without(control, "READ is not granted")
             return ""
-        self.control_at = at
+        self.control_at = read[control].next
         # what is asked next would wait for its fetches; `assign` lets it go on
         consumer.pause(control)
         described = self._view.described()

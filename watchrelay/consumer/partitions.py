@@ -17,6 +17,7 @@ from watchrelay.contract.control_state import Origin
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.contract.state import Changed, Held, Ignored
 from watchrelay.contract.wire import Position
+from watchrelay.kafka.cursor import Cursor
 
 FOLD_CHANGES = 20_000
 """From here on changes not taken are folded to one per object. Partitions share it."""
@@ -254,11 +255,8 @@ class PartitionReplicas:
         self.elsewhere: Collection[str] = ()
         """Streams that are not in this partition now, or were retired before it was read: their
         records here are ignored."""
-        self.next = 0
-        """The offset after what was applied last: older ones, unasked, are of a recreated
-        topic."""
-        self.end = 0
-        """Where it ended when it was found, or had to be read again; 0 once that is reached."""
+        self.cursor = Cursor(end=0)
+        """Its end is that which it had when it was found, or had to be read again."""
         self.absent = False
         """It was read, and does not exist now."""
         self._only = only
@@ -306,7 +304,7 @@ class PartitionReplicas:
     def restart(self) -> None:
         """The topic was recreated: what it holds now replaces start offsets and states once
         proven."""
-        self.next = 0
+        self.cursor.next, self.cursor.end = 0, None
         self._begins.clear()
         for partition_replica in self.by_stream.values():
             partition_replica.start, partition_replica.marked = 0, -1

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import groupby
+from math import inf
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -23,13 +24,11 @@ from watchrelay.core.errors import RecordRefused
 from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.open_transactions import OpenTransactions
-from watchrelay.kafka.reader import (
+from watchrelay.kafka.cursor import Cursor
+from watchrelay.kafka.reading import (
     COMMITTED,
     SILENT_AFTER_S,
-    SilenceLimit,
-    assign,
-    fetch,
+    Reading,
     offset_ranges,
     open_consumer,
 )
@@ -71,19 +70,6 @@ class Attached(NamedTuple):
             f"{self.topic}: stream {', '.join(self.streams)}, from "
             f"{' '.join(f'{partition}@{offset}' for partition, offset in self.offsets.items())}"
         )
-
-
-@dataclass(slots=True)
-class _Follow:
-    """What is read: by partition, the next offset, and where it ended when it was found."""
-
-    next: dict[TopicPartition, int] = field(default_factory=dict)
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-
-    @property
-    def unfinished(self) -> set[TopicPartition]:
-        """The partitions that are not read yet to the end they had when they were found."""
-        return {partition for partition, end in self.ends.items() if self.next[partition] < end}
 
 
 class Merge(Generic[Place, Item]):
@@ -175,67 +161,58 @@ class TailReader:
         `until_end`, or for a stream that is not awaited."""
         async with open_consumer(self._connection, self._limits, **self._fetching) as consumer:
             self._finder.consumer = consumer
-            follow = await self._find(consumer)
-            silence = SilenceLimit(self._silent_after_s)
-            transactions = OpenTransactions(self._connection.servers)
+            reading = Reading(
+                consumer,
+                self._connection.servers,
+                committed=True,
+                silent_after_s=self._silent_after_s if self._until_end else inf,
+            )
+            await self._find(reading)
             now_s = asyncio.get_running_loop().time
             merge, late, newest_s = (
                 Merge[TopicPartition, TailRecord](),
                 set[TopicPartition](),
                 now_s(),
             )
-            while merge or follow.unfinished or not self._until_end:
-                missing = [place for place in follow.unfinished - late if place not in merge]
+            while merge or reading.behind or not self._until_end:
+                missing = [
+                    place for place in reading.behind if place not in late and place not in merge
+                ]
                 fetched = await self._fetch(
-                    consumer, follow, merge, [*missing, *late] if missing else [*follow.next]
+                    reading, merge, [*missing, *late] if missing else [*reading.cursors]
                 )
                 late -= fetched
                 if fetched:
                     newest_s = now_s()
                 elif now_s() - newest_s > _MERGE_WAIT_S:
                     late.update(missing)  # they hold up the others no longer
-                if self._until_end:
-                    silence.check(
-                        fetched,
-                        ", ".join(sorted({place.topic for place in follow.unfinished}))
-                        or self._control.topic,
-                    )
-                elif not fetched:
-                    places = [*follow.next, self._control]
-                    for held in transactions.held_back(consumer, places).values():
+                if not self._until_end:
+                    for held in reading.held_back().values() if not fetched else ():
                         self._waiting(str(held))
-                if not self._until_end and now_s() >= self._look_at_s:
-                    await self._extend(consumer, follow, from_beginning=True)
-                if seen := merge.take(follow.unfinished - late):
+                    if now_s() >= self._look_at_s:
+                        await self._extend(reading, from_beginning=True)
+                if seen := merge.take({*reading.behind} - late):
                     yield seen  # noqa: ASYNC119  # callers close the generator, by `aclosing`
 
     async def _fetch(
         self,
-        consumer: Any,
-        follow: _Follow,
+        reading: Reading,
         merge: Merge[TopicPartition, TailRecord],
         places: Collection[TopicPartition],
     ) -> set[TopicPartition]:
         """Read some more of `places`; of which of them something came."""
-        at_once = max(_AT_ONCE // (len(follow.unfinished) or 1), _AT_LEAST)
-        fetched = await fetch(consumer, [*places, self._control], max_records=at_once)
+        at_once = max(_AT_ONCE // (len(reading.behind) or 1), _AT_LEAST)
+        fetched = await reading.fetch(dict.fromkeys([*places, self._control]), max_records=at_once)
         if self._finder.learn(fetched.pop(self._control, ())):
             self._look_at_s = 0.0
         for place, messages in fetched.items():
-            span = (follow.next[place], follow.ends[place] if self._until_end else None)
-            merge.add(
-                place,
-                (
-                    timed
-                    for message in messages
-                    if (timed := self._look(message, *span)) is not None
-                ),
-            )
-        for place in places:
-            follow.next[place] = await consumer.position(place)
+            end = reading.cursors[place].end if self._until_end else None
+            looked = (self._look(message, end) for message in messages)
+            merge.add(place, (timed for timed in looked if timed is not None))
+        reading.move()
         return set(fetched)
 
-    async def _find(self, consumer: Any) -> _Follow:
+    async def _find(self, reading: Reading) -> None:
         """Wait until the streams are described on the control topic, then go to the first
         offsets."""
         finder = self._finder
@@ -251,27 +228,30 @@ class TailReader:
                 raise NothingPublished(problem)
             self._waiting(problem)
             await asyncio.sleep(LOOK_AGAIN_S)
-        follow = _Follow()
-        await self._extend(consumer, follow, from_beginning=self._from_beginning)
-        if self._until_end and finder.missing and not follow.next:
+        await self._extend(reading, from_beginning=self._from_beginning)
+        if self._until_end and finder.missing and not reading.cursors.keys() - {self._control}:
             raise NothingPublished("; ".join(finder.missing.values()))
-        return follow
 
-    async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
+    async def _extend(self, reading: Reading, *, from_beginning: bool) -> None:
         """Take in the partitions that are new; one that appears while reading is read from
         its start."""
         finder = self._finder
-        new = sorted(await finder.places(frozenset(follow.next)))
+        known = frozenset(reading.cursors) - {self._control}
+        new = sorted(await finder.places(known))
         for problem in finder.missing.values():
             self._waiting(problem)
         loop = asyncio.get_running_loop()
-        self._look_at_s = loop.time() + LOOK_AGAIN_S if finder.missing else float("inf")
-        for place, (begin, end) in (await offset_ranges(consumer, new)).items() if new else ():
-            follow.ends[place], follow.next[place] = end, begin if from_beginning else end
-        if new or not follow.next:
-            assign(consumer, {self._control: finder.control_at, **follow.next})
+        self._look_at_s = loop.time() + LOOK_AGAIN_S if finder.missing else inf
+        cursors = {
+            place: Cursor(begin if from_beginning else end, end)
+            for place, (begin, end) in (await offset_ranges(reading.consumer, new)).items()
+        }
+        if new or not known:
+            control = Cursor(finder.control_at, finder.control_at)
+            reading.assign({**reading.cursors, **cursors, self._control: control})
         if new:
-            self._attached(self._attachments({place: follow.next[place] for place in new}))
+            starts = {place: cursor.next for place, cursor in cursors.items()}
+            self._attached(self._attachments(starts))
 
     def _attachments(self, starts: Mapping[TopicPartition, int]) -> list[Attached]:
         described = self._finder.described() or {}
@@ -284,9 +264,9 @@ class TailReader:
             for topic, places in groupby(sorted(starts), attrgetter("topic"))
         ]
 
-    def _look(self, message: Any, start: int, end: int | None) -> tuple[float, TailRecord] | None:
+    def _look(self, message: Any, end: int | None) -> tuple[float, TailRecord] | None:
         """The record with its time, in milliseconds since 1970; None for one that is not wanted."""
-        if message.offset < start or (end is not None and message.offset >= end):
+        if end is not None and message.offset >= end:
             return None
         place = (message.topic, message.partition, message.offset)
         try:

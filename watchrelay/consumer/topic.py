@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from typing import Any, Self
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from watchrelay.consumer.changes import Change, PartitionState, Problem, ProblemKind, ReadProblems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
-    WaitingWarnings,
+    Waiting,
     away,
     checked_servers,
     make_consumer,
@@ -40,10 +40,10 @@ from watchrelay.kafka.client import (
     KafkaTimeoutError,
     TopicPartition,
 )
-from watchrelay.kafka.client.consumer import position_if_known, stop_consumer
+from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.failures import servers_text, unreadable
-from watchrelay.kafka.open_transactions import OpenTransactions
-from watchrelay.kafka.reader import assign, fetch, offset_ranges
+from watchrelay.kafka.cursor import Cursor
+from watchrelay.kafka.reading import Reading, offset_ranges
 
 LOOK_ANYWAY_S = 15.0
 """Only asking shows a deleted topic or a broker away. Longer than a heartbeat interval."""
@@ -112,17 +112,15 @@ class TopicReader:
         )
         checked_servers(self._arguments)
         self._servers = servers_text(self._arguments)
-        self._transactions = OpenTransactions(self._servers)
         self._limits = {control_topic: VALUE_BYTES_MAX} if control_topic else {}
         self._streams, self._topics = frozenset(streams), tuple(topics)
         self._until_end = until_end
-        self._warnings = WaitingWarnings()
-        self._waiting = waiting or self._warnings.missing
-        self._waiting_for_proof = waiting or self._warnings.unproven
+        self._waiting = Waiting(waiting)
         saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
         self._unreached = UnreachedPositions(saved)
         self._entered, self._open = False, asyncio.Event()
-        self._consumer: Any = None
+        self._reading: Reading
+        """Since the start."""
         self._problems = ReadProblems()
         self._finder = Finder(
             None,
@@ -151,14 +149,21 @@ class TopicReader:
         if self._entered:
             raise RuntimeError("a TopicReader is entered once: make another one")
         self._entered = True
-        self._consumer = self._finder.consumer = make_consumer(self._arguments, self._limits)
+        consumer = make_consumer(self._arguments, self._limits)
+        self._use(consumer)
         self._open.set()
         try:
-            await self._begin(self._consumer)
+            await self._begin(consumer)
         except BaseException:
             self._open.clear()
             raise
         return self
+
+    def _use(self, consumer: Any) -> None:
+        self._finder.consumer = consumer
+        self._reading = Reading(
+            consumer, self._servers, committed=True, lost=self._lost, silent_after_s=inf
+        )
 
     async def _begin(self, consumer: Any) -> None:
         try:
@@ -179,7 +184,7 @@ class TopicReader:
             self._scope.reschedule(asyncio.get_running_loop().time())
         if self._open.is_set():
             self._open.clear()
-            await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
+            await stop_consumer(self._reading.consumer, within_s=STOP_TIMEOUT_S)
 
     # ---- what readers ask ------------------------------------------------------------------------
 
@@ -291,7 +296,7 @@ class TopicReader:
     @property
     def _behind(self) -> bool:
         """Something is not read yet to the end that it had when it was found."""
-        return any(replicas.end for replicas in self._replicas.values())
+        return any(replicas.cursor.is_behind for replicas in self._replicas.values())
 
     def _at_end_proven(self) -> bool:
         """Whether all was read, with `until_end`. Raises: NothingPublished where it is not
@@ -323,11 +328,11 @@ class TopicReader:
         at_end = self._replicas and not self._behind and not self._finder.missing
         if not at_end or self.proven:
             self._unproven_s = _now_s()
-            if at_end and not self._transactions.any_open:
-                self._warnings.forget()
+            if at_end and not self._reading.transactions.any_open:
+                self._waiting.forget()
         elif _now_s() >= self._unproven_s + LOOK_AGAIN_S:
             self._unproven_s = _now_s()
-            self._waiting_for_proof(
+            self._waiting.unproven(
                 f"read to the end, and not proven yet: {self._unproven()}; waiting for a heartbeat"
             )
         return going
@@ -358,14 +363,14 @@ class TopicReader:
             if not self._open.is_set():
                 return False
         if problem:
-            self._waiting(problem)
+            self._waiting.missing(problem)
         return True
 
     def _away(self, error: BaseException) -> str:
         """What to say while no broker answers. Raises: SinkUnavailable with `until_end`."""
         if not self._open.is_set():
             return ""
-        why = f"kafka at {self._servers} cannot be asked: {away(self._consumer, error)}"
+        why = f"kafka at {self._servers} cannot be asked: {away(self._reading.consumer, error)}"
         if self._until_end:
             raise SinkUnavailable(why) from error
         self._look_at_s = _now_s() + LOOK_AGAIN_S
@@ -382,16 +387,9 @@ class TopicReader:
             return ""  # the former one goes on asking
         former = consumer
         if self._open.is_set():  # else it was closed meanwhile
-            starts = {
-                place: self._position(place) or replicas.next
-                for place, replicas in self._replicas.items()
-                if not replicas.absent
-            }
-            if self._control:
-                starts[self._control] = self._finder.control_at
-            former, self._consumer = self._consumer, consumer
-            self._finder.consumer = consumer
-            assign(consumer, starts)
+            former, cursors = self._reading.consumer, self._reading.cursors
+            self._use(consumer)
+            self._reading.assign(cursors)
             self._look_at_s = 0.0
         try:
             await stop_consumer(former, within_s=STOP_TIMEOUT_S)
@@ -402,23 +400,18 @@ class TopicReader:
 
     async def _advance(self) -> str:
         """Take what arrives, and look again when it is time; "", or what is missing."""
-        await asyncio.sleep(0)  # `fetch` returns without a pause while there are records
+        await asyncio.sleep(0)  # the program that reads has work of its own
         # Named, for what aiokafka still has to say of a control topic that may not be read must not
         # be raised here.
-        places = [place for place, replicas in self._replicas.items() if not replicas.absent]
-        if self._replicas and self._control:
-            places.append(self._control)
-        if places:
-            fetched = await fetch(self._consumer, places, max_records=_AT_ONCE)
+        if places := [*self._reading.cursors] if self._replicas else []:
+            fetched = await self._reading.fetch(places, max_records=_AT_ONCE)
             for place, messages in fetched.items():
                 if place != self._control:
                     self._take(place, self._replicas[place], messages)
                 elif self._finder.learn(messages):
                     # kept here: after a cancellation the next step continues with it
                     self._look_at_s = 0.0
-            for place, replicas in self._replicas.items():
-                if self._position(place) >= replicas.end:
-                    replicas.end = 0
+            self._reading.move()
             self._verify_reached()
             self._give_proven()
         else:
@@ -444,29 +437,16 @@ class TopicReader:
         self._away_since_s = None
         # also where a partition that was not read to its end no longer exists
         lost = not self._replicas or any(
-            each.absent and each.end for each in self._replicas.values()
+            each.absent and each.cursor.is_behind for each in self._replicas.values()
         )
         if problem and self._until_end and lost:
             raise NothingPublished(problem)
-        held_back = {} if self._until_end else self._held_back()
+        held_back = {} if self._until_end else self._reading.held_back()
         soon = problem or not self._replicas
         self._look_at_s = _now_s() + (LOOK_AGAIN_S if soon else LOOK_ANYWAY_S)
         if held_back:
             return "; ".join(map(str, held_back.values()))
         return "" if self._until_end or self.proven else problem
-
-    def _held_back(self) -> Mapping[TopicPartition, SinkUnavailable]:
-        assigned = self._consumer.assignment()
-        wanted = [*self._replicas, *([self._control] if self._control else ())]
-        places = [place for place in wanted if place in assigned]
-        return self._transactions.held_back(self._consumer, places)
-
-    def _position(self, place: TopicPartition) -> int:
-        """The offset of the next record; 0 while the client asks for it."""
-        replicas = self._replicas[place]
-        if replicas.absent or place not in self._consumer.assignment():
-            return replicas.next
-        return position_if_known(self._consumer, place) or 0
 
     async def _extend(self) -> None:
         """Take in partitions that were found, restart recreated ones, drop those that will
@@ -490,7 +470,7 @@ class TopicReader:
             and control == self._control
         ):
             return
-        ranges = await offset_ranges(self._consumer, sorted(found))
+        ranges = await offset_ranges(self._reading.consumer, sorted(found))
         # From here on without an await: a cancellation leaves all or nothing.
         for place, (_, end) in ranges.items():
             unreached = self._unreached.origins(place.topic, place.partition, end)
@@ -499,30 +479,34 @@ class TopicReader:
             # the partition will never exist again: its objects are deleted
             for partition_replica in self._replicas.pop(place).by_stream.values():
                 self._pending.close(partition_replica, "gone")
-        # asked before: `assign` forgets it
-        starts = {place: self._position(place) for place in self._replicas}
         for place, (begin, end) in ranges.items():
             replicas = self._replicas[place] = PartitionReplicas(
                 place.partition, found[place], topic=place.topic, only=self._streams
             )
-            starts[place] = max(begin, replicas.start)
-            replicas.end = end if end > starts[place] else 0
+            replicas.cursor = Cursor(max(begin, replicas.start), end)
         self._drop_moved()
         for place, replicas in self._replicas.items():
             doubtful = replicas.absent and place.topic not in finder.unchanged
             if place not in absent and (doubtful or place.topic in finder.recreated):
                 self._restart(replicas)
-                starts[place] = 0
             replicas.absent = place in absent
-            # 0 is the start, wherever it is: what arrives from there is still of a recreated topic
-            # if it is before what was applied
-            replicas.next = starts[place] or replicas.next
         finder.recreated.clear()
-        self._control = control
         # the client would ask for an absent partition again and again
-        reads = {place: start for place, start in starts.items() if place not in absent}
-        assign(self._consumer, reads | ({control: finder.control_at} if control else {}))
+        reads = {
+            place: replicas.cursor
+            for place, replicas in self._replicas.items()
+            if not replicas.absent
+        }
+        self._control = control
+        # its past was read
+        self._reading.assign(reads | ({control: Cursor(finder.control_at, 0)} if control else {}))
         self._verify_reached()
+
+    def _lost(self, place: TopicPartition, _why: str) -> bool:
+        """The offsets of a partition went back: what is there now is read."""
+        if place != self._control:
+            self._restart(self._replicas[place])
+        return True
 
     def _restart(self, replicas: PartitionReplicas) -> None:
         """The topic was recreated: what it holds now replaces the state once proven.
@@ -530,20 +514,14 @@ class TopicReader:
         self._unreached.restarted(replicas.topic, replicas.partition)
         self._note("recreated", replicas, 0, "the topic was recreated: read from its start")
         replicas.restart()
-        # up to the end that the look finds, `_lower_ends`
-        replicas.end, self._look_at_s = sys.maxsize, 0.0
+        self._look_at_s = 0.0  # it finds the end, in `_lower_ends`
 
     async def _lower_ends(self) -> None:
         """An end that will never be reached, for the log is shorter now, is not waited for."""
-        unfinished = [
-            place
-            for place, replicas in self._replicas.items()
-            if replicas.end and not replicas.absent
-        ]
-        for place, end in (
-            (await self._consumer.end_offsets(unfinished)).items() if unfinished else ()
-        ):
-            self._replicas[place].end = min(self._replicas[place].end, end)
+        ends = await self._reading.consumer.end_offsets(self._reading.behind)
+        for place, end in ends.items():
+            cursor = self._reading.cursors[place]
+            cursor.end = end if cursor.end is None else min(end, cursor.end)
 
     def _drop_moved(self) -> None:
         """Give up the streams that are on other topics, or have fewer partitions, now."""
@@ -561,25 +539,23 @@ class TopicReader:
 
     def _give_proven(self) -> None:
         """What was read to its end and is proven may be given out."""
-        for place, replicas in self._replicas.items():
-            for partition_replica in replicas.by_stream.values() if not replicas.end else ():
+        for replicas in self._replicas.values():
+            behind = replicas.cursor.is_behind
+            for partition_replica in replicas.by_stream.values() if not behind else ():
                 partition_replica.outbox.catch_up()
                 if (
                     not partition_replica.outbox.begun
                     and partition_replica.proven
                     and partition_replica not in self._unreached
                 ):
-                    self._pending.begin(partition_replica, self._position(place) - 1)
+                    self._pending.begin(partition_replica, replicas.cursor.next - 1)
 
     def _take(
         self, place: TopicPartition, replicas: PartitionReplicas, messages: Sequence[Any]
     ) -> None:
         """Apply what was fetched of one partition, up to where it has to be read again."""
-        if messages and messages[0].offset < replicas.next:
-            self._restart(replicas)
         for message in messages:
             offset = message.offset
-            replicas.next = offset + 1
             try:
                 record = decode(message.key, message.value, message.headers)
             except RecordRefused as error:
@@ -597,9 +573,11 @@ class TopicReader:
             partition_replica, outcome = applied
             self._apply_outcome(offset, record, partition_replica, outcome)
             if isinstance(outcome, ReadAgain):
-                # the rest of what was fetched is void
-                self._consumer.seek(place, outcome.offset or 0)
-                replicas.next, replicas.end = 0, max(replicas.end, offset + 1)
+                # the rest of what was fetched is void; records may name offsets of another log
+                again = outcome.offset or 0
+                self._reading.seek(place, again if again < offset else 0)
+                if replicas.cursor.end is not None:
+                    replicas.cursor.end = max(replicas.cursor.end, offset + 1)
                 return
 
     def _note(
@@ -651,7 +629,8 @@ class TopicReader:
         for (topic, partition), streams in self._unreached.places().items():
             place = TopicPartition(topic, partition)
             if place in self._replicas:
-                self._unreached.verify(self._position(place), self._replicas[place])
+                replicas = self._replicas[place]
+                self._unreached.verify(replicas.cursor.next, replicas)
             elif self._replicas or any(map(self._finder.is_retired, streams)):
                 named = place.topic in self._topics
                 partitions = len(self._finder.there.get(place.topic, ())) if named else 0

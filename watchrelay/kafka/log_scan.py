@@ -16,7 +16,7 @@ from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import STATE_TOPICS, wait_for_topic
 from watchrelay.kafka.client.fetched import Limits
-from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import offset_ranges, open_consumer, read_ranges
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _OBJECTS = frozenset(VERB_TYPES.values())

@@ -4,12 +4,11 @@ read, and nothing else tells of them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any, Final
 
 from watchrelay.core.errors import TransactionOpen
 from watchrelay.kafka.client import TopicPartition
-from watchrelay.kafka.client.consumer import position_if_known
 
 HELD_BACK_AFTER_S: Final = 20.0
 """Those of a relay end within a second, and 15 s after it died."""
@@ -30,16 +29,14 @@ class OpenTransactions:
         return bool(self._since)
 
     def held_back(
-        self, consumer: Any, places: Collection[TopicPartition]
+        self, consumer: Any, positions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, TransactionOpen]:
-        """Look at `places`, all that matter, which are assigned: those held back for
-        `HELD_BACK_AFTER_S` or more, each with what to tell."""
+        """Look at all partitions that matter, which are assigned, with how far they are read: those
+        held back for `HELD_BACK_AFTER_S` or more, each with what to tell."""
         now_s, before, self._since = asyncio.get_running_loop().time(), self._since, {}
-        for place in places:
+        for place, position in positions.items():
             stable, end = consumer.last_stable_offset(place), consumer.highwater(place)
-            if stable is None or end is None or not 0 <= stable < end:
-                continue
-            if (position_if_known(consumer, place) or 0) < stable:
+            if stable is None or end is None or not 0 <= stable < end or position < stable:
                 continue
             offset, since_s = before.get(place, (stable, now_s))
             self._since[place] = (stable, since_s if offset == stable else now_s)
@@ -48,11 +45,6 @@ class OpenTransactions:
             for place, (offset, since_s) in self._since.items()
             if now_s - since_s >= HELD_BACK_AFTER_S
         }
-
-    def check(self, consumer: Any, places: Collection[TopicPartition]) -> None:
-        """As `held_back`. Raises: TransactionOpen, of the first of them."""
-        if held := self.held_back(consumer, places):
-            raise held[min(held)]
 
     def _error(self, place: TopicPartition, offset: int) -> TransactionOpen:
         command = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -10,21 +9,23 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from watchrelay.core import clock
-from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
-from watchrelay.kafka.open_transactions import OpenTransactions
-from watchrelay.kafka.reader import SILENT_AFTER_S, open_consumer, read_ranges
+from watchrelay.kafka.cursor import Cursor
+from watchrelay.kafka.reading import (
+    SILENT_AFTER_S,
+    Reading,
+    open_consumer,
+    through_outages,
+)
 
 _log = logging.getLogger(__name__)
 
 _PARTITION_FETCH_BYTES = 512 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 """Compressed; what is fetched is unpacked one record batch at a time."""
-_RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,43 +76,29 @@ class RangeReader:
         self._spans = {
             TopicPartition(topic, span.partition): span for span in spans if span.stop > 0
         }
-        self._next: dict[TopicPartition, int] = {}
+        self._cursors: dict[TopicPartition, Cursor] = {}
         self._take, self._failed = take, failed
         self._turn = turn or nullcontext()
         self._rng = rng or random.Random()
 
     async def run(self) -> None:
         """Read everything; the event loop gets its turn after each batch."""
-        backoff = _RETRY
-        while behind := self._behind():
-            try:
-                async with self._turn:
-                    began_s = clock.now_s()
-                    await self._read(behind)
-            except SinkUnavailable as error:
-                healthy = clock.now_s() - began_s > SILENT_AFTER_S
-                backoff, wait_s = backoff.after_failure(
-                    clock.now_s(), healthy=healthy, rng=self._rng
-                )
-                _log.warning(
-                    "cannot read the log back; retrying",
-                    extra={
-                        "topic": self._topic,
-                        "error": str(error),
-                        "retry_in_s": round(wait_s, 1),
-                    },
-                )
-                self._failed(error, wait_s)
-                await asyncio.sleep(wait_s)
-            else:
-                return
+        if self._spans:
+            await through_outages(
+                self._read_in_turn, self._report, healthy_after_s=SILENT_AFTER_S, rng=self._rng
+            )
 
-    def _behind(self) -> list[TopicPartition]:
-        return [
-            place for place, span in self._spans.items() if self._next.get(place, -1) < span.stop
-        ]
+    async def _read_in_turn(self) -> bool:
+        async with self._turn:
+            await self._read()
+        return True
 
-    async def _read(self, behind: list[TopicPartition]) -> None:
+    def _report(self, error: SinkUnavailable, wait_s: float) -> None:
+        extra = {"topic": self._topic, "error": str(error), "retry_in_s": round(wait_s, 1)}
+        _log.warning("cannot read the log back; retrying", extra=extra)
+        self._failed(error, wait_s)
+
+    async def _read(self) -> None:
         """One consumer's life. Raises: SinkUnavailable when it cannot go on."""
         async with open_consumer(
             self._connection,
@@ -120,13 +107,15 @@ class RangeReader:
             fetch_max_bytes=_FETCH_BYTES,
         ) as consumer:
             await wait_for_topic(consumer, self._topic)
-            first = await consumer.beginning_offsets(behind)
-            for place in behind:
-                if place not in self._next:
+            if not self._cursors:
+                first = await consumer.beginning_offsets(list(self._spans))
+                for place in self._spans:
                     self._begin(place, first[place])
-            ranges = {place: (self._next[place], self._spans[place].stop) for place in behind}
-            transactions = OpenTransactions(self._connection.servers)
-            await read_ranges(consumer, ranges, self._pass_on, transactions=transactions)
+            reading = Reading(
+                consumer, self._connection.servers, committed=True, silent_after_s=SILENT_AFTER_S
+            )
+            reading.assign(self._cursors)
+            await reading.read_to_end(self._pass_on)
 
     def _begin(self, place: TopicPartition, first: int) -> None:
         """Decide where `place` is begun; its log begins at `first` now."""
@@ -134,13 +123,13 @@ class RangeReader:
         # A start after the stop is an offset of a topic that was recreated since.
         lost = span.start is None or span.start >= span.stop
         start = first if lost else max(first, span.start or 0)
-        self._next[place] = self.begun[place.partition] = start
+        self._cursors[place] = Cursor(start, span.stop)
+        self.begun[place.partition] = start
         if start == first:
             self.whole.add(place.partition)
 
     def _pass_on(self, place: TopicPartition, records: Sequence[Any]) -> None:
-        stop, last = self._spans[place].stop, records[-1].offset
-        self._next[place] = last + 1
-        if last >= stop:
+        stop = self._spans[place].stop
+        if records[-1].offset >= stop:
             records = [record for record in records if record.offset < stop]
         self._take(place.partition, records)

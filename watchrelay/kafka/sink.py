@@ -27,7 +27,7 @@ from watchrelay.kafka.outstanding import Outstanding, Place
 from watchrelay.kafka.produce_state import PendingBatch
 from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
 from watchrelay.kafka.record_times import RecordTimes
-from watchrelay.kafka.topic_identity import TopicIdentity
+from watchrelay.kafka.topic_incarnation import TopicIncarnations
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
 from watchrelay.kafka.transactions import FENCED, Result, TransactionalProducer
 from watchrelay.kafka.troubles import KafkaTroubles
@@ -43,8 +43,6 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 _BATCH_BYTES_LEAST = 16 * 1024
 _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 _LOOK_EVERY_S = 30.0
-_LOOK_DOUBTFUL_S = 1.0
-_LOOK_TIMEOUT_S = 5.0
 _WATCH_EVERY_S = 1.0
 _ACK_SHOWN_EVERY_S = 0.05
 """How often the time of the newest acknowledgement is set at most: a thousand come a second."""
@@ -176,9 +174,8 @@ class KafkaSink:
         """Those to pack with the next flush."""
         self._untimely: dict[_Deliveries, None] = {}
         """Those not packed, because the clock is wrong: what waits grows as while Kafka is away."""
-        self._identity = TopicIdentity()
+        self._incarnations = TopicIncarnations(self._lose)
         self._writers = TopicWriters()
-        self._look = asyncio.Event()
 
     @property
     def trouble(self) -> str:
@@ -268,10 +265,10 @@ class KafkaSink:
             topic, stream, lost, made=made, topic_id=topic_id
         )
         if made or others:
-            self._identity.forget(topic)
+            self._incarnations.forget(topic)
         if others:
             self._forget(topic)
-        self._identity.expect(topic, topic_id)
+        self._incarnations.expect(topic, topic_id)
         self._topic_lost(topic, "it was missing and was recreated", others)
         return is_another_topic
 
@@ -279,7 +276,7 @@ class KafkaSink:
         """`stream` stops writing the topic. Args: `taken_over` as of TopicWriters."""
         self._end_transactions(topic, stream)
         if self._writers.close(topic, stream, taken_over=taken_over):
-            self._identity.forget(topic)
+            self._incarnations.forget(topic)
             self._written.forget(lambda place: place.topic == topic)
             self.times.forget(topic)
             self._forget(topic)
@@ -603,8 +600,8 @@ class KafkaSink:
 
     def _lose(self, topic: str, why: str) -> None:
         _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
-        streams = self._writers.lose(topic, may_return=self._identity.may_return(topic))
-        self._identity.forget(topic)
+        streams = self._writers.lose(topic, may_return=self._incarnations.may_return(topic))
+        self._incarnations.forget(topic)
         self._forget(topic)
         self._topic_lost(topic, why, streams)
 
@@ -632,29 +629,11 @@ class KafkaSink:
     async def _look_for_topics(self) -> None:
         """See whether opened topics are there: rarely, at once when one of them gave an error that
         says so, often while one is not."""
-        while True:
-            try:
-                async with asyncio.timeout(
-                    _LOOK_DOUBTFUL_S if self._identity.doubtful else _LOOK_EVERY_S
-                ):
-                    await self._look.wait()
-                    await asyncio.sleep(_LOOK_DOUBTFUL_S)  # errors come in numbers
-            except TimeoutError:
-                pass
-            self._look.clear()
-            topics = self._identity.topics
-            if not topics:
-                continue
-            try:
-                async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    answer = await self._producer.topic_ids(
-                        topics, of_another=self._identity.doubtful
-                    )
-            except (KafkaError, OSError, TimeoutError) as error:
-                _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})
-                continue
-            for name, why in self._identity.seen(answer or {}, clock.now_s()).items():
-                self._lose(name, why)
+        known = self._incarnations
+        await known.keep_looking(
+            lambda topics: self._producer.topic_ids(topics, of_another=known.doubtful),
+            every_s=_LOOK_EVERY_S,
+        )
 
     # ---- what the producer reports ---------------------------------------------------------------
 
@@ -665,7 +644,7 @@ class KafkaSink:
         if type(error) in SIZE_SETTINGS:
             return
         if isinstance(error, GONE):
-            self._look.set()
+            self._incarnations.hurry()
         waits_long = self._outstanding.waits_long(place)
         if waits_long or (waits_long is not None and not retriable):
             hint = self.times.refused(place.topic) if isinstance(error, UNTIMELY) else ""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
+from tests.support.positioned import Positioned
 from tests.support.relays import virtual
 from tests.support.stream_log import NODES, Log, Writer, stream
 from tests.vectors.document import description
@@ -21,16 +22,14 @@ from watchrelay.contract.wire import WireRecord
 PODS, CONTROL = "k8s.test.core.pods", "k8s.test.control"
 
 
-class Consumer:
+class Consumer(Positioned):
     """aiokafka's consumer and its client, on topics of one partition each, which the test fills."""
 
     def __init__(self, **topics: Log) -> None:
+        super().__init__()
         self.topics = topics
-        self._at: dict[TopicPartition, int] = {}
         self._client = self
         self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
-        assignment = SimpleNamespace(state_value=self._state)
-        self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
 
     async def send(self, *_: object) -> Any:
         topics: Any = [(0, name, b"1" * 16, False, [(0, 0)], 0, {}) for name in self.topics]
@@ -42,38 +41,17 @@ class Consumer:
     async def end_offsets(self, places: Collection[TopicPartition]) -> Any:
         return {place: self.topics[place.topic].end for place in places}
 
-    def assign(self, places: Collection[TopicPartition]) -> None:
-        self._at = dict.fromkeys(places, 0)
-
-    def assignment(self) -> Collection[TopicPartition]:
-        return self._at
-
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        self._at[place] = offset
-
     def pause(self, *_: object) -> None: ...
-
-    def last_stable_offset(self, _: TopicPartition) -> int | None:
-        return None
-
-    def highwater(self, _: TopicPartition) -> int | None:
-        return None
-
-    async def position(self, place: TopicPartition) -> int:
-        return self._at[place]
-
-    def _state(self, place: TopicPartition) -> Any:
-        return SimpleNamespace(has_valid_position=True, position=self._at[place])
 
     async def getmany(self, *places: TopicPartition, **_: object) -> dict[TopicPartition, Any]:
         """A record of each partition at a time."""
         found = {}
         for place in places:
             log = self.topics.get(place.topic, Log())
-            offsets = (offset for offset in log.records if offset >= self._at[place])
+            offsets = (offset for offset in log.records if offset >= self.positions[place])
             if (offset := min(offsets, default=None)) is not None:
                 found[place] = [SimpleNamespace(offset=offset, **log.records[offset]._asdict())]
-                self._at[place] = offset + 1
+                self.positions[place] = offset + 1
         if not found:
             await asyncio.sleep(0.1)
         return found
@@ -86,7 +64,7 @@ class Consumer:
 def over(consumer: Consumer, **more: Any) -> TopicReader:
     """A reader that has started, of one stream unless there is a control topic."""
     reader = TopicReader("nowhere:1", **({"topics": [PODS]} | more))
-    reader._consumer = reader._finder.consumer = consumer
+    reader._use(consumer)
     reader._entered = True
     reader._open.set()
     return reader
@@ -177,10 +155,10 @@ async def test_a_reader_that_an_open_transaction_holds_back_says_so_while_it_doe
         is_open = True
 
         def last_stable_offset(self, place: TopicPartition) -> int:
-            return self._at[place]
+            return self.positions[place]
 
         def highwater(self, place: TopicPartition) -> int:
-            return self._at[place] + 5 * (self.is_open and place.topic == topic)
+            return self.positions[place] + 5 * (self.is_open and place.topic == topic)
 
     reported = list[str]()
     control = Log()

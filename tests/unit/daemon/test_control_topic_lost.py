@@ -16,7 +16,7 @@ from watchrelay.config.streams import control_topic
 from watchrelay.consumer import TopicReader
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.log_scan import descriptions
-from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import offset_ranges, open_consumer, read_ranges
 from watchrelay.plan.kafka import kafka_connection
 
 TOPIC = "t"

@@ -228,7 +228,7 @@ async def audited(world: World) -> tuple[int, list[AuditProblem]]:
     connection = kafka_connection(world.settings("pods"), client_id="test")
     async with open_auditor(connection, control_topic="k8s.test.control") as auditor:
         await auditor.read_to_end()
-        ((audit, _, end),) = await auditor.rows()
+        ((audit, _, end),) = auditor.rows()
     return end, audit.problems
 
 

@@ -120,4 +120,4 @@ async def test_a_stream_is_resized_under_churn_and_readers_see_one_stream(stage:
         KafkaConnection(bootstrap_servers=(stage.kafka.bootstrap,)), control_topic=CONTROL
     ) as auditor:
         await auditor.read_to_end()
-        assert [each.problems for each, _, _ in await auditor.rows()] == [[]] * PARTITIONS
+        assert [each.problems for each, _, _ in auditor.rows()] == [[]] * PARTITIONS

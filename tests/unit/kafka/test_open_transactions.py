@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.positioned import Positioned
 from tests.support.virtualtime import run
 from watchrelay.core.errors import TransactionOpen
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.cursor import Cursor
 from watchrelay.kafka.open_transactions import HELD_BACK_AFTER_S, OpenTransactions
-from watchrelay.kafka.reader import read_ranges
+from watchrelay.kafka.reading import Reading
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.status import Troubles
 
@@ -21,32 +23,24 @@ PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 CURE = "kafka-transactions.sh --bootstrap-server b:1 abort --topic t --partition 0 --start-offset 7"
 
 
-class Consumer:
+class Consumer(Positioned):
     """By partition, what a broker last answered: position, last stable offset, end."""
 
     def __init__(self, **offsets: tuple[int, int | None, int | None]) -> None:
+        super().__init__()
         self.offsets = {TopicPartition("t", int(name[1:])): each for name, each in offsets.items()}
-        assigned = SimpleNamespace(state_value=self._state)
-        self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assigned))
 
     def _state(self, place: TopicPartition) -> Any:
         return SimpleNamespace(has_valid_position=True, position=self.offsets[place][0])
 
-    def assign(self, _: object) -> None: ...
-
-    def seek(self, _: TopicPartition, offset: int) -> None: ...
-
-    async def position(self, place: TopicPartition) -> int:
-        return self.offsets[place][0]
+    def at(self, *places: TopicPartition) -> dict[TopicPartition, int]:
+        return {place: self.offsets[place][0] for place in places}
 
     def last_stable_offset(self, place: TopicPartition) -> int | None:
         return self.offsets[place][1]
 
     def highwater(self, place: TopicPartition) -> int | None:
         return self.offsets[place][2]
-
-    def last_poll_timestamp(self, _: TopicPartition) -> int:
-        return int(asyncio.get_running_loop().time() * 1000) + 1
 
     async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[Any]]:
         await asyncio.sleep(0.5)
@@ -58,15 +52,15 @@ def test_one_that_stays_open_is_named_by_partition_and_offset_with_the_command_t
 ):
     async def body() -> None:
         consumer, transactions = Consumer(p0=(7, 7, 9), p1=(9, 9, 9)), OpenTransactions("b:1")
-        assert transactions.held_back(consumer, [PLACE, OTHER]) == {}
+        assert transactions.held_back(consumer, consumer.at(PLACE, OTHER)) == {}
         assert transactions.any_open
         await asyncio.sleep(HELD_BACK_AFTER_S)
-        held = transactions.held_back(consumer, [PLACE, OTHER])
+        held = transactions.held_back(consumer, consumer.at(PLACE, OTHER))
         assert list(held) == [PLACE]
         assert "topic t partition 0: an open transaction at offset 7" in str(held[PLACE])
         assert held[PLACE].cure == CURE
         consumer.offsets[PLACE] = (9, 9, 9)
-        assert transactions.held_back(consumer, [PLACE, OTHER]) == {}
+        assert transactions.held_back(consumer, consumer.at(PLACE, OTHER)) == {}
         assert not transactions.any_open
 
     run(body())
@@ -81,7 +75,7 @@ def test_nothing_is_named_where(offsets: tuple[int, int | None, int | None]) -> 
     async def body() -> None:
         consumer, transactions = Consumer(p0=offsets), OpenTransactions("b:1")
         for _ in range(3):
-            assert transactions.held_back(consumer, [PLACE]) == {}
+            assert transactions.held_back(consumer, consumer.at(PLACE)) == {}
             await asyncio.sleep(HELD_BACK_AFTER_S)
 
     run(body())
@@ -92,7 +86,7 @@ def test_those_that_end_one_after_the_other_are_not_named() -> None:
         consumer, transactions = Consumer(p0=(0, 0, 2)), OpenTransactions("b:1")
         for offset in range(100):
             consumer.offsets[PLACE] = (offset, offset, offset + 2)
-            assert transactions.held_back(consumer, [PLACE]) == {}
+            assert transactions.held_back(consumer, consumer.at(PLACE)) == {}
             await asyncio.sleep(1.0)
 
     run(body())
@@ -100,10 +94,9 @@ def test_those_that_end_one_after_the_other_are_not_named() -> None:
 
 def test_a_reading_that_is_held_back_ends_with_the_transaction_and_not_as_a_silent_broker() -> None:
     async def body() -> None:
-        transactions = OpenTransactions("b:1")
-        await read_ranges(
-            Consumer(p0=(7, 7, 9)), {PLACE: (0, 9)}, lambda *_: None, transactions=transactions
-        )
+        reading = Reading(Consumer(p0=(7, 7, 9)), "b:1", committed=True, silent_after_s=60.0)
+        reading.assign({PLACE: Cursor(0, 9)})
+        await reading.read_to_end(lambda *_: None)
 
     with pytest.raises(TransactionOpen, match="an open transaction at offset 7"):
         run(body())
@@ -124,8 +117,10 @@ def test_a_followed_topic_shows_the_transaction_until_it_has_ended() -> None:
         )
         consumer = Consumer(p0=(7, 7, 9))
         async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(
-                follower._read(consumer, [PLACE], connection.rotation.proven), name="read"
+            reading = follower._reading(consumer)
+            reading.assign({PLACE: follower.parts[0]})
+            task = tasks.create_task(
+                follower._read(reading, connection.rotation.proven), name="read"
             )
             await asyncio.sleep(HELD_BACK_AFTER_S + 2.0)
             shown = problems["signal"]
@@ -134,6 +129,6 @@ def test_a_followed_topic_shows_the_transaction_until_it_has_ended() -> None:
             consumer.offsets[PLACE] = (9, 9, 9)
             await asyncio.sleep(2.0)
             assert dict(problems) == {}
-            reading.cancel()
+            task.cancel()
 
     run(body())

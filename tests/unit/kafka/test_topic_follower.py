@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,15 +12,26 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from tests.support.positioned import Positioned
 from tests.support.virtualtime import run
 from watchrelay.core import clock
 from watchrelay.core.errors import TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.leader_epochs import LeaderEpochs
+from watchrelay.kafka.client.metadata import topic_ids
+from watchrelay.kafka.reading import Reading
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.status import Troubles
 
 HOUR_MS = 3_600_000
+CONTROL = TopicPartition("control", 0)
+
+
+def reading_of(tail: TopicFollower, consumer: Any) -> Reading:
+    """A reading of the control topic from its start."""
+    reading = tail._reading(consumer)
+    reading.assign({CONTROL: tail.parts[0]})
+    return reading
 
 
 class Away:
@@ -29,20 +41,18 @@ class Away:
         raise KafkaError(name)
 
 
-class Consumer:
+class Consumer(Positioned):
     """Answers with nothing; `stamps` are the wall clock at its newest answers, as aiokafka keeps
     it. It ends the reading with the last."""
 
     def __init__(self, stamps: list[int], connection: KafkaConnection) -> None:
+        super().__init__()
         self._stamps, self._connection = stamps, connection
         self._client = Away()
 
     async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[object]]:
         await asyncio.sleep(0)
         return {}
-
-    async def position(self, _: TopicPartition) -> int:
-        return 0
 
     def last_poll_timestamp(self, _: TopicPartition) -> int:
         stamp = self._stamps.pop(0)
@@ -56,7 +66,9 @@ async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consu
     jump_ms: int,
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-    follower: Any = SimpleNamespace(take=lambda _: None, moved=lambda _: None)
+    follower: Any = SimpleNamespace(
+        take=lambda _: None, moved=lambda _: None, started_over=lambda: None
+    )
     tail = TopicFollower(
         connection,
         "control",
@@ -67,11 +79,8 @@ async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consu
         problems=Troubles(),
     )
     consumer = Consumer([clock.wall_ms() + jump_ms + number for number in range(5)], connection)
-    await tail._follow(consumer, [TopicPartition("control", 0)], connection.rotation.proven)
+    await tail._follow(reading_of(tail, consumer), connection.rotation.proven)
     assert tail.parts[0].next == 0
-
-
-CONTROL = TopicPartition("control", 0)
 
 
 class Asked:
@@ -92,25 +101,21 @@ class Asked:
         return SimpleNamespace(API_VERSION=10, brokers=[1], topics=[topic])
 
 
-class Written:
+class Written(Positioned):
     """A consumer that reads a record in each second, `count` of them."""
 
     def __init__(self, client: Asked, count: int, connection: KafkaConnection) -> None:
+        super().__init__()
         self._client, self._count, self._connection = client, count, connection
-        self._next = 0
+        self.leader_epochs = LeaderEpochs()
 
     async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[Any]]:
         await asyncio.sleep(1.0)
-        self._next += 1
-        if self._next == self._count:
+        at = self.positions[CONTROL]
+        self.positions[CONTROL] += 1
+        if at + 1 == self._count:
             self._connection.rotation.proven += 1
-        return {CONTROL: [SimpleNamespace(offset=self._next - 1)]}
-
-    async def position(self, _: TopicPartition) -> int:
-        return self._next
-
-    def last_poll_timestamp(self, _: TopicPartition) -> int:
-        return 0
+        return {CONTROL: [SimpleNamespace(offset=at)]}
 
 
 def follow(client: Asked, *, count: int) -> list[float]:
@@ -120,7 +125,9 @@ def follow(client: Asked, *, count: int) -> list[float]:
         loop = asyncio.get_running_loop()
         taken_s: list[float] = []
         handler: Any = SimpleNamespace(
-            take=lambda _: taken_s.append(loop.time()), moved=lambda _: None
+            take=lambda _: taken_s.append(loop.time()),
+            moved=lambda _: None,
+            started_over=lambda: None,
         )
         connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
         tail = TopicFollower(
@@ -132,9 +139,9 @@ def follow(client: Asked, *, count: int) -> list[float]:
             batch_bytes_max=1000,
             problems=Troubles(),
         )
-        tail._identity.expect("control")
+        tail._incarnations.expect("control")
         consumer = Written(client, count, connection)
-        await tail._follow(consumer, [CONTROL], connection.rotation.proven)
+        await tail._follow(reading_of(tail, consumer), connection.rotation.proven)
         return taken_s
 
     return run(main())
@@ -159,10 +166,11 @@ class Looking(TopicFollower):
         self._clients = list(clients)
         return self
 
-    async def _life(self) -> None:
-        consumer = SimpleNamespace(_client=self._clients.pop(0))
-        await self._find(consumer)
-        await self._keep_looking(consumer)
+    async def _life(self) -> bool:
+        ask = partial(topic_ids, self._clients.pop(0))
+        await self._incarnations.look_until_sure(ask)
+        await self._incarnations.keep_looking(ask)
+        return False
 
 
 @pytest.mark.parametrize(("back", "started_over"), [(b"1" * 16, False), (b"2" * 16, True)])
@@ -195,7 +203,7 @@ def test_a_topic_that_brokers_did_not_know_is_read_on_if_it_is_back_under_its_id
     run(main())
 
 
-class Led:
+class Led(Positioned):
     """A consumer of a topic whose leader changed: it hands on one answer at a time, of records by
     offset and leader epoch. `ends`: where the newest leader says that each epoch ended, as Kafka
     does: that of an epoch of which it has nothing is the end of the one before."""
@@ -203,8 +211,8 @@ class Led:
     def __init__(
         self, answers: list[dict[int, int]], ends: dict[int, int], connection: KafkaConnection
     ) -> None:
+        super().__init__()
         self._answers, self._ends, self._connection = answers, ends, connection
-        self._next = 0
         self.leader_epochs = LeaderEpochs()
         self.asked = list[int]()
         self._client = SimpleNamespace(
@@ -225,14 +233,8 @@ class Led:
             self._connection.rotation.proven += 1
         for offset, epoch in answer.items():
             self.leader_epochs.note(CONTROL, offset, epoch)
-            self._next = offset + 1
+            self.positions[CONTROL] = offset + 1
         return {CONTROL: [SimpleNamespace(offset=offset) for offset in answer]}
-
-    async def position(self, _: TopicPartition) -> int:
-        return self._next
-
-    def last_poll_timestamp(self, _: TopicPartition) -> int:
-        return 0
 
 
 LED = [
@@ -255,7 +257,9 @@ async def test_records_that_others_replaced_after_an_election_show_by_the_end_of
     connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
     taken = list[int]()
     handler: Any = SimpleNamespace(
-        take=lambda record: taken.append(record.offset), moved=lambda _: None
+        take=lambda record: taken.append(record.offset),
+        moved=lambda _: None,
+        started_over=lambda: None,
     )
     tail = TopicFollower(
         connection,
@@ -268,8 +272,7 @@ async def test_records_that_others_replaced_after_an_election_show_by_the_end_of
     )
     last = max(answers[-1])
     consumer = Led([dict(each) for each in answers], ends, connection)
-    tail._epochs = consumer.leader_epochs
-    reading = tail._read(consumer, [CONTROL], connection.rotation.proven)
+    reading = tail._read(reading_of(tail, consumer), connection.rotation.proven)
     if lost:
         with pytest.raises(TopicLost, match=lost):
             await reading

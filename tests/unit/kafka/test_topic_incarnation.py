@@ -9,57 +9,66 @@ from aiokafka.errors import KafkaError
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.metadata import NO_ID, topic_ids
 from watchrelay.kafka.client.patches import patch_client
-from watchrelay.kafka.topic_identity import ABSENT_S, TopicIdentity
+from watchrelay.kafka.topic_incarnation import ABSENT_S, TopicIncarnations
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 
 
-def identity_of(*topics: str) -> TopicIdentity:
-    watched = TopicIdentity()
-    for topic in topics:
-        watched.expect(topic)
-    return watched
+class Watched(TopicIncarnations):
+    """These topics."""
+
+    def __init__(self, *topics: str) -> None:
+        self.lost: dict[str, str] = {}
+        super().__init__(self.lost.__setitem__)
+        for topic in topics:
+            self.expect(topic)
+
+    def taken(self, answer: dict[str, bytes | None], now_s: float) -> dict[str, str]:
+        """What is lost by this answer."""
+        self.lost.clear()
+        self.seen(answer, now_s)
+        return dict(self.lost)
 
 
 def test_a_topic_that_stays_is_not_lost() -> None:
-    watched = identity_of("t")
-    assert all(watched.seen({"t": ONE}, float(now_s)) == {} for now_s in range(100))
+    watched = Watched("t")
+    assert all(watched.taken({"t": ONE}, float(now_s)) == {} for now_s in range(100))
 
 
 def test_a_topic_of_another_id_was_recreated_and_is_reported_once() -> None:
-    watched = identity_of("t")
-    watched.seen({"t": ONE}, 0.0)
-    assert watched.seen({"t": OTHER}, 1.0) == {"t": "it was deleted and recreated"}
-    assert watched.seen({"t": ONE}, 2.0) == {}, "nobody looks for it until it is expected again"
+    watched = Watched("t")
+    watched.taken({"t": ONE}, 0.0)
+    assert watched.taken({"t": OTHER}, 1.0) == {"t": "it was deleted and recreated"}
+    assert watched.taken({"t": ONE}, 2.0) == {}, "nobody looks for it until it is expected again"
     watched.expect("t")
-    assert watched.seen({"t": ONE}, 3.0) == {}
+    assert watched.taken({"t": ONE}, 3.0) == {}
 
 
 def test_brokers_that_tell_no_ids_say_only_that_it_is_there() -> None:
-    watched = identity_of("t")
+    watched = Watched("t")
     for found in (NO_ID, ONE, NO_ID, ONE):
-        assert watched.seen({"t": found}, 0.0) == {}
-    assert watched.seen({"t": OTHER}, 0.0) != {}
+        assert watched.taken({"t": found}, 0.0) == {}
+    assert watched.taken({"t": OTHER}, 0.0) != {}
 
 
 def test_a_topic_that_is_not_there_for_a_moment_is_doubtful_and_for_long_is_deleted() -> None:
-    watched = identity_of("t", "u")
-    watched.seen({"t": ONE, "u": ONE}, 0.0)
-    assert watched.seen({"t": None, "u": ONE}, 10.0) == {}
+    watched = Watched("t", "u")
+    watched.taken({"t": ONE, "u": ONE}, 0.0)
+    assert watched.taken({"t": None, "u": ONE}, 10.0) == {}
     doubtful = [watched.doubtful]
-    assert watched.seen({"t": ONE}, 11.0) == {}
+    assert watched.taken({"t": ONE}, 11.0) == {}
     assert [*doubtful, watched.doubtful] == [True, False]
-    assert watched.seen({"t": None}, 20.0) == {}
-    assert watched.seen({}, 100.0) == {}, "no answer is no absence"
-    assert watched.seen({"t": None}, 20.0 + ABSENT_S) == {"t": "brokers do not know it"}
+    assert watched.taken({"t": None}, 20.0) == {}
+    assert watched.taken({}, 100.0) == {}, "no answer is no absence"
+    assert watched.taken({"t": None}, 20.0 + ABSENT_S) == {"t": "brokers do not know it"}
     assert (watched.doubtful, watched.topics) == (False, ["u"])
 
 
-def absent(known: bytes) -> TopicIdentity:
+def absent(known: bytes) -> Watched:
     """A topic, of that id, that is lost since brokers do not know it, and expected again."""
-    watched = identity_of("t")
+    watched = Watched("t")
     for found, now_s in ((known, 0.0), (None, 1.0), (None, 1.0 + ABSENT_S)):
-        lost = watched.seen({"t": found}, now_s)
+        lost = watched.taken({"t": found}, now_s)
     assert list(lost) == ["t"]
     assert watched.may_return("t") is bool(known)
     watched.expect("t")
@@ -69,11 +78,11 @@ def absent(known: bytes) -> TopicIdentity:
 
 def test_a_topic_that_brokers_do_not_know_for_long_is_the_same_if_it_is_back_under_its_id() -> None:
     watched = absent(ONE)
-    assert watched.seen({"t": ONE}, 10.0) == {}
-    assert absent(ONE).seen({"t": OTHER}, 10.0) == {"t": "it was deleted and recreated"}
-    assert absent(NO_ID).seen({"t": OTHER}, 10.0) == {}, "that was reported"
-    watched.seen({"t": None}, 11.0)
-    assert watched.seen({"t": None}, 11.0 + ABSENT_S) != {}, "it is looked for again"
+    assert watched.taken({"t": ONE}, 10.0) == {}
+    assert absent(ONE).taken({"t": OTHER}, 10.0) == {"t": "it was deleted and recreated"}
+    assert absent(NO_ID).taken({"t": OTHER}, 10.0) == {}, "that was reported"
+    watched.taken({"t": None}, 11.0)
+    assert watched.taken({"t": None}, 11.0 + ABSENT_S) != {}, "it is looked for again"
     watched.forget("t")
     assert not watched.may_return("t")
 

@@ -1,4 +1,4 @@
-"""The one loop that reads partitions: where it ends, and how long nothing may arrive."""
+"""The one reader of Kafka: where it ends, how long nothing may arrive, and what is another topic."""
 
 from __future__ import annotations
 
@@ -9,44 +9,36 @@ from typing import Any
 import pytest
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
+from tests.support.positioned import Positioned
 from tests.support.virtualtime import run
 from tests.unit.kafka.client.test_brokers import FakeBroker, serving
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
-from watchrelay.kafka.reader import open_consumer, read_ranges
+from watchrelay.kafka.reading import open_consumer, read_ranges
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Consumer:
+class Consumer(Positioned):
     """Logs as sets of offsets that are left; behind `silent_from` nothing arrives."""
 
     def __init__(self, logs: dict[TopicPartition, set[int]], *, silent_from: int = 1000) -> None:
+        super().__init__()
         self._logs, self._silent_from = logs, silent_from
-        self._at: dict[TopicPartition, int] = {}
-
-    def assign(self, places: list[TopicPartition]) -> None:
-        self._at = dict.fromkeys(places, 0)
-
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        self._at[place] = offset
-
-    async def position(self, place: TopicPartition) -> int:
-        return self._at[place]
 
     async def getmany(
         self, *places: TopicPartition, timeout_ms: int, max_records: int
     ) -> dict[TopicPartition, list[Any]]:
         found: dict[TopicPartition, list[Any]] = {}
         for place in places:
-            left = sorted(offset for offset in self._logs[place] if offset >= self._at[place])
+            left = sorted(offset for offset in self._logs[place] if offset >= self.positions[place])
             if left and left[0] < self._silent_from:
-                found[place] = [SimpleNamespace(offset=offset) for offset in left[:max_records]]
-                self._at[place] = found[place][-1].offset + 1
+                found[place] = [SimpleNamespace(offset=offset) for offset in left[:2]]
+                self.positions[place] = found[place][-1].offset + 1
             elif not left:
-                self._at[place] = 1000  # all behind it was compacted away
+                self.positions[place] = 1000  # all behind it was compacted away
         if not found:
             await asyncio.sleep(timeout_ms / 1000)
         return found
@@ -60,7 +52,7 @@ def read(
     def take(place: TopicPartition, records: Any) -> None:
         taken.setdefault(place, []).extend(record.offset for record in records)
 
-    run(read_ranges(consumer, ranges, take, max_records=2))
+    run(read_ranges(consumer, ranges, take))
     return taken
 
 
