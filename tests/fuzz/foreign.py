@@ -34,7 +34,7 @@ from watchrelay.contract.partitioning import partition_of
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.kafka.reading import offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import offset_ranges, open_reading, read_ranges
 from watchrelay.plan.kafka import kafka_connection
 
 STREAM, CALM = "configmaps", "services"
@@ -220,7 +220,8 @@ class Round:
                     found.append(Forged(place.partition, each.key, each.value, headers))
 
         settings = load_settings(self._file, environ={})
-        async with open_consumer(kafka_connection(settings, client_id="fuzz")) as consumer:
+        async with open_reading(kafka_connection(settings, client_id="fuzz")) as reading:
+            consumer = reading.consumer
             places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
             await read_ranges(consumer, await offset_ranges(consumer, places), take)
         return found

@@ -30,7 +30,7 @@ from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import STATE_TOPICS
 from watchrelay.kafka.producer import ProducerSettings
-from watchrelay.kafka.reading import COMMITTED, offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import COMMITTED, offset_ranges, open_reading, read_ranges
 
 pytestmark = pytest.mark.real
 PARTITIONS = 3
@@ -129,7 +129,8 @@ class Writing:
         def take(place: TopicPartition, records: Sequence[Any]) -> None:
             found[place.partition] += [record.key for record in records]
 
-        async with open_consumer(self.running.connection, STATE_TOPICS, **COMMITTED) as consumer:
+        async with open_reading(self.running.connection, STATE_TOPICS, **COMMITTED) as reading:
+            consumer = reading.consumer
             places = [TopicPartition(self.topic, each) for each in range(PARTITIONS)]
             await read_ranges(consumer, await offset_ranges(consumer, places), take)
         for acked, keys in zip(self.acked, found, strict=True):

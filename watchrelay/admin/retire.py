@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,14 +34,12 @@ from watchrelay.contract.wire import Batch, Reason, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.core.text import BROKEN_JSON
-from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import epoch_of, highest_epoch
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
-from watchrelay.kafka.reading import Reading, from_end, open_consumer
+from watchrelay.kafka.reading import Reading, open_reading
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.stream_transactions import StreamTransactions
 from watchrelay.kafka.topics import Topics, TopicSpec
@@ -260,11 +259,8 @@ async def refuse_written(
     if session_s is not None:
         wait_s = max(wait_s, session_s + _TAKEOVER_S)
         configs, ends = "the config of every replica", "they then end this stream alone"
-    # Markers go to all partitions, and heartbeats are written when nothing changes.
-    place = TopicPartition(spec.topic, 0)
-    async with open_consumer(connection) as consumer:
-        await wait_for_topic(consumer, spec.topic)
-        reading = await from_end(consumer, [place])
+    async with open_reading(connection, silent_after_s=inf) as reading:
+        await reading.assign_ends([spec.topic])  # heartbeats come when nothing changes
         watching(spec.topic, wait_s)
         if epoch := await _next_epoch(reading, spec.id, within_s=wait_s):
             raise StillWritten(

@@ -15,6 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 from watchrelay.config import Settings
@@ -29,13 +30,11 @@ from watchrelay.core.errors import (
     WatchrelayError,
     first_cause,
 )
-from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import epoch_of
-from watchrelay.kafka.reading import Reading, from_end, open_consumer
+from watchrelay.kafka.reading import COMMITTED, Reading, open_reading
 from watchrelay.kafka.signal_records import requests_for
 from watchrelay.kafka.signal_topic import send_signal
 from watchrelay.kafka.topics import Topics
@@ -254,9 +253,8 @@ async def end_when_silent(
     # heartbeats are written when nothing changes, to each partition: one without a leader gets none
     now_s = asyncio.get_running_loop().time
     try:
-        async with open_consumer(connection) as consumer:
-            places = await _partitions(consumer, topics.values())
-            reading = await from_end(consumer, places)
+        async with open_reading(connection, silent_after_s=inf) as reading:
+            await reading.assign_ends(topics.values())
             newest_s = dict.fromkeys(topics, now_s())
             while True:
                 for place, records in (await reading.fetch()).items():
@@ -279,9 +277,8 @@ async def end_when_held_back(connection: KafkaConnection, topics: Collection[str
     """Raise TransactionOpen once a transaction holds the relay back from what is on `topics`.
     Returns where that is unknown: a topic may not be read, or Kafka is away."""
     try:
-        async with open_consumer(connection, isolation_level="read_committed") as consumer:
-            places = await _partitions(consumer, topics)
-            reading = await from_end(consumer, places, connection.servers)
+        async with open_reading(connection, silent_after_s=inf, **COMMITTED) as reading:
+            await reading.assign_ends(topics)
             while not (held := reading.held_back()):
                 await reading.step(lambda *_: None)
             raise held[min(held)]
@@ -289,14 +286,6 @@ async def end_when_held_back(connection: KafkaConnection, topics: Collection[str
         raise
     except SinkUnavailable:
         return
-
-
-async def _partitions(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic, partition)
-        for topic in dict.fromkeys(topics)
-        for partition in await wait_for_topic(consumer, topic)
-    ]
 
 
 def _writer(headers: Sequence[tuple[str, bytes | None]]) -> str:

@@ -18,15 +18,9 @@ from watchrelay.core.text import counted
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.cursor import Cursor
-from watchrelay.kafka.reading import (
-    COMMITTED,
-    SILENT_AFTER_S,
-    Reading,
-    offset_ranges,
-    open_consumer,
-)
+from watchrelay.kafka.reading import COMMITTED, Reading, offset_ranges, open_reading
 
-_FETCHING = {
+_FETCHING: dict[str, Any] = {
     **COMMITTED,
     # little at a time: what was just unpacked is still in the processor's cache when it is checked
     "fetch_max_bytes": 8 << 20,
@@ -53,11 +47,10 @@ class Auditor:
     long as there is a reason to."""
 
     def __init__(
-        self, consumer: Any, servers: str, *, control_topic: str, streams: Sequence[str], bare: bool
+        self, reading: Reading, *, control_topic: str, streams: Sequence[str], bare: bool
     ) -> None:
-        self._reading = Reading(consumer, servers, committed=True, silent_after_s=SILENT_AFTER_S)
-        self._servers, self._control, self._streams = servers, control_topic, frozenset(streams)
-        self._bare = bare
+        self._reading, self._bare = reading, bare
+        self._control, self._streams = control_topic, frozenset(streams)
         self._logs: dict[TopicPartition, _Log] = {}
         self.missing: dict[str, str] = {}
         """By stream, why not all of its partitions can be read."""
@@ -108,8 +101,7 @@ class Auditor:
             control_topic=self._control,
             topics=(),
             streams=self._streams,
-            problems=ReadProblems(),
-            servers=self._servers,
+            servers=self._reading.servers,
         )
         if problem := await finder.look():
             raise NothingPublished(problem)
@@ -190,7 +182,5 @@ async def open_auditor(
     Args:
         bare: as of `Audit`."""
     limits = {control_topic: VALUE_BYTES_MAX}
-    async with open_consumer(connection, limits, **_FETCHING) as consumer:
-        yield Auditor(
-            consumer, connection.servers, control_topic=control_topic, streams=streams, bare=bare
-        )
+    async with open_reading(connection, limits, **_FETCHING) as reading:
+        yield Auditor(reading, control_topic=control_topic, streams=streams, bare=bare)

@@ -33,12 +33,12 @@ class Finder:
         control_topic: str,
         topics: Sequence[str],
         streams: frozenset[str],
-        problems: ReadProblems,
         servers: str,
         whole: bool = True,
     ) -> None:
         self.consumer, self._servers = consumer, servers
-        self._topics, self._streams, self._problems = tuple(topics), streams, problems
+        self._topics, self._streams = tuple(topics), streams
+        self.problems = ReadProblems()
         self._whole = whole
         self.control = TopicPartition(control_topic, 0) if control_topic else None
         """The partition to follow for new streams; None: there is none, or no right to it."""
@@ -92,7 +92,7 @@ class Finder:
                 "it no longer exists, or may not be seen: streams that are new are not "
                 "found until it is there again"
             )
-            self._problems.add(Problem("control", self.control.topic, 0, 0, detail))
+            self.problems.add(Problem("control", self.control.topic, 0, 0, detail))
         if self.control_there and (not was or changed & control):
             # there, or there again: read from its start
             self._view, self.control_at = ControlState(self._streams), 0
@@ -103,7 +103,7 @@ class Finder:
         detail = (
             f"{control.topic} cannot be read ({why}): the start is taken from the newest heartbeats"
         )
-        self._problems.add(Problem("control", control.topic, 0, 0, detail))
+        self.problems.add(Problem("control", control.topic, 0, 0, detail))
 
     async def _read_control(self, control: TopicPartition) -> str:
         consumer = self.consumer
@@ -149,7 +149,7 @@ class Finder:
             except RecordRefused as error:
                 odd = str(error)
             if odd:
-                self._problems.add(
+                self.problems.add(
                     Problem("foreign", message.topic, message.partition, message.offset, odd)
                 )
         return self._view.described() != before

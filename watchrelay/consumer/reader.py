@@ -15,7 +15,6 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from watchrelay.consumer.changes import ReadProblems
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder
 from watchrelay.contract.control import VALUE_BYTES_MAX
@@ -30,7 +29,7 @@ from watchrelay.kafka.reading import (
     SILENT_AFTER_S,
     Reading,
     offset_ranges,
-    open_consumer,
+    open_reading,
 )
 
 Place = TypeVar("Place")
@@ -150,7 +149,6 @@ class TailReader:
             control_topic=control_topic,
             topics=(),
             streams=self._streams,
-            problems=ReadProblems(),
             servers=connection.servers,
         )
 
@@ -159,14 +157,11 @@ class TailReader:
 
         Raises: SinkUnavailable; NothingPublished where waiting would never end: with
         `until_end`, or for a stream that is not awaited."""
-        async with open_consumer(self._connection, self._limits, **self._fetching) as consumer:
-            self._finder.consumer = consumer
-            reading = Reading(
-                consumer,
-                self._connection.servers,
-                committed=True,
-                silent_after_s=self._silent_after_s if self._until_end else inf,
-            )
+        silent_after_s = self._silent_after_s if self._until_end else inf
+        async with open_reading(
+            self._connection, self._limits, silent_after_s=silent_after_s, **self._fetching
+        ) as reading:
+            self._finder.consumer = reading.consumer
             await self._find(reading)
             now_s = asyncio.get_running_loop().time
             merge, late, newest_s = (

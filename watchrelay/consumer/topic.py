@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from watchrelay.consumer.changes import Change, PartitionState, Problem, ProblemKind, ReadProblems
+from watchrelay.consumer.changes import Change, PartitionState, Problem, ProblemKind
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     Waiting,
@@ -121,13 +121,11 @@ class TopicReader:
         self._entered, self._open = False, asyncio.Event()
         self._reading: Reading
         """Since the start."""
-        self._problems = ReadProblems()
         self._finder = Finder(
             None,
             control_topic=control_topic,
             topics=topics,
             streams=self._streams,
-            problems=self._problems,
             servers=self._servers,
             whole=until_end,
         )
@@ -230,7 +228,7 @@ class TopicReader:
     @property
     def problems(self) -> list[Problem]:
         """What was not as it should be, each once, counted."""
-        return self._problems.all()
+        return self._finder.problems.all()
 
     @property
     def streams(self) -> list[str]:
@@ -587,7 +585,7 @@ class TopicReader:
         offset: int,
         why: str,
     ) -> None:
-        self._problems.add(Problem(kind, replicas.topic, replicas.partition, offset, why))
+        self._finder.problems.add(Problem(kind, replicas.topic, replicas.partition, offset, why))
 
     def _apply_outcome(
         self, offset: int, record: Decoded, partition_replica: PartitionReplica, outcome: Outcome

@@ -18,12 +18,7 @@ from watchrelay.kafka.client import TopicAuthorizationFailedError, TopicPartitio
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import ids_of_topics, may_have_more
 from watchrelay.kafka.cursor import Cursor
-from watchrelay.kafka.reading import (
-    RECORDS_AT_ONCE,
-    Reading,
-    open_consumer,
-    through_outages,
-)
+from watchrelay.kafka.reading import RECORDS_AT_ONCE, Reading, open_reading, through_outages
 from watchrelay.kafka.topic_incarnation import TopicIncarnations
 from watchrelay.model.reach import KeyRange
 
@@ -109,14 +104,16 @@ class LogFollower:
             self._changed.clear()
             await self._changed.wait()
         proven = self._connection.rotation.proven
-        async with open_consumer(
+        async with open_reading(
             self._connection,
+            lost=lambda place, why: self._lose(place.topic, why),
+            silent_after_s=None,
             isolation_level="read_committed",
             metadata_max_age_ms=60_000,
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_bytes=_FETCH_BYTES,
-        ) as consumer:
-            await self._follow(self._reading(consumer), proven)
+        ) as reading:
+            await self._follow(reading, proven)
         return False
 
     async def _follow(self, reading: Reading, proven: int) -> None:
@@ -131,13 +128,6 @@ class LogFollower:
                 reading.assign(self._cursors())
             await self._look(reading)
             await self._pause()
-
-    def _reading(self, consumer: Any) -> Reading:
-        return Reading(
-            consumer,
-            self._connection.servers,
-            lost=lambda place, why: self._lose(place.topic, why),
-        )
 
     async def _pause(self) -> None:
         with contextlib.suppress(TimeoutError):

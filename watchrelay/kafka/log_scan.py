@@ -14,9 +14,9 @@ from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import STATE_TOPICS, wait_for_topic
+from watchrelay.kafka.client.consumer import STATE_TOPICS
 from watchrelay.kafka.client.fetched import Limits
-from watchrelay.kafka.reading import offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import offset_ranges, open_reading, partitions_of, read_ranges
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _OBJECTS = frozenset(VERB_TYPES.values())
@@ -200,9 +200,7 @@ async def _read(
         for record in records:
             take(record)
 
-    async with open_consumer(
-        connection, limits, max_partition_fetch_bytes=_FETCH_BYTES
-    ) as consumer:
-        partitions = await wait_for_topic(consumer, topic)
-        places = [TopicPartition(topic, partition) for partition in partitions]
-        await read_ranges(consumer, await offset_ranges(consumer, places), take_all)
+    async with open_reading(connection, limits, max_partition_fetch_bytes=_FETCH_BYTES) as reading:
+        places = await partitions_of(reading.consumer, [topic])
+        ranges = await offset_ranges(reading.consumer, places)
+        await read_ranges(reading.consumer, ranges, take_all)

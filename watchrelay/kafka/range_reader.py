@@ -14,12 +14,7 @@ from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.cursor import Cursor
-from watchrelay.kafka.reading import (
-    SILENT_AFTER_S,
-    Reading,
-    open_consumer,
-    through_outages,
-)
+from watchrelay.kafka.reading import SILENT_AFTER_S, open_reading, through_outages
 
 _log = logging.getLogger(__name__)
 
@@ -100,20 +95,17 @@ class RangeReader:
 
     async def _read(self) -> None:
         """One consumer's life. Raises: SinkUnavailable when it cannot go on."""
-        async with open_consumer(
+        async with open_reading(
             self._connection,
             isolation_level="read_committed",
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_bytes=_FETCH_BYTES,
-        ) as consumer:
-            await wait_for_topic(consumer, self._topic)
+        ) as reading:
+            await wait_for_topic(reading.consumer, self._topic)
             if not self._cursors:
-                first = await consumer.beginning_offsets(list(self._spans))
+                first = await reading.consumer.beginning_offsets(list(self._spans))
                 for place in self._spans:
                     self._begin(place, first[place])
-            reading = Reading(
-                consumer, self._connection.servers, committed=True, silent_after_s=SILENT_AFTER_S
-            )
             reading.assign(self._cursors)
             await reading.read_to_end(self._pass_on)
 

@@ -4,9 +4,16 @@ answered, where a transaction holds it back, and where a topic is another than w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
-from math import inf
 from random import Random
 from typing import Any, Final
 
@@ -24,6 +31,7 @@ from watchrelay.kafka.client.consumer import (
     make_consumer,
     position_if_known,
     stop_consumer,
+    wait_for_topic,
 )
 from watchrelay.kafka.client.failures import unreachable, unreadable
 from watchrelay.kafka.client.fetched import Limits
@@ -41,44 +49,17 @@ _STOP_TIMEOUT_S = 3.0
 _WAIT_MS = 500
 _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 RECORDS_AT_ONCE: Final = 500
-COMMITTED: Final = {"isolation_level": "read_committed", "max_partition_fetch_bytes": 4 << 20}
+COMMITTED: Final[Mapping[str, Any]] = {
+    "isolation_level": "read_committed",
+    "max_partition_fetch_bytes": 4 << 20,
+}
 """Options of a consumer for people and verification: blind to what was aborted."""
 
 Take = Callable[[TopicPartition, Sequence[Any]], object]
 """Gets records as aiokafka gives them (offset, timestamp, key, value, headers), never none."""
-
-
-@asynccontextmanager
-async def open_consumer(
-    connection: KafkaConnection, limits: Limits = STATE_TOPICS, **options: object
-) -> AsyncIterator[Any]:
-    """A consumer that has started, stopped at the end of the block.
-
-    Args:
-        limits: of topics that are no state topics.
-        options: keyword arguments of AIOKafkaConsumer.
-
-    Raises: SinkUnavailable, with the reason and the cure, for each error of Kafka or the network in
-    the block, and for each ValueError: of what aiokafka cannot configure or decode. One of our own
-    code in the block looks the same.
-    """
-    quiet_client_log()
-    consumer = make_consumer(
-        connection.arguments(),
-        limits,
-        request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
-        **options,
-    )
-    try:
-        async with asyncio.timeout(_START_TIMEOUT_S):
-            await consumer.start()
-        yield consumer
-    except TopicAuthorizationFailedError as error:
-        raise SinkForbidden(unreadable(error)) from error
-    except (KafkaError, OSError, TimeoutError, ValueError) as error:
-        raise unreachable(connection, error, connection_failure(consumer)) from error
-    finally:
-        await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
+Lost = Callable[[TopicPartition, str], bool | None]
+"""Called with a partition whose topic is another than was read, and the reason; whether it is read
+as it is now."""
 
 
 async def through_outages(
@@ -106,6 +87,15 @@ async def through_outages(
             await asyncio.sleep(wait_s)
 
 
+async def partitions_of(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]:
+    """All partitions of these topics, once brokers know them. Raises: KafkaError, TimeoutError."""
+    return [
+        TopicPartition(topic, partition)
+        for topic in dict.fromkeys(topics)
+        for partition in await wait_for_topic(consumer, topic)
+    ]
+
+
 async def offset_ranges(
     consumer: Any, places: Collection[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
@@ -121,10 +111,10 @@ class Reading:
 
     Args:
         committed: the consumer reads committed records alone.
-        lost: called with a partition and the reason where offsets go back, for the one that the
-            consumer requested is gone; whether the partition is read as it is now.
+        lost: called where offsets go back, for the one that the consumer requested is gone; None:
+            what is there now is read.
         silent_after_s: how long nothing may arrive before the ends of the cursors; None: nothing
-            has to arrive, but a broker must answer.
+            has to arrive, but brokers must answer.
     """
 
     def __init__(
@@ -133,13 +123,13 @@ class Reading:
         servers: str = "",
         *,
         committed: bool = False,
-        lost: Callable[[TopicPartition, str], bool | None] = lambda _place, _why: True,
-        silent_after_s: float | None = None,
+        lost: Lost | None = None,
+        silent_after_s: float | None = SILENT_AFTER_S,
     ) -> None:
         self.cursors: Mapping[TopicPartition, Cursor] = {}
         self.turns = Turns()
         self.transactions = OpenTransactions(servers)
-        self.consumer, self._servers, self._lost = consumer, servers, lost
+        self.consumer, self.servers, self._lost = consumer, servers, lost
         self._committed = committed
         self._silent_after_s = silent_after_s
         self._now_s = asyncio.get_running_loop().time
@@ -155,6 +145,11 @@ class Reading:
         self.consumer.assign(list(cursors))
         for place, cursor in cursors.items():
             self.seek(place, cursor.next)
+
+    async def assign_ends(self, topics: Iterable[str]) -> None:
+        """Read what is still to come of these topics. Raises: KafkaError."""
+        ends = await self.consumer.end_offsets(await partitions_of(self.consumer, topics))
+        self.assign({place: Cursor(end) for place, end in ends.items()})
 
     def seek(self, place: TopicPartition, offset: int) -> None:
         """Read the partition on from `offset`."""
@@ -223,9 +218,10 @@ class Reading:
                         raise held[place]
 
     def _is_in_order(self, place: TopicPartition, offset: int) -> bool:
-        if offset >= (read := self.cursors[place].next):
+        read, lost = self.cursors[place].next, self._lost
+        if lost is None or offset >= read:
             return True
-        return bool(self._lost(place, f"offset {offset} comes after {read} were read"))
+        return bool(lost(place, f"offset {offset} comes after {read} were read"))
 
     def _notice_silence(self, fetched: object) -> None:
         """aiokafka retries forever, and never asks the bootstrap servers again
@@ -236,7 +232,7 @@ class Reading:
         if self._silent_after_s is None:
             if silent_s > ANSWER_WITHIN_S:
                 raise SinkUnavailable(
-                    f"kafka at {self._servers} has not answered for {ANSWER_WITHIN_S:g} s"
+                    f"kafka at {self.servers} has not answered for {ANSWER_WITHIN_S:g} s"
                 )
         elif silent_s > self._silent_after_s and (behind := self.behind):
             topics = short(", ".join(dict.fromkeys(place.topic for place in behind)))
@@ -252,6 +248,51 @@ class Reading:
         return self._answer_ms not in (0, former)
 
 
+@asynccontextmanager
+async def open_reading(
+    connection: KafkaConnection,
+    limits: Limits = STATE_TOPICS,
+    *,
+    lost: Lost | None = None,
+    silent_after_s: float | None = SILENT_AFTER_S,
+    **options: Any,
+) -> AsyncIterator[Reading]:
+    """A reading by a consumer that has started, and is stopped at the end of the block.
+
+    Args:
+        limits: of topics that are no state topics.
+        lost, silent_after_s: as for `Reading`.
+        options: keyword arguments of AIOKafkaConsumer.
+
+    Raises: SinkUnavailable, with the reason and the cure, for each error of Kafka or the network in
+    the block, and for each ValueError: of what aiokafka cannot configure or decode. One of our own
+    code in the block looks the same.
+    """
+    quiet_client_log()
+    consumer = make_consumer(
+        connection.arguments(),
+        limits,
+        request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+        **options,
+    )
+    try:
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            await consumer.start()
+        yield Reading(
+            consumer,
+            connection.servers,
+            committed=options.get("isolation_level") == "read_committed",
+            lost=lost,
+            silent_after_s=silent_after_s,
+        )
+    except TopicAuthorizationFailedError as error:
+        raise SinkForbidden(unreadable(error)) from error
+    except (KafkaError, OSError, TimeoutError, ValueError) as error:
+        raise unreachable(connection, error, connection_failure(consumer)) from error
+    finally:
+        await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
+
+
 async def read_ranges(
     consumer: Any, ranges: Mapping[TopicPartition, tuple[int, int]], take: Take
 ) -> Mapping[TopicPartition, Cursor]:
@@ -261,16 +302,7 @@ async def read_ranges(
     Returns: how far each was read.
     Raises: KafkaError; TimeoutError when nothing arrives for `SILENT_AFTER_S`.
     """
-    reading = Reading(consumer, silent_after_s=SILENT_AFTER_S)
+    reading = Reading(consumer)
     reading.assign({place: Cursor(*span) for place, span in ranges.items()})
     await reading.read_to_end(take)
     return reading.cursors
-
-
-async def from_end(consumer: Any, places: Collection[TopicPartition], servers: str = "") -> Reading:
-    """A reading of the records that are still to come, however long that takes. Raises:
-    KafkaError."""
-    reading = Reading(consumer, servers, committed=True, silent_after_s=inf)
-    ends = await consumer.end_offsets(list(places))
-    reading.assign({place: Cursor(end) for place, end in ends.items()})
-    return reading

@@ -14,19 +14,10 @@ from watchrelay.core.errors import SinkForbidden, SinkUnavailable, TopicLost
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import (
-    end_of_leader_epoch,
-    ids_of_topics,
-    wait_for_topic,
-)
+from watchrelay.kafka.client.consumer import end_of_leader_epoch, ids_of_topics, wait_for_topic
 from watchrelay.kafka.client.leader_epochs import UNKNOWN
 from watchrelay.kafka.cursor import Cursor
-from watchrelay.kafka.reading import (
-    Reading,
-    offset_ranges,
-    open_consumer,
-    through_outages,
-)
+from watchrelay.kafka.reading import Reading, offset_ranges, open_reading, through_outages
 from watchrelay.kafka.topic_incarnation import TopicIncarnations
 from watchrelay.observe.status import Troubles
 
@@ -130,12 +121,15 @@ class TopicFollower:
         """Follow with one consumer, until new secrets are in use or there are more partitions.
         Raises: SinkUnavailable, TopicLost."""
         proven = self._connection.rotation.proven
-        async with open_consumer(
+        async with open_reading(
             self._connection,
             self._limits,
+            lost=lambda place, why: self._lose(place.topic, why),
+            silent_after_s=None,
             isolation_level="read_committed" if self._is_committed else "read_uncommitted",
             metadata_max_age_ms=60_000,
-        ) as consumer:
+        ) as reading:
+            consumer = reading.consumer
             await self._incarnations.look_until_sure(partial(ids_of_topics, consumer))
             partitions = [0]
             if self._every_partition:
@@ -146,21 +140,12 @@ class TopicFollower:
                 if end < (read := places[place].next):
                     self._lose(self._topic, f"it ends at offset {end}, and {read} were read")
                 places[place].next = max(begin, read)
-            reading = self._reading(consumer)
             reading.assign(places)
             for place, (_, end) in ranges.items():
                 self._handler.began(end, place.partition)
                 self._handler.moved(places[place].next)
             await self._follow(reading, proven)
         return False
-
-    def _reading(self, consumer: Any) -> Reading:
-        return Reading(
-            consumer,
-            self._connection.servers,
-            committed=self._is_committed,
-            lost=lambda place, why: self._lose(place.topic, why),
-        )
 
     async def _follow(self, reading: Reading, proven: int) -> None:
         looking = self._incarnations.keep_looking(partial(ids_of_topics, reading.consumer))

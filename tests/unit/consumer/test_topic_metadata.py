@@ -21,7 +21,6 @@ from aiokafka.errors import (
 from tests.support.virtualtime import run
 from tests.unit.kafka.client.test_brokers import FakeBroker, PerhapsSilent, described, serving
 from watchrelay.consumer import TopicReader
-from watchrelay.consumer.changes import ReadProblems
 from watchrelay.consumer.connecting import away, make_consumer
 from watchrelay.consumer.locate import Finder, what_is_missing
 from watchrelay.contract.control_state import DescribedStream
@@ -80,7 +79,6 @@ def test_a_broker_that_does_not_answer_whether_topics_exist_is_passed_over() -> 
                 control_topic="",
                 topics=["a"],
                 streams=frozenset(),
-                problems=ReadProblems(),
                 servers="",
             )
             assert await finder.look() == ""

@@ -16,7 +16,7 @@ from watchrelay.config.streams import control_topic
 from watchrelay.consumer import TopicReader
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.log_scan import descriptions
-from watchrelay.kafka.reading import offset_ranges, open_consumer, read_ranges
+from watchrelay.kafka.reading import offset_ranges, open_reading, read_ranges
 from watchrelay.plan.kafka import kafka_connection
 
 TOPIC = "t"
@@ -91,7 +91,8 @@ async def read(settings: Settings, stream: str) -> set[str]:
 async def held(settings: Settings) -> set[str]:
     """The keys that a table built from all partitions has, which ignores the headers."""
     table: dict[bytes, bytes | None] = {}
-    async with open_consumer(kafka_connection(settings, client_id="test")) as consumer:
+    async with open_reading(kafka_connection(settings, client_id="test")) as reading:
+        consumer = reading.consumer
         places = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
         await read_ranges(
             consumer,

@@ -18,6 +18,7 @@ from tests.support.virtualtime import run
 from tests.unit.kafka.test_topic_follower import Asked
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_follower import LogFollower
+from watchrelay.kafka.reading import Reading
 from watchrelay.model.reach import KeyRange
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -85,7 +86,9 @@ class Following(LogFollower):
         self.consumer = consumer or Consumer()
         for log in logs:
             self.follow(log)
-        self.reading = self._reading(self.consumer)
+        self.reading = Reading(
+            self.consumer, lost=lambda place, why: self._lose(place.topic, why), silent_after_s=None
+        )
         self.assign()
 
     def assign(self) -> None:

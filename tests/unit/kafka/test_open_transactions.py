@@ -117,7 +117,7 @@ def test_a_followed_topic_shows_the_transaction_until_it_has_ended() -> None:
         )
         consumer = Consumer(p0=(7, 7, 9))
         async with asyncio.TaskGroup() as tasks:
-            reading = follower._reading(consumer)
+            reading = Reading(consumer, "b:1", committed=True, silent_after_s=None)
             reading.assign({PLACE: follower.parts[0]})
             task = tasks.create_task(
                 follower._read(reading, connection.rotation.proven), name="read"

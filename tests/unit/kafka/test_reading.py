@@ -16,7 +16,7 @@ from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
-from watchrelay.kafka.reading import open_consumer, read_ranges
+from watchrelay.kafka.reading import open_reading, read_ranges
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -84,7 +84,7 @@ def test_a_topic_is_awaited_within_a_deadline_where_an_answer_ends_the_metadata_
     async def main() -> None:
         async with serving([broker]) as servers, asyncio.timeout(600.0):
             with pytest.raises(SinkUnavailable):
-                async with open_consumer(KafkaConnection(bootstrap_servers=servers)) as consumer:
-                    await wait_for_topic(consumer, "t")
+                async with open_reading(KafkaConnection(bootstrap_servers=servers)) as reading:
+                    await wait_for_topic(reading.consumer, "t")
 
     run(main())

@@ -29,7 +29,9 @@ CONTROL = TopicPartition("control", 0)
 
 def reading_of(tail: TopicFollower, consumer: Any) -> Reading:
     """A reading of the control topic from its start."""
-    reading = tail._reading(consumer)
+    reading = Reading(
+        consumer, lost=lambda place, why: tail._lose(place.topic, why), silent_after_s=None
+    )
     reading.assign({CONTROL: tail.parts[0]})
     return reading
 
