@@ -29,6 +29,7 @@ from tests.support.docpages import blocks
 from tests.support.kafkabroker import KafkaBroker
 from tests.support.pace import measure_for
 from tests.support.process import Process, Workspace
+from watchrelay.kafka.client.consumer import wait_for_topic
 
 HERE = Path(__file__).parent
 TOPIC = "k8s.demo.core.pods"
@@ -109,8 +110,7 @@ async def _records(bootstrap: str) -> dict[str, int]:
         bootstrap_servers=bootstrap, auto_offset_reset="earliest"
     ) as consumer:
         partitions = [
-            TopicPartition(TOPIC, number)
-            for number in await consumer._client._wait_on_metadata(TOPIC)
+            TopicPartition(TOPIC, number) for number in await wait_for_topic(consumer, TOPIC)
         ]
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)

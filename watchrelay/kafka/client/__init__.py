@@ -35,14 +35,10 @@ from aiokafka.errors import (
 
 PRIVATE: Final = {
     "AIOKafkaConsumer._client": "patched before the start, and asked for metadata",
-    "AIOKafkaConsumer._fetcher": "its batches are parsed within bounds",
     "AIOKafkaConsumer._subscription": "a position without waiting for a reset",
     "AIOKafkaClient._metadata_update": "requests create no topic, and come with pauses",
-    "AIOKafkaClient._wait_on_metadata": "a topic that is awaited",
     "AIOKafkaClient._get_conn": "why a connection failed, and none that is dropped open",
     "AIOKafkaClient._conns": "connections that a client leaves open at its end",
-    "AIOKafkaClient._sync_task": "ended without losing a cancellation",
-    "AIOKafkaConnection._writer": "aborted where a broker takes no data",
     "Fetcher._proc_fetch_request": "where fetched batches are parsed",
     **dict.fromkeys(
         (

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.conn import collect_hosts
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 
 from watchrelay.kafka.client.fetched import Limits
 from watchrelay.kafka.client.leader_epochs import end_of_epoch
@@ -18,8 +23,7 @@ from watchrelay.kafka.client.patches import end_in_own_task, patch_consumer
 
 STATE_TOPICS: Final[Limits] = {}
 """The limits of a consumer that reads no other topics."""
-_TOPIC_S: Final = 30.0
-"""Above the request timeout, which ends it while there is a metadata task."""
+_TOPIC_S: Final = 15.0
 
 
 def make_consumer(
@@ -61,13 +65,21 @@ def is_host_and_port(server: object) -> bool:
 async def wait_for_topic(consumer: Any, topic: str) -> list[int]:
     """The partitions of `topic`, once the brokers know it.
 
-    Raises: KafkaError when they do not within the request timeout, or READ is not granted;
-    TimeoutError.
+    Raises: KafkaError when they do not within `_TOPIC_S`, or READ is not granted; TimeoutError.
 
-    Defect: an answer that aiokafka 0.14 cannot use ends its metadata task, which it then awaits.
+    Defect: an answer that aiokafka 0.14 cannot use ends its metadata task, which is then awaited.
     """
-    async with asyncio.timeout(_TOPIC_S):
-        return sorted(await consumer._client._wait_on_metadata(topic))
+    client, now_s = consumer._client, asyncio.get_running_loop().time
+    until_s = now_s() + _TOPIC_S
+    async with asyncio.timeout(2 * _TOPIC_S):
+        client.add_topic(topic)
+        while (partitions := client.cluster.partitions_for_topic(topic)) is None:
+            if topic in client.cluster.unauthorized_topics:
+                raise TopicAuthorizationFailedError(topic)
+            if now_s() > until_s:
+                raise UnknownTopicOrPartitionError
+            await client.force_metadata_update()
+    return sorted(partitions)
 
 
 async def partitions_and_ids(

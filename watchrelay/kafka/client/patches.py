@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from aiohappyeyeballs import start_connection
 from aiokafka.conn import AIOKafkaConnection
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -35,8 +36,7 @@ from watchrelay.kafka.client.metadata import ANSWER_S
 
 _log = logging.getLogger(__name__)
 
-_UNCLEAN = (KafkaError, OSError, TimeoutError, RuntimeError, KeyError, AssertionError)
-"""What clients raise when they are closed in an arbitrary state."""
+_CLOSE_S: Final = 10.0
 PAUSE_S: Final = 0.1
 """Source: `retry.backoff.ms` of the Java client, which spaces metadata requests the same way."""
 NEXT_ADDRESS_S: Final = 0.25
@@ -99,8 +99,8 @@ def space_metadata_requests(client: Any, *, pause_s: float = PAUSE_S) -> None:
 
 def make_connection(host: str, port: int, **arguments: Any) -> AIOKafkaConnection:
     """A connection, not connected yet, that tries the next address of `host` too when one has not
-    answered for `NEXT_ADDRESS_S`. Its `session_s`: how long after its SASL login the broker accepts
-    requests; 0: without end.
+    answered for `NEXT_ADDRESS_S`. Its `transport` is that which is connected, its `session_s` how
+    long after its SASL login the broker accepts requests; 0: without end.
 
     Defects: aiokafka 0.14 waits its whole timeout for the first address, each time, though another
     would answer. (asyncio has a setting for this, uvloop, which users of the reader may run, none.)
@@ -110,17 +110,19 @@ def make_connection(host: str, port: int, **arguments: Any) -> AIOKafkaConnectio
     connection = AIOKafkaConnection.__new__(AIOKafkaConnection)
     _rebuilt(connection, "__init__", get_running_loop=_AddressesInTurn)(host, port, **arguments)
     connect, send = connection.connect, connection.send
-    connection.session_s = 0.0
+    connection.session_s, connection.transport = 0.0, None
 
     async def connected() -> Any:
         connection.send = sent
         try:
-            return await connect()
+            opened = await connect()
         except (OSError, KafkaError) as error:
             name_broker(error, host, port)
             raise
         finally:
             connection.send = send
+        connection.transport = opened[1].transport
+        return opened
 
     async def sent(*request: Any, **named: Any) -> Any:
         answer = await send(*request, **named)
@@ -255,7 +257,9 @@ def close_dropped_connections(client: Any) -> None:
     Defects of aiokafka 0.14: `_get_conn()` drops a connection that has read its end and opens
     another; if the task that reads the old one had no turn yet, the socket stays open. `close()`
     closes the connections that exist: one that is being opened is left, and if the metadata task
-    has failed, all are. A connection to a broker that accepts no data keeps its socket.
+    has failed, all are. A connection to a broker that accepts no data keeps its socket. It awaits
+    the metadata task that it has cancelled, and suppresses CancelledError, also the caller's: a
+    process that got SIGTERM goes on.
     """
     take, close = client._get_conn, client.close
     closed = False
@@ -277,15 +281,13 @@ def close_dropped_connections(client: Any) -> None:
     async def close_client() -> None:
         nonlocal closed
         closed = True
-        writers = [getattr(connection, "_writer", None) for connection in client._conns.values()]
         try:
-            await _end_metadata_task(client)
-            await close()
+            await end_in_own_task(close, within_s=_CLOSE_S, what="client")
         finally:
             close_all()
-            for writer in writers:
-                if writer is not None:
-                    abort(writer.transport)
+            for connection in client._conns.values():
+                if (transport := getattr(connection, "transport", None)) is not None:
+                    abort(transport)
 
     client._get_conn, client.close = get_conn, close_client
 
@@ -300,22 +302,6 @@ def abort(transport: asyncio.Transport) -> None:
         transport.abort()
 
 
-async def _end_metadata_task(client: Any) -> None:
-    """End the metadata task without losing the caller's own cancellation.
-
-    Defect: `AIOKafkaClient.close()` of aiokafka 0.14 awaits the task that it has cancelled and
-    suppresses CancelledError, also the caller's: a process that got SIGTERM goes on. An error
-    of the task leaves `close()` early.
-    """
-    task, client._sync_task = client._sync_task, None
-    if task is None:
-        return
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.debug("metadata task of the kafka client had failed", extra={"error": repr(error)})
-
-
 def read_batches_within_bounds(consumer: Any, limits: Limits) -> None:
     """`consumer` reads fetched batches through `batches.FetchedBatches` and `fetched`;
     `consumer.share` is the share of what is handed on at once, `consumer.leader_epochs` those of
@@ -324,13 +310,11 @@ def read_batches_within_bounds(consumer: Any, limits: Limits) -> None:
     Defect: aiokafka 0.14 decompresses whatever it gets without a bound, and stops at a record that
     it cannot parse: it fetches the same record forever.
     """
-    start = consumer.start
+    share, epochs = Share(), LeaderEpochs()
+    consumer.share, consumer.leader_epochs = share, epochs
 
-    async def started() -> None:
-        await start()
-        # nothing is assigned before the start, so nothing was fetched yet
-        fetcher, share, epochs = consumer._fetcher, Share(), LeaderEpochs()
-        consumer.share, consumer.leader_epochs = share, epochs
+    def made(*arguments: Any, **named: Any) -> Fetcher:
+        fetcher = Fetcher(*arguments, **named)
         fetcher._proc_fetch_request = _rebuilt(
             fetcher,
             "_proc_fetch_request",
@@ -341,8 +325,9 @@ def read_batches_within_bounds(consumer: Any, limits: Limits) -> None:
         for name in ("next_record", "fetched_records"):
             setattr(fetcher, name, _rebuilt(fetcher, name, FetchResult=FetchedPart))
         fetcher.fetched_records = in_pieces(fetcher.fetched_records, share)
+        return fetcher
 
-    consumer.start = started
+    consumer.start = _rebuilt(consumer, "start", Fetcher=made)
 
 
 async def end_in_own_task(
@@ -357,7 +342,7 @@ async def end_in_own_task(
     try:
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
             group.create_task(step(), name=f"end {what}")
-    except* _UNCLEAN as errors:
+    except* Exception as errors:  # noqa: BLE001 - the client was in an arbitrary state
         _log.debug(
             "kafka client did not close cleanly",
             extra={"client": what, "error": repr(errors.exceptions[0])},
