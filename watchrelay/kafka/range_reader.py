@@ -27,12 +27,18 @@ _FETCH_BYTES = 4 * 1024 * 1024
 class OffsetRange:
     """Offsets `start` up to, not including, `stop`.
 
-    `start` None, or an offset that was deleted, means the first offset that is left.
+    `start` None, or an offset that was deleted, means the first offset that is left; so does one
+    that is not before `stop`: it is of a topic that was recreated since.
     """
 
     partition: int
     start: int | None
     stop: int
+
+    def cursor(self, first: int) -> Cursor:
+        """Where reading it begins in a log that begins at `first`."""
+        lost = self.start is None or self.start >= self.stop
+        return Cursor(first if lost else max(first, self.start or 0), self.stop)
 
 
 Turn = AbstractAsyncContextManager[None]
@@ -104,21 +110,13 @@ class RangeReader:
             await wait_for_topic(reading.consumer, self._topic)
             if not self._cursors:
                 first = await reading.consumer.beginning_offsets(list(self._spans))
-                for place in self._spans:
-                    self._begin(place, first[place])
-            reading.assign(self._cursors)
+                for place, span in self._spans.items():
+                    cursor = self._cursors[place] = span.cursor(first[place])
+                    self.begun[place.partition] = cursor.next
+                    if cursor.next == first[place]:
+                        self.whole.add(place.partition)
+            reading.assign({place: each for place, each in self._cursors.items() if each.is_behind})
             await reading.read_to_end(self._pass_on)
-
-    def _begin(self, place: TopicPartition, first: int) -> None:
-        """Decide where `place` is begun; its log begins at `first` now."""
-        span = self._spans[place]
-        # A start after the stop is an offset of a topic that was recreated since.
-        lost = span.start is None or span.start >= span.stop
-        start = first if lost else max(first, span.start or 0)
-        self._cursors[place] = Cursor(start, span.stop)
-        self.begun[place.partition] = start
-        if start == first:
-            self.whole.add(place.partition)
 
     def _pass_on(self, place: TopicPartition, records: Sequence[Any]) -> None:
         stop = self._spans[place].stop

@@ -11,6 +11,7 @@ from typing import Any, Final
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.by_stream import ByStream
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.cursor import Cursor
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.model.reach import KeyRange
 
@@ -30,42 +31,41 @@ class _AllServedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """What one stream asks of a topic. `next`: by partition that was begun, the first offset that
-    it was not given; `whole`: the partitions that were read from their first offset."""
+    """What one stream asks of a topic. `cursors`: by partition that was begun, what it was given;
+    `whole`: the partitions that were read from their first offset."""
 
     stream: bytes
     keys: KeyRange
     spans: dict[int, OffsetRange]
     take: Take
     failed: Failed
-    next: dict[int, int] = field(default_factory=dict)
+    cursors: dict[int, Cursor] = field(default_factory=dict)
     whole: set[int] = field(default_factory=set)
     is_done: bool = False
     error: Exception | None = None
 
     def rest(self) -> list[OffsetRange]:
         """The ranges that it was not given."""
+        begun = self.cursors
         return [
-            OffsetRange(partition, self.next.get(partition, span.start), span.stop)
-            for partition, span in self.spans.items()
-            if self.next.get(partition, -1) < span.stop
+            OffsetRange(each, begun[each].next, span.stop) if each in begun else span
+            for each, span in self.spans.items()
+            if each not in begun or begun[each].is_behind
         ]
 
     def begin(self, partition: int, reading: RangeReader) -> None:
         """Note where the partition was begun."""
-        if partition in self.next or partition not in reading.begun:
-            return
-        span, begun = self.spans[partition], reading.begun[partition]
-        start = 0 if span.start is None or span.start >= span.stop else span.start
-        self.next[partition] = max(start, begun)
-        if partition in reading.whole and start <= begun:
-            self.whole.add(partition)
+        begun = reading.begun.get(partition)
+        if begun is not None and partition not in self.cursors:
+            cursor = self.cursors[partition] = self.spans[partition].cursor(begun)
+            if partition in reading.whole and cursor.next == begun:
+                self.whole.add(partition)
 
     def give(self, partition: int, records: Sequence[Any], end: int) -> None:
         """Its share of the next records, which end before the offset `end`."""
-        following, stop = self.next[partition], self.spans[partition].stop
-        own = [each for each in records if following <= each.offset < stop]
-        self.next[partition] = max(following, end)
+        cursor, stop = self.cursors[partition], self.spans[partition].stop
+        own = [each for each in records if cursor.next <= each.offset < stop]
+        cursor.next = max(cursor.next, end)
         try:
             self.take(partition, own)
         except Exception as error:  # noqa: BLE001 - raised where the request was made
@@ -163,13 +163,9 @@ class TopicReads:
 
 def _union(spans: Sequence[OffsetRange]) -> list[OffsetRange]:
     """By partition, one range that has all of them."""
-    union: dict[int, OffsetRange] = {}
+    union: dict[int, Cursor] = {}
     for span in spans:
-        lost = span.start is None or span.start >= span.stop
-        start, stop = None if lost else span.start, span.stop
-        if (other := union.get(span.partition)) is not None:
-            starts = (start, other.start)
-            start = None if None in starts else min(each for each in starts if each is not None)
-            stop = max(stop, other.stop)
-        union[span.partition] = OffsetRange(span.partition, start, stop)
-    return list(union.values())
+        cursor = union.setdefault(span.partition, span.cursor(0))
+        cursor.next = min(cursor.next, span.cursor(0).next)
+        cursor.end = max(cursor.end or 0, span.stop)
+    return [OffsetRange(each, at.next, at.end or 0) for each, at in union.items()]
