@@ -106,15 +106,13 @@ class Audit:
         self.state = ObjectState(origin.snapshot)
         self.records = 0
         self.problems: list[AuditProblem] = []
-        self.frontier = ""
         self.newest_marker: MarkerRecord | None = None
         """That with count and digest."""
-        self.newest_stamp_ms, self.stamp_type = 0, 0
+        self.newest_stamp = 0, 0
         """Its timestamp, and the type of that, as aiokafka has them."""
         self.trimmed: dict[bytes, Trimmed] = {}
-        self.as_of: dict[bytes, Held | None] = {}
-        """What was held at `as_of_version` where later records have changed it since."""
-        self._as_of_version: str | None = None
+        self._as_of: tuple[str, dict[bytes, Held | None]] = "", {}
+        """The version of `freeze`, and what was held then where later records have changed it."""
         self._partitions, self._bare = partitions, bare
         self._outdated: dict[bytes, tuple[int, int | None]] = {}
         """By key offset and hash (None: a delete) of an ignored record after which none was
@@ -126,6 +124,11 @@ class Audit:
         self._failing = False
         self._restored = False
         self._source = b""
+
+    @property
+    def frontier(self) -> str:
+        """That of the newest marker."""
+        return self.newest_marker.frontier if self.newest_marker else ""
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -180,12 +183,9 @@ class Audit:
             home = partition_of(key, self._partitions)
             if home != self.partition:
                 self._add("partition", offset, key, f"the key belongs into partition {home}")
-        if (
-            self._as_of_version is not None
-            and key not in self.as_of
-            and compare(record.version, self._as_of_version) == 1
-        ):
-            self.as_of[key] = before
+        version, changed = self._as_of
+        if version and key not in changed and compare(record.version, version) == 1:
+            changed[key] = before
         if record.trimmed:
             self.trimmed[key] = record.trimmed
         else:
@@ -232,7 +232,6 @@ class Audit:
             return
         if self.frontier and compare(marker.frontier, self.frontier) == -1:
             self._restored = True
-        self.frontier = marker.frontier
         self.newest_marker = marker
         self._judge(offset, marker)
 
@@ -271,18 +270,16 @@ class Audit:
     def age(self, now_ms: int) -> tuple[StateAge | None, str]:
         """How old the state is that the log holds; None, and why, where that is not known.
         `now_ms`: wall clock."""
-        marker, stamp_ms = self.newest_marker, self.newest_stamp_ms
+        marker, (stamp_ms, stamp_type) = self.newest_marker, self.newest_stamp
         if marker is None:
             return None, "it has no marker with a digest"
         if (ahead_ms := stamp_ms - now_ms) > FUTURE_MS_MAX:
-            whose = "broker" if self.stamp_type == APPEND_TIME else "relay"
+            whose = "broker" if stamp_type == APPEND_TIME else "relay"
             return None, (
                 f"the newest {marker.kind} is {ahead_ms // 1000} s ahead of this clock: it, or "
                 f"that of the {whose}, is wrong"
             )
-        age = state_age(
-            marker, timestamp_ms=stamp_ms, timestamp_type=self.stamp_type, now_ms=now_ms
-        )
+        age = state_age(marker, timestamp_ms=stamp_ms, timestamp_type=stamp_type, now_ms=now_ms)
         return age, f"the newest {marker.kind} does not tell when the API server was last seen"
 
     @property
@@ -305,15 +302,16 @@ class Audit:
         return [key.decode(errors="replace") for key in self.trimmed if key in self.state.held]
 
     def freeze(self, version: str) -> None:
-        """From now on keep in `as_of` what was held at `version` of the cluster."""
-        self.as_of, self._as_of_version = {}, version
+        """From now on keep what was held at `version` of the cluster."""
+        self._as_of = version, {}
 
     def held_at(self, key: bytes) -> Held | None:
         """What the log held of `key` at the frozen version."""
-        return self.as_of[key] if key in self.as_of else self.state.held.get(key)
+        _, changed = self._as_of
+        return changed[key] if key in changed else self.state.held.get(key)
 
     def held_as_of(self) -> dict[bytes, Held]:
-        held = {**self.state.held, **self.as_of}
+        held = {**self.state.held, **self._as_of[1]}
         return {key: each for key, each in held.items() if each is not None}
 
     def _add(self, kind: Kind, offset: int | None, key: bytes | None, detail: str) -> None:

@@ -148,8 +148,7 @@ class Auditor:
                 if audit is not None and offset >= audit.start:
                     audit.take(offset, log.hole, record, headers)
                     if audit.newest_marker is record:
-                        audit.newest_stamp_ms = message.timestamp
-                        audit.stamp_type = message.timestamp_type
+                        audit.newest_stamp = message.timestamp, message.timestamp_type
 
     def _share_out(self) -> None:
         """A problem of a partition is reported for its first stream; a key of two streams,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ async def test_an_object_of_a_partition_that_the_topic_lacks_is_missing() -> Non
     settings = settings_of(["widgets.example.com"], kafka={"partitions": 2})
     (planned,) = plan_streams(settings, settings.resources[0], WIDGETS, prefixed=False)
     auditor: Any = OnePartition()
-    auditor.audit.frontier = "7"
+    auditor.audit.newest_marker = SimpleNamespace(frontier="7")
     cluster: Any = Cluster(8)
     await compare_with_cluster(auditor, cluster, planned)
     assert [problem.kind for problem in auditor.audit.problems] == ["missing"] * 8

@@ -49,7 +49,7 @@ def row(stream: str, partition: int, *problems: AuditProblem, proven: bool = Tru
     )
     audit.problems.extend(problems)
     audit.newest_marker = BEAT
-    audit.newest_stamp_ms, audit.stamp_type = 61_000, APPEND_TIME
+    audit.newest_stamp = 61_000, APPEND_TIME
     return audit, 3, 13
 
 
@@ -184,7 +184,7 @@ def test_a_state_that_is_older_than_the_limit_fails_and_says_what_to_do() -> Non
 def test_an_age_that_is_not_known_fails_a_limit_and_nothing_else() -> None:
     unseen, ahead, unmarked = row("a", 0), row("b", 0), row("c", 0)
     unseen[0].newest_marker = msgspec.structs.replace(BEAT, seen="")
-    ahead[0].newest_stamp_ms, ahead[0].stamp_type = 305_000, 0
+    ahead[0].newest_stamp = 305_000, 0
     unmarked[0].newest_marker = None
     ahead_ms = 4_000
     assert [line.rpartition(": ")[2] for line in printed([unseen, unmarked])[:-1]] == [
@@ -209,7 +209,7 @@ def test_an_age_that_is_not_known_fails_a_limit_and_nothing_else() -> None:
 
 def test_on_a_topic_with_create_time_the_age_is_by_the_clock_of_the_relay() -> None:
     one = row("pods", 0)
-    one[0].newest_stamp_ms, one[0].stamp_type = 305_000, 0
+    one[0].newest_stamp = 305_000, 0
     out = io.StringIO()
     print_rows([one], out, as_json=False, now_ms=307_000)
     assert ": holds, 7s old by the clock of the relay\n" in out.getvalue()
