@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import wait_for_topic
-from watchrelay.kafka.reading import open_reading, read_ranges
+from watchrelay.kafka.cursor import Cursor
+from watchrelay.kafka.reading import Reading, open_reading, read_ranges
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -32,7 +34,7 @@ class Consumer(Positioned):
         self, *places: TopicPartition, timeout_ms: int, max_records: int
     ) -> dict[TopicPartition, list[Any]]:
         found: dict[TopicPartition, list[Any]] = {}
-        for place in places:
+        for place in places or self.positions:
             left = sorted(offset for offset in self._logs[place] if offset >= self.positions[place])
             if left and left[0] < self._silent_from:
                 found[place] = [SimpleNamespace(offset=offset) for offset in left[:2]]
@@ -73,6 +75,51 @@ def test_nothing_is_read_of_ranges_that_are_empty() -> None:
 def test_silence_before_the_end_is_an_error() -> None:
     with pytest.raises(TimeoutError, match="no records of t for 60 s, and its end is not reached"):
         read(Consumer({PLACE: set(range(9))}, silent_from=4), {PLACE: (0, 9)})
+
+
+class Unanswered(Consumer):
+    """No broker answers it."""
+
+    def last_poll_timestamp(self, _: TopicPartition) -> int:
+        return 7
+
+
+def test_a_reading_without_ends_needs_answers_but_no_records() -> None:
+    async def step_for_minutes(consumer: Consumer) -> None:
+        reading = Reading(consumer, "b:1", silent_after_s=None)
+        reading.assign({PLACE: Cursor()})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(300.0):
+                while True:
+                    await reading.step(lambda *_: None)
+
+    run(step_for_minutes(Consumer({PLACE: set()})))
+    with pytest.raises(SinkUnavailable, match="kafka at b:1 has not answered for 20 s"):
+        run(step_for_minutes(Unanswered({PLACE: set()})))
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_offsets_that_go_back_are_of_another_topic_whose_records_are_taken_if_that_is_wanted(
+    goes_on: bool,
+) -> None:
+    lost, taken, cursor = list[str](), list[int](), Cursor(7)
+
+    def lose(_place: TopicPartition, why: str) -> bool:
+        lost.append(why)
+        cursor.next = 0
+        return goes_on
+
+    async def main() -> None:
+        consumer = Consumer({PLACE: {3, 4}})
+        reading = Reading(consumer, lost=lose)
+        reading.assign({PLACE: cursor})
+        consumer.positions[PLACE] = 3  # the offset that was requested does not exist
+        await reading.step(lambda _, records: taken.extend(each.offset for each in records))
+
+    run(main())
+    assert lost == ["offset 3 comes after 7 were read"]
+    assert taken == ([3, 4] if goes_on else [])
+    assert cursor.next == 5
 
 
 def test_a_topic_is_awaited_within_a_deadline_where_an_answer_ends_the_metadata_task() -> None:
