@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from watchrelay.core.errors import TransactionOpen
 from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.cursor import Cursor
 
 HELD_BACK_AFTER_S: Final = 20.0
 """Those of a relay end within a second, and 15 s after it died."""
@@ -29,14 +30,14 @@ class OpenTransactions:
         return bool(self._since)
 
     def held_back(
-        self, consumer: Any, positions: Mapping[TopicPartition, int]
+        self, consumer: Any, cursors: Mapping[TopicPartition, Cursor]
     ) -> dict[TopicPartition, TransactionOpen]:
-        """Look at all partitions that matter, which are assigned, with how far they are read: those
-        held back for `HELD_BACK_AFTER_S` or more, each with what to tell."""
+        """Look at all partitions that matter, which are assigned: those held back for
+        `HELD_BACK_AFTER_S` or more, each with what to tell."""
         now_s, before, self._since = asyncio.get_running_loop().time(), self._since, {}
-        for place, position in positions.items():
+        for place, cursor in cursors.items():
             stable, end = consumer.last_stable_offset(place), consumer.highwater(place)
-            if stable is None or end is None or not 0 <= stable < end or position < stable:
+            if stable is None or end is None or not 0 <= stable < end or cursor.next < stable:
                 continue
             offset, since_s = before.get(place, (stable, now_s))
             self._since[place] = (stable, since_s if offset == stable else now_s)

@@ -196,8 +196,8 @@ class Reading:
 
     def held_back(self) -> Mapping[TopicPartition, TransactionOpen]:
         """The partitions that an open transaction holds back."""
-        positions = {place: each.next for place, each in self.cursors.items() if self._committed}
-        return self.transactions.held_back(self.consumer, positions)
+        cursors = self.cursors if self._committed else {}
+        return self.transactions.held_back(self.consumer, cursors)
 
     async def step(self, take: Take, places: Collection[TopicPartition] = ()) -> bool:
         """Pass what `fetch` gives to `take`, and `move`. Whether that was anything."""

@@ -33,8 +33,8 @@ class Consumer(Positioned):
     def _state(self, place: TopicPartition) -> Any:
         return SimpleNamespace(has_valid_position=True, position=self.offsets[place][0])
 
-    def at(self, *places: TopicPartition) -> dict[TopicPartition, int]:
-        return {place: self.offsets[place][0] for place in places}
+    def at(self, *places: TopicPartition) -> dict[TopicPartition, Cursor]:
+        return {place: Cursor(self.offsets[place][0]) for place in places}
 
     def last_stable_offset(self, place: TopicPartition) -> int | None:
         return self.offsets[place][1]
