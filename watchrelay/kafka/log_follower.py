@@ -166,10 +166,8 @@ class LogFollower:
                     log.next[partition] = max(position, log.next[partition])
             if not fetched:
                 break
-            full = sum(map(len, fetched.values())) >= RECORDS_AT_ONCE or may_have_more(
-                reading.consumer
-            )
-            not_full += not full
+            records_read = sum(map(len, fetched.values()))
+            not_full += records_read < RECORDS_AT_ONCE and not may_have_more(reading.consumer)
             if self._urgent():  # who takes over does not wait for the rest of all logs
                 self._tell_lag(reading)
         self._tell_lag(reading)
