@@ -70,7 +70,7 @@ class PartReplica(Replica):
         self.count, self.edits = count, edits
         wanted = [part_id(STREAM, Part(place, count)) for place in range(count)]
         for name in self.runners.keys() - set(wanted):
-            self.runners.pop(name).end_with_tenure()
+            self.runners.pop(name).end_with_tenure(deadline_s=now_s())
         for name in wanted:
             if name not in self.runners:
                 self._start_part(name)
@@ -210,6 +210,6 @@ class PartWorld(ReplicaWorld):
 
 
 PLANTS = {
-    "no release": Plant(ONE_BY_ONE, Rules(runner=AwaitsNoRelease), "stale records"),
+    "no release": Plant(ONE_BY_ONE, Rules(sharing=AwaitsNoRelease), "stale records"),
     "frontiers forgotten": Plant(YOUNG, Rules(runner=ForgetsFrontiers), "goes back in time"),
 }

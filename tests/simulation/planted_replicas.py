@@ -4,15 +4,16 @@ faults in which it does, and the sign of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tests.simulation.replica_runner import Runner
 from tests.simulation.replicas import MOVES, PAUSES, SUSPENSIONS, Faults, Rules
 from watchrelay.daemon.recovery import LogFold
+from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.replicas.doubt import Doubt
-from watchrelay.replicas.sharing import Sharing
+from watchrelay.replicas.sharing import SharedTenure, Sharing
 from watchrelay.replicas.standby import Standby
 from watchrelay.store.objects import Store
 
@@ -30,7 +31,7 @@ class ClaimsWhatWasAssigned(Sharing):
     """Claims by an assignment from before the loss."""
 
     def may_claim(self, stream: str) -> bool:
-        return stream in self._assignment.own and not self._leaving
+        return stream in self.rights.own and not self.leaving
 
 
 class NeverDoubts(Doubt):
@@ -48,12 +49,21 @@ class NoticesNoPause(Doubt):
         return super().check()
 
 
-class AwaitsNoRelease(Runner):
+class NoRelease(SharedTenure):
     """Writes its claim markers at once."""
 
-    async def _assigned(self) -> str:
-        await super()._assigned()
-        return ""
+    @property
+    def awaits_release(self) -> bool:
+        return False
+
+
+class AwaitsNoRelease(Sharing):
+    """Is not released to."""
+
+    def tenure(
+        self, stream: str, progress: StreamProgress, end: Callable[[], None]
+    ) -> SharedTenure:
+        return NoRelease(self, stream, progress, end)
 
 
 class NoRest(Standby[LogFold]):
@@ -62,16 +72,16 @@ class NoRest(Standby[LogFold]):
     async def read_rest(
         self, spec: StreamSpec, store: Store, stops: Mapping[int, int]
     ) -> LogFold | None:
-        fold = self._fold
-        self.close()
-        return fold
+        copy = self.copy
+        self.end()
+        return None if copy is None else copy.fold
 
 
 class ReadsNoRest(Runner):
     """Continues from a copy that ends before its claim."""
 
-    def _new_standby(self, sharing: Sharing) -> Standby[LogFold]:
-        standby = super()._new_standby(sharing)
+    def _new_standby(self) -> Standby[LogFold]:
+        standby = super()._new_standby()
         standby.__class__ = NoRest
         return standby
 
@@ -81,5 +91,5 @@ PLANTS = {
     "no doubt": Plant(SUSPENSIONS, Rules(doubt=NeverDoubts), "stale records"),
     "no pause": Plant(PAUSES, Rules(doubt=NoticesNoPause), "stale records"),
     "rest not read": Plant(MOVES, Rules(runner=ReadsNoRest), "published again"),
-    "no release": Plant(MOVES, Rules(runner=AwaitsNoRelease), "stale records"),
+    "no release": Plant(MOVES, Rules(sharing=AwaitsNoRelease), "stale records"),
 }

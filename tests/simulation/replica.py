@@ -25,16 +25,19 @@ from tests.simulation.suspending import Suspendable
 from tests.support.groupfake import FakeGroupBrokers
 from tests.support.stream_log import PODS
 from tests.unit.daemon.conftest import settings_of
-from watchrelay.daemon.context import DaemonContext
+from watchrelay.core.clock import Clocks
+from watchrelay.daemon.context import ApiServer, DaemonContext, Reads
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.producer import ProducerSettings
+from watchrelay.kafka.topic_risks import TopicRisks
 from watchrelay.kafka.topics import Topics
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.plan.streams import PlannedStream
 from watchrelay.publish.timing import HeartbeatInterval
+from watchrelay.replicas import group
 from watchrelay.replicas.group import GroupMember
 from watchrelay.store.transform import Transform
 from watchrelay.watch.admission import Admission
@@ -114,7 +117,6 @@ class Replica(Suspendable):
         self.over = self._killed = False
         self._stop = asyncio.Event()
         self.sharing = world.rules.sharing(
-            self.name,
             make_group=self._make_member,
             control=self.control,
             sink=sink,
@@ -124,9 +126,7 @@ class Replica(Suspendable):
             balance_after_s=world.balance_after_s,
             standbys=world.standbys,
             rng=self.rng,
-            now_s=now_s,
-            boot_s=now_s,
-            wall_ms=wall_ms,
+            clocks=Clocks(now_s, now_s, wall_ms),
             make_doubt=world.rules.doubt,
         )
         follower = LogFollowing(world, self.wire)
@@ -135,19 +135,21 @@ class Replica(Suspendable):
             settings=settings_of(["pods"], kafka={"delivery": world.rules.delivery}),
             metrics=_METRICS,
             statuses=self.statuses,
-            client=Api(world.server, world.weather, self.rng),  # type: ignore[arg-type]  # the Source of its watches
-            admission=Admission(rng=self.rng),
-            connection=_CONNECTION,
+            server=ApiServer(
+                Api(world.server, world.weather, self.rng),  # type: ignore[arg-type]  # the Source of its watches
+                Admission(rng=self.rng),
+            ),
+            reads=Reads(_CONNECTION, "simulated", self.rng),
             sink=sink,
             control=self.control,
             topics=Topics(_CONNECTION, create=False),
+            risks=TopicRisks("simulated:9092", metrics=_METRICS, statuses=self.statuses),
             requests=SnapshotRequests(self.control, configured=self.statuses.streams),
-            holder=self.name,
             heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
-            sharing=self.sharing,
-            follower=follower,
+            ownership=self.sharing,
             rng=self.rng,
         )
+        context.reads.follower = follower
         context.control_made.set()
         planned = PlannedStream(
             self.spec, Transform.compile(PODS), False, settings_of(["pods"]).resources[0]
@@ -157,17 +159,17 @@ class Replica(Suspendable):
         self._sink, self._follower = sink, follower
         self.status = self.statuses.open(STREAM)
 
-    def _make_member(self, **callbacks: Any) -> GroupMember:
+    def _make_member(self, sharing: group.Replica) -> GroupMember:
         self.member = GroupMember(
             _CONNECTION,
             "relays",
+            sharing,
             session_s=SESSION_S,
             instance="",
             metrics=_METRICS,
             statuses=self.statuses,
             make=lambda connection: FakeGroupBrokers(connection, self.world.group, self._way),
             boot_s=now_s,
-            **callbacks,
         )
         return self.member
 

@@ -93,7 +93,7 @@ class Runner(StreamRunner):
             heartbeat_interval=self._context.heartbeat_interval,
             queue_bytes=64 << 20,
             max_message_bytes=message_bytes,
-            may_finish=self._may_finish,
+            may_finish=self._tenure.may_finish,
             gap_reader=reader,
             transactions=self._transactions(),
             rng=self._context.rng,

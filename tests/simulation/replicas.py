@@ -121,7 +121,7 @@ class ReplicaWorld(World):
         owners = held.owners(self.shape.partitions)
         claims = (owners[each] for each in part.partitions(self.shape.partitions))
         newest = max(held.epoch_of(each) or 0 for each in claims if each is not None)
-        if newest <= runner._epoch:
+        if newest <= runner._tenure.epoch:
             name = runner.replica.name
             self.broken.append(f"{name} gives {runner.spec.id} up, and its claim is the newest")
 

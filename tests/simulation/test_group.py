@@ -45,12 +45,9 @@ class Replica:
         self.member = GroupMember(
             KafkaConnection(bootstrap_servers=("nowhere:1",)),
             "relays",
+            self,
             session_s=SESSION_S,
             instance=instance,
-            metadata=self.metadata,
-            assign=self.assign,
-            assigned=self.assigned,
-            lost=self.lost,
             metrics=_METRICS,
             statuses=StatusRegistry(),
             make=lambda connection: FakeGroupBrokers(connection, world.group, self.way),

@@ -26,18 +26,21 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.stream_transactions import StreamTransactions
 from watchrelay.kafka.transactions import TransactionalProducer
 from watchrelay.model.progress import StreamProgress
-from watchrelay.replicas.sharing import Sharing
+from watchrelay.replicas.sharing import SharedTenure, Sharing
 
 
 class Careless(Sharing):
     """Ends no claim that is being made."""
 
-    def claiming(self, stream: str, progress: StreamProgress, end: Callable[[], None]) -> None:
+    def tenure(
+        self, stream: str, progress: StreamProgress, end: Callable[[], None]
+    ) -> SharedTenure:
         def end_claimed() -> None:
-            if self._tenures[stream].epoch is not None:
+            if made.phase == "superseded":
                 end()
 
-        super().claiming(stream, progress, end_claimed)
+        made = super().tenure(stream, progress, end_claimed)
+        return made
 
 
 RULES = Rules(delivery="transactional")

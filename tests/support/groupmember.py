@@ -116,11 +116,11 @@ class _Program:
         )
         return {member: encode(assignment) for member, assignment in found.items()}
 
-    def assigned(self, generation: int, data: bytes) -> None:
-        assignment = decode_assignment(data)
-        assert assignment is not None
-        self.assignment, self.generation = assignment, generation
-        self.tell("assigned", generation=generation, own=[*assignment.own])
+    def assigned(self, generation: int, assignment: bytes) -> None:
+        decoded = decode_assignment(assignment)
+        assert decoded is not None
+        self.assignment, self.generation = decoded, generation
+        self.tell("assigned", generation=generation, own=[*decoded.own])
 
     def lost(self) -> None:
         self.assignment = MemberAssignment()
@@ -132,12 +132,9 @@ async def _main(bootstrap: str, group: str, name: str, session: str, instance: s
     member = GroupMember(
         KafkaConnection(bootstrap_servers=(bootstrap,)),
         group,
+        program,
         session_s=float(session),
         instance=instance,
-        metadata=program.metadata,
-        assign=program.assign,
-        assigned=program.assigned,
-        lost=program.lost,
         metrics=Metrics(),
         statuses=statuses,
     )

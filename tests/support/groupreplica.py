@@ -48,12 +48,9 @@ class Replica:
         self.member = GroupMember(
             self.connection,
             GROUP,
+            self,
             session_s=session_s,
             instance=instance,
-            metadata=self.metadata,
-            assign=self.assign,
-            assigned=lambda generation, data: self.assignments.append((generation, data)),
-            lost=self.lost,
             metrics=self.metrics,
             statuses=self.statuses,
             make=self.make,
@@ -82,6 +79,9 @@ class Replica:
         self.slept_s += self.sleeps_s
         first = min(members, key=lambda member: str(json.loads(members[member])[0]))
         return {member: b"all" if member == first else b"none" for member in members}
+
+    def assigned(self, generation: int, assignment: bytes) -> None:
+        self.assignments.append((generation, assignment))
 
     def lost(self) -> None:
         self.losses += 1

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from tests.support.memorycontrol import DESCRIBED, MemoryControl
 from tests.support.relays import until
 from watchrelay.contract.control import claim_value, control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
+from watchrelay.core.clock import Clocks
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.replicas import group
 from watchrelay.replicas.assignor import (
     MemberAssignment,
     MemberMetadata,
     decode_metadata,
     encode,
 )
-from watchrelay.replicas.sharing import Sharing
+from watchrelay.replicas.sharing import SharedTenure, Sharing
 
 BALANCE_AFTER_S = 60.0
 
@@ -29,19 +31,12 @@ BALANCE_AFTER_S = 60.0
 class ScriptedGroup:
     """A group that does what the test says."""
 
-    def __init__(
-        self,
-        *,
-        metadata: Callable[[], bytes],
-        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
-        assigned: Callable[[int, bytes], None],
-        lost: Callable[[], None],
-    ) -> None:
+    def __init__(self, replica: group.Replica) -> None:
         self.generation, self.leads = -1, False
         self.doubtful = self.silent = self.forgotten = False
         self.answered_s = -math.inf
         self.rejoins = self.left = 0
-        self._metadata, self.assign, self._assigned, self.lose = metadata, assign, assigned, lost
+        self.assign, self.lose, self._replica = replica.assign, replica.lost, replica
 
     def rejoin(self) -> None:
         self.rejoins += 1
@@ -59,7 +54,7 @@ class ScriptedGroup:
 
     def reported(self) -> MemberMetadata:
         """What the replica reports as it joins."""
-        metadata = decode_metadata(self._metadata())
+        metadata = decode_metadata(self._replica.metadata())
         assert metadata is not None
         return metadata
 
@@ -69,18 +64,18 @@ class ScriptedGroup:
         """The next generation. `others`: holders of the other members; `joining` False: the replica
         joined before what happened last."""
         if joining:
-            self._metadata()
+            self._replica.metadata()
         self.generation += 1
         owners: dict[str, tuple[str, ...]] = {"h": tuple(own), **dict.fromkeys(others, ())}
-        self._assigned(self.generation, encode(MemberAssignment(own, warm, owners)))
+        self._replica.assigned(self.generation, encode(MemberAssignment(own, warm, owners)))
 
     def lead(self, *others: MemberMetadata) -> None:
         """The next generation, as this replica decides it for itself and these members."""
         self.leads = True
         members = {each.holder: encode(each) for each in others}
-        given = self.assign({"h": self._metadata(), **members})
+        given = self.assign({"h": self._replica.metadata(), **members})
         self.generation += 1
-        self._assigned(self.generation, given["h"])
+        self._replica.assigned(self.generation, given["h"])
 
 
 class HeldSink:
@@ -126,13 +121,11 @@ class Replica:
     def __init__(self, wall_ahead_s: float = 0.0) -> None:
         self.topic, self.statuses, self.metrics = MemoryControl(), StatusRegistry(), Metrics()
         self.sink = HeldSink(self.topic)
-        self.groups: list[ScriptedGroup] = []
         self.api_answers = True
         self.ended: list[str] = []
         self.suspended_s = 0.0
         loop = asyncio.get_running_loop()
         self.sharing = Sharing(
-            "h",
             make_group=self._make_group,
             control=self.topic.control,
             sink=self.sink,
@@ -142,24 +135,18 @@ class Replica:
             balance_after_s=BALANCE_AFTER_S,
             standbys=1,
             rng=random.Random(1),
-            now_s=loop.time,
-            boot_s=lambda: loop.time() + self.suspended_s,
-            wall_ms=lambda: int((loop.time() + wall_ahead_s) * 1000),
+            clocks=Clocks(
+                loop.time,
+                lambda: loop.time() + self.suspended_s,
+                lambda: int((loop.time() + wall_ahead_s) * 1000),
+            ),
         )
-        self.group = self.groups[0]
+        self._tenures: dict[str, SharedTenure] = {}
         self.plan("pods", "jobs")
 
-    def _make_group(
-        self,
-        *,
-        metadata: Callable[[], bytes],
-        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
-        assigned: Callable[[int, bytes], None],
-        lost: Callable[[], None],
-    ) -> ScriptedGroup:
-        group = ScriptedGroup(metadata=metadata, assign=assign, assigned=assigned, lost=lost)
-        self.groups.append(group)
-        return group
+    def _make_group(self, replica: group.Replica) -> ScriptedGroup:
+        self.group = ScriptedGroup(replica)
+        return self.group
 
     async def _answers(self) -> bool:
         await asyncio.sleep(0.1)
@@ -176,14 +163,19 @@ class Replica:
         plans = dict.fromkeys(streams, plan)
         self.sharing.offer_plans(plans, revision=revision, config_hash=config_hash)
 
+    def tenure(self, stream: str = "pods") -> SharedTenure:
+        """As the stream's runner has it."""
+        progress = self.statuses.open(stream).progress
+        made = self.sharing.tenure(stream, progress, lambda: self.ended.append(stream))
+        return self._tenures.setdefault(stream, made)
+
     async def write(self, stream: str = "pods") -> int:
         """Claim and write a stream."""
-        self.sharing.claiming(
-            stream, self.statuses.open(stream).progress, lambda: self.ended.append(stream)
-        )
-        epoch = await self.topic.claim(stream)
-        self.sharing.claimed(stream, epoch)
-        return epoch
+        tenure = self.tenure(stream)
+        tenure.begin()
+        tenure.epoch = await self.topic.claim(stream)
+        tenure.claimed()
+        return tenure.epoch
 
     async def claimed_by(self, holder: str, stream: str = "pods", *partitions: int) -> None:
         """Another relay claims a stream, or a part, which has these partitions."""

@@ -4,6 +4,8 @@ other machines decide meanwhile, wall milliseconds for what people and records r
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 
 def now_s() -> float:
@@ -24,3 +26,11 @@ def wall_ms() -> int:
 def wall_ms_in(wait_s: float) -> int:
     """What `wall_ms` will be after this number of seconds."""
     return wall_ms() + int(wait_s * 1000)
+
+
+class Clocks(NamedTuple):
+    """All three, for what decides by more than one."""
+
+    now_s: Callable[[], float] = now_s
+    boot_s: Callable[[], float] = boot_s
+    wall_ms: Callable[[], int] = wall_ms

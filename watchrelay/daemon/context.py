@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from watchrelay.core.joined import Joined
@@ -17,9 +16,10 @@ from watchrelay.daemon.memory import HeapTrimmer
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.log_follower import LogFollower
 from watchrelay.kafka.log_scan import Written, written
 from watchrelay.kafka.sink import KafkaSink
-from watchrelay.kafka.topic_config import Finding, TopicFacts
+from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.kafka.topic_risks import TopicRisks
 from watchrelay.kafka.topics import Topics
@@ -30,6 +30,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.plan.described import KeyFormats
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
+from watchrelay.replicas.ownership import Sole
 from watchrelay.replicas.sharing import Sharing
 from watchrelay.replicas.standby import Follower
 from watchrelay.watch.admission import Admission
@@ -48,65 +49,65 @@ async def _unknown(_resource: Resource) -> Availability:
     return UNKNOWN
 
 
+class Reads:
+    """How the streams of one process read topics. `reading_back` and `catching_up`: those that
+    start, and copies of what other replicas write, which `follower` reads on; `scans`: what a whole
+    topic holds, by stream."""
+
+    def __init__(self, connection: KafkaConnection, cluster: str, rng: random.Random) -> None:
+        self.connection = connection
+        self.reading_back, self.catching_up = TopicReads(connection), TopicReads(connection)
+        self.follower: Follower = LogFollower(connection, rng=rng)
+        self.scans: Joined[str, dict[str, Written]] = Joined(self._scan)
+        self._cluster, self._turns = cluster, asyncio.Semaphore(SCANS_MAX)
+
+    async def _scan(self, topic: str) -> dict[str, Written]:
+        async with self._turns:
+            return await written(self.connection, topic, cluster=self._cluster)
+
+
+@dataclass(slots=True)
+class ApiServer:
+    """The API server, as the streams of one process see it. `availability`: what discovery reports
+    about a resource, by a new request; `version`: (major, minor) once known."""
+
+    client: KubeClient
+    admission: Admission
+    availability: Callable[[Resource], Awaitable[Availability]] = _unknown
+    version: tuple[int, int] | None = None
+
+
 @dataclass(slots=True)
 class DaemonContext:
     """What the streams of one process share.
 
     `settings`: those in effect. `planned`: all streams whose resources discovery knows.
     `formats`: by the control topic, taken before each use. `one_by_one`: for what streams that
-    start together do on the event loop. `logged`: what was logged of topics last, by name.
-    `availability`: what discovery reports about a resource, by a new request. `control_made` is set
-    once the control topic is usable. `scans`: what a whole topic holds. `server_version`:
-    (major, minor) once known. `sharing` and `follower`: where replicas share the streams."""
+    start together do on the event loop. `control_made` is set once the
+    control topic is usable."""
 
     settings: Settings
     metrics: Metrics
     statuses: StatusRegistry
-    client: KubeClient
-    admission: Admission
-    connection: KafkaConnection
+    server: ApiServer
+    reads: Reads
     sink: KafkaSink
     control: ControlTopic
     topics: Topics
+    risks: TopicRisks
     requests: SnapshotRequests
-    holder: str
     heartbeat_interval: HeartbeatInterval
-    server_version: tuple[int, int] | None = None
-    sharing: Sharing | None = None
-    follower: Follower | None = None
+    ownership: Sole | Sharing
     clock_watch: ClockWatch | None = None
     planned: Sequence[StreamSpec] = ()
     formats: KeyFormats = field(default_factory=KeyFormats)
-    logged: dict[str, Sequence[Finding]] = field(default_factory=dict)
     one_by_one: OneByOne = field(default_factory=OneByOne)
-    availability: Callable[[Resource], Awaitable[Availability]] = _unknown
     control_made: asyncio.Event = field(default_factory=asyncio.Event)
     rng: random.Random = field(default_factory=random.Random)
-    risks: TopicRisks = field(init=False)
-    reading_back: TopicReads = field(init=False)
-    catching_up: TopicReads = field(init=False)
-    scans: Joined[str, dict[str, Written]] = field(init=False)
     flush_timer: FlushTimer = field(default_factory=FlushTimer)
     trim: HeapTrimmer = field(default_factory=HeapTrimmer)
-
-    def __post_init__(self) -> None:
-        self.risks = TopicRisks(
-            self.connection.servers, metrics=self.metrics, statuses=self.statuses
-        )
-        self.scans = Joined(partial(self._scan, asyncio.Semaphore(SCANS_MAX)))
-        self.reading_back = TopicReads(self.connection)
-        self.catching_up = TopicReads(self.connection)
-
-    async def _scan(self, turns: asyncio.Semaphore, topic: str) -> dict[str, Written]:
-        async with turns:
-            return await written(self.connection, topic, cluster=self.settings.cluster)
 
     def note_topic(self, facts: TopicFacts) -> None:
         """Use the limits of a topic that was looked at, and tell what is wrong with it."""
         self.sink.limit(facts.name, facts.max_message_bytes, facts.bounded_by)
-        self.risks.put({facts.name: facts.findings})
-        former, self.logged[facts.name] = self.logged.get(facts.name, ()), facts.findings
-        for each in facts.findings:
-            if not each.setting and each not in former:
-                extra = {"topic": each.topic, "warning": each.why}
-                log.warning("topic is not as configured", extra=extra)
+        self.risks.note(facts.name, facts.findings)

@@ -29,16 +29,15 @@ from watchrelay.core.errors import (
 from watchrelay.core.tasks import end_all, must_run
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.clock_watch import ClockWatch
-from watchrelay.daemon.context import DaemonContext
+from watchrelay.daemon.context import ApiServer, DaemonContext, Reads
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.supervisor import Supervisor
-from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.log_follower import LogFollower
 from watchrelay.kafka.record_times import RecordTimes
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
+from watchrelay.kafka.topic_risks import TopicRisks
 from watchrelay.kafka.topics import Topics
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
@@ -53,6 +52,7 @@ from watchrelay.plan.kafka import (
 )
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.replicas.group import GroupMember
+from watchrelay.replicas.ownership import Sole
 from watchrelay.replicas.sharing import Sharing
 from watchrelay.watch.admission import Admission
 
@@ -96,76 +96,49 @@ def make_context(
         holder=holder,
         reread_limit=partial(limit_has_grown, topics, sink, control_spec(settings)),
     )
-    sharing = follower = None
-    if settings.sharding.enabled:
-        follower = LogFollower(connection, rng=rng)
-        sharing = make_sharing(
-            settings,
-            client,
-            connection=connection,
-            control=control,
-            sink=sink,
-            metrics=metrics,
-            statuses=statuses,
-            holder=holder,
-            rng=rng,
-            clock_watch=clock_watch,
-        )
-    return DaemonContext(
+    context = DaemonContext(
         settings=settings,
         metrics=metrics,
         statuses=statuses,
-        client=client,
-        admission=Admission(metrics=metrics),
-        connection=connection,
+        server=ApiServer(client, Admission(metrics=metrics)),
+        reads=Reads(connection, settings.cluster, rng),
         sink=sink,
         control=control,
         topics=topics,
+        risks=TopicRisks(connection.servers, metrics=metrics, statuses=statuses),
         requests=SnapshotRequests(control, configured=statuses.streams, wall_ms=times.true_ms),
-        holder=holder,
         heartbeat_interval=HeartbeatInterval(settings.heartbeat_interval_s),
+        ownership=Sole(control),
         clock_watch=clock_watch,
         rng=rng,
         flush_timer=flush_timer,
-        sharing=sharing,
-        follower=follower,
     )
+    if settings.sharding.enabled:
+        context.ownership = make_sharing(context, clock_watch)
+    return context
 
 
-def make_sharing(
-    settings: Settings,
-    client: KubeClient,
-    *,
-    connection: KafkaConnection,
-    control: ControlTopic,
-    sink: KafkaSink,
-    metrics: Metrics,
-    statuses: StatusRegistry,
-    holder: str,
-    rng: random.Random,
-    clock_watch: ClockWatch,
-) -> Sharing:
+def make_sharing(context: DaemonContext, clock_watch: ClockWatch) -> Sharing:
     """This replica's part in the group; nothing connects yet."""
-    sharding = settings.sharding
+    sharding = context.settings.sharding
     return Sharing(
-        holder,
         make_group=partial(
             GroupMember,
-            connection,
-            replicas_group(settings),
+            context.reads.connection,
+            replicas_group(context.settings),
             session_s=sharding.session_timeout_s,
             instance=sharding.instance,
-            metrics=metrics,
-            statuses=statuses,
+            metrics=context.metrics,
+            statuses=context.statuses,
         ),
-        control=control,
-        sink=sink,
-        metrics=metrics,
-        statuses=statuses,
-        api_answers=partial(is_fit, client, clock_watch),
+        control=context.control,
+        sink=context.sink,
+        metrics=context.metrics,
+        statuses=context.statuses,
+        api_answers=partial(is_fit, context.server.client, clock_watch),
         balance_after_s=sharding.balance_after_s,
         standbys=sharding.standbys,
-        rng=rng,
+        rng=context.rng,
     )
 
 
@@ -246,13 +219,12 @@ class Relaying:
         self.supervisor = Supervisor(
             context, discovery, tasks=tasks, readiness=readiness, superseded=superseded
         )
-        context.availability = self.supervisor.availability
+        context.server.availability = self.supervisor.availability
         self._context, self._tasks, self._stopping = context, tasks, stopping
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Connect to Kafka, discover and run the streams."""
-        sharing, follower = self._context.sharing, self._context.follower
         watch = self._context.clock_watch
         for work, name in (
             (self._context.sink.run(), "sink"),
@@ -261,8 +233,8 @@ class Relaying:
             (self._signal(), "signal"),
             (look_at_topics(self._context), "topics"),
             (keep_descriptions(self._context), "descriptions"),
-            *(() if sharing is None else ((self._share(sharing), "group"),)),
-            *(() if follower is None else ((follower.run(), "standby"),)),
+            (self._context.ownership.run(), "group"),
+            (self._context.reads.follower.run(), "standby"),
             (self.supervisor.run(), "supervisor"),
         ):
             task = must_run(work, name=name, stopping=self._stopping)
@@ -288,13 +260,12 @@ class Relaying:
                 self.supervisor.abandon()
                 stopped.cancel()
         await end_all(self._running.values())
-        if self._context.sharing is not None:
-            await self._context.sharing.leave()
+        await self._context.ownership.leave()
         return not stopped.cancelled() and stopped.result()
 
     async def _stop(self, deadline_s: float) -> bool:
-        if (sharing := self._context.sharing) is not None:
-            await sharing.hand_over(within_s=_HAND_OVER * max(0.0, deadline_s - clock.now_s()))
+        within_s = _HAND_OVER * max(0.0, deadline_s - clock.now_s())
+        await self._context.ownership.hand_over(within_s=within_s)
         self._running["supervisor"].cancel()
         return await self.supervisor.stop(deadline_s=deadline_s)
 
@@ -348,7 +319,7 @@ class Relaying:
                 )
                 refused = isinstance(error, TopicRefused)
                 # a replica that is ready ends the one that a roll-out replaces by it
-                operator = refused and context.sharing is None
+                operator = refused and not context.ownership.shares
                 cause = unusable if refused else away
                 trouble = Trouble(topic.name, cause, str(error), error.cure, operator)
                 former, problem = problem, cause.value if first else topic.kind
@@ -369,10 +340,6 @@ class Relaying:
                 statuses.problems.pop(problem, None)
                 return facts
 
-    async def _share(self, sharing: Sharing) -> None:
-        await self._context.control.caught_up()
-        await sharing.run()
-
     async def _signal(self) -> None:
         """The signal topic: made or checked, then followed; again, when it is lost. Without it
         streams go on, and no snapshot request is read."""
@@ -381,7 +348,7 @@ class Relaying:
         await context.control.caught_up()  # it tells which streams there are
         topic = signal_spec(context.settings).name
         follower = SignalTopic(
-            context.connection,
+            context.reads.connection,
             topic,
             context.requests.take,
             metrics=context.metrics,

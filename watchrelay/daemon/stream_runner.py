@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import cached_property
+from typing import Literal
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
@@ -34,9 +35,8 @@ from watchrelay.plan.kafka import transactional_id
 from watchrelay.plan.streams import PlannedStream
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.writer import StreamWriter
-from watchrelay.replicas.ownership import ownership_lost, show_owner
-from watchrelay.replicas.sharing import Sharing
-from watchrelay.replicas.standby import Standby
+from watchrelay.replicas.ownership import Tenure, ownership_lost, show_owner
+from watchrelay.replicas.standby import FollowedCopy, Standby
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.watch.loop import Watcher
@@ -54,6 +54,12 @@ _CLAIM_AGAIN_S = 30.0
 _FINISH_S = 1.0
 """How long a writer goes on after a newer claim; its successor waits no longer.
 docs/record-contract.md, section 4.1."""
+
+Order = Literal["run", "end with tenure", "stop"]
+"""How long a runner goes on."""
+Distrust = Literal["", "foreign", "recreated"]
+"""Why the log is not believed, since it last held the whole state: it has records that no claim
+explains; its topic was recreated."""
 
 
 def _is_cancelled() -> bool:
@@ -76,26 +82,21 @@ class StreamRunner:
         self._progress = StreamProgress()
         self._topic = StreamTopic(spec, context, self._status, self._progress)
         self._watcher: Watcher | None = None
-        self._stopping = False
-        self._ended = asyncio.Event()
-        """This run is over: stopped, or to be restarted."""
+        self._order: Order = "run"
         self._deadline_s = 0.0
-        self._epoch = 0
-        self._topic_recreated = False
-        """The topic was recreated since it last held the whole state."""
-        self._foreign = False
-        """The topic holds records that no claim explains, newer than the last whole state."""
-        self._tenure_over = False
-        """Another replica writes the stream, or will: this one becomes a standby."""
-        self._standby: Standby[LogFold] | None = None
-        """What was read while another replica wrote the stream."""
-        self._ends_with_tenure = False
+        self._ended = asyncio.Event()
+        """This life is over: the stream is stopped, begins again, or is another replica's."""
+        self._distrust: Distrust = ""
         self._unexpected = UnexpectedErrors()
 
     @property
     def spec(self) -> StreamSpec:
         """The stream, with the keys and the partitions of its topic once that is usable."""
         return self._topic.spec
+
+    @cached_property
+    def _tenure(self) -> Tenure:
+        return self._context.ownership.tenure(self.spec.id, self._progress, self._ended.set)
 
     @cached_property
     def _metrics(self) -> StreamMetrics:
@@ -107,25 +108,29 @@ class StreamRunner:
 
     def stop(self, *, deadline_s: float) -> None:
         """Ask for the end: take nothing new, send what is held until `deadline_s` (monotonic)."""
-        self._deadline_s = deadline_s
-        self._stopping = True
+        self._order, self._deadline_s = "stop", deadline_s
         self._ended.set()
 
-    def end_with_tenure(self) -> None:
-        """Ask for the end once another replica, or part, has claimed what this writes."""
-        self._ends_with_tenure = True
-        sharing = self._context.sharing
-        if sharing is None or not sharing.writes(self.spec.id):
-            self.stop(deadline_s=clock.now_s())
+    def end_with_tenure(self, *, deadline_s: float) -> None:
+        """Ask for the end once another replica, or part, has claimed what this writes; where no
+        claim will end it, as `stop`."""
+        if not self._tenure.ends_by_claim:
+            self.stop(deadline_s=deadline_s)
+        elif self._order == "run":
+            self._order = "end with tenure"
 
     def restart(self, why: str) -> None:
         """What the stream is built on is lost: claim and read back as at a start."""
-        if not self._stopping:
+        if self._order != "stop":
             log.warning("restarting stream", extra={"stream": self.spec.id, "reason": why})
-            self._topic_recreated = self._topic_recreated and not self._progress.whole
+            self._trust_what_is_whole()
             self._progress.whole = False
             self._status.failed("stream", Trouble(self.spec.topic, Cause.KAFKA, why))
             self._ended.set()
+
+    def _trust_what_is_whole(self) -> None:
+        if self._progress.whole:
+            self._distrust = ""
 
     def recheck(self) -> None:
         """Discovery changed: try now what waits for a resource."""
@@ -138,13 +143,12 @@ class StreamRunner:
 
         Raises: Fenced: a newer relay claimed the stream, and the process exits with 75; where
         replicas share the streams, this one becomes a standby instead."""
-        self._stopping |= self._ends_with_tenure  # that was the tenure of its predecessor
         self._status.follow(self._progress)
         delays = {"lost": _AGAIN, "refused": REFUSED, "failed": _FAILED}
         try:
             await self._context.one_by_one.turn()
             self._metrics.stream_owned.set(0)  # its metrics are made now
-            while not self._stopping:
+            while self._order == "run":
                 self._ended.clear()
                 began_s = clock.now_s()
                 error = await self._until_ended()
@@ -152,8 +156,7 @@ class StreamRunner:
                 if self._close_tenure():
                     if error is not None:
                         self._show_end(error, 0.0)
-                    continue
-                if not self._stopping:
+                elif self._order == "run":
                     self._progress.whole = False
                     now_s = clock.now_s()
                     why = "lost" if error is None else "failed"
@@ -169,8 +172,7 @@ class StreamRunner:
             self._context.sink.close(self.spec.topic, self.spec.id)
             self._progress.state = "stopped"
             self._metrics.stream_owned.set(0)
-            if self._context.sharing is not None:
-                self._context.sharing.ended(self.spec.id)
+            self._tenure.ended()
 
     async def _until_ended(self) -> Exception | None:
         """Claim, read the log back and follow the resource; why that ended: None when it was asked
@@ -179,7 +181,7 @@ class StreamRunner:
             begun = await unless(self._ended, self._begin(), name=f"begin {self.spec.id}")
             if begun is not None:
                 await self._follow(*begun)
-            elif self._tenure_over and self._is_superseded():
+            elif self._tenure.over and self._tenure.superseded:
                 await self._finish(None)
         except Fenced as error:
             if _is_cancelled():
@@ -188,66 +190,53 @@ class StreamRunner:
             if isinstance(error, ForeignRecords) and (
                 isinstance(error, Shared) or not await self._newer_claim_is_read()
             ):
-                self._foreign, self.drained = True, not self._stopping
+                self._distrust = self._distrust or "foreign"
+                self.drained = self._order != "stop"
                 return error
             self._lose(error)
         except Exception as error:
             # returned to run(), which logs it: it concerns this stream alone
             if _is_cancelled():
                 raise  # tasks that were cancelled with this one call that an error
-            self.drained = not self._stopping
-            if self._tenure_over and self._is_superseded():
+            self.drained = self._order != "stop"
+            if self._tenure.over and self._tenure.superseded:
                 self._lose(error)  # the hand-over is not finished
             group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
             if (spoiled := group.subgroup(EpochSpoiled)) is not None:
-                self._foreign = True
                 self.restart(str(first_cause(spoiled)))
+                self._distrust = self._distrust or "foreign"
                 return None
             return error
         return None
-
-    def _is_superseded(self) -> bool:
-        """Another relay has claimed the stream since this one did."""
-        stream, epoch = self.spec.id, self._epoch
-        return epoch > 0 and self._context.control.superseded(stream, epoch, by_others=True)
 
     def _fenced(self) -> Fenced:
         return Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     def _lose(self, error: Exception) -> None:
         """Another relay writes the stream. Raises: Fenced, unless replicas share the streams."""
-        holder = self._context.control.holder_of(self.spec.id)
-        why = ownership_lost(holder, self.spec.id, self._context.holder)
-        sharing, changes = self._context.sharing, self._metrics.ownership_changes_total
-        if sharing is None:
-            changes["fenced"].inc()
+        control, stream = self._context.control, self.spec.id
+        why = ownership_lost(control.holder_of(stream), stream, control.holder)
+        outsider = self._tenure.lose()
+        self._metrics.ownership_changes_total["fenced" if outsider else "revoked"].inc()
+        if not self._tenure.over:
             raise Fenced(why) from error
-        outsider = sharing.lost(self.spec.id)
-        changes["fenced" if outsider else "revoked"].inc()
         if outsider:
-            extra = {"stream": self.spec.id, "error": why}
+            extra = {"stream": stream, "error": why}
             log.warning("stream ownership lost to another relay", extra=extra)
         else:
-            extra = {"stream": self.spec.id, "error": str(error)}
+            extra = {"stream": stream, "error": str(error)}
             log.info("stream taken over by another replica", extra=extra)
-        self._tenure_over = True
 
     def _close_tenure(self) -> bool:
-        """Where replicas share the streams: the writer has ended. Whether the stream is now a
-        standby, for another replica writes it, or will."""
-        sharing, over = self._context.sharing, self._tenure_over
-        if sharing is None:
-            return False
-        self._tenure_over = False
-        sharing.ended(self.spec.id)
-        if over:
-            self._epoch, self._topic_recreated, self._foreign = 0, False, False
+        """The writer has ended. Whether the stream is now a standby, for another replica writes it,
+        or will."""
+        if over := self._tenure.ended():
+            self._distrust = ""
             self._context.sink.close(self.spec.topic, self.spec.id, taken_over=True)
             self._progress.renew()
             self._status.renew()
             self._status.objects = 0
             self._status.epoch = self._status.frontier = None
-        self._stopping = self._stopping or self._ends_with_tenure
         return over
 
     def _show_end(self, error: Exception | None, wait_s: float) -> None:
@@ -268,49 +257,44 @@ class StreamRunner:
         self._status.failed("stream", trouble, next_attempt_ms=clock.wall_ms_in(wait_s))
 
     async def _begin(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
-        """Claim and read back, then give up the standby. Nothing is promised before, so this may be
-        cancelled anywhere. None: restart."""
-        try:
-            return await self._once_control_is_read()
-        finally:
-            self._close_standby()
-
-    async def _once_control_is_read(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
-        """Wait for the control topic, then claim and read back; where replicas share the streams, a
-        standby runs meanwhile."""
-        if not self._context.control_made.is_set():
-            problems = self._context.statuses.problems
+        """Wait for the control topic, then claim and read back, a standby beside it until then.
+        Nothing is promised before, so this may be cancelled anywhere. None: restart."""
+        context = self._context
+        if not context.control_made.is_set():
+            problems = context.statuses.problems
             if problem := problems.get("control") or problems.get("kafka"):
                 self._status.failed("daemon", problem)
-            await self._context.control_made.wait()
-        await self._context.control.caught_up()
-        if (sharing := self._context.sharing) is None:
-            return await self._claim_and_read_back()
-        await sharing.joined()
-        self._standby = self._new_standby(sharing)
-        return await beside(
-            self._standby.run(), self._claim_and_read_back(), name=f"standby {self.spec.id}"
-        )
+            await context.control_made.wait()
+        await context.control.caught_up()
+        standby = self._new_standby()
+        try:
+            claiming = self._claim_and_read_back(standby)
+            return await beside(standby.run(), claiming, name=f"standby {self.spec.id}")
+        finally:
+            standby.end()
 
-    async def _claim_and_read_back(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
+    async def _claim_and_read_back(
+        self, standby: Standby[LogFold]
+    ) -> tuple[Store, StreamWriter, RecoveredState] | None:
         """Once the stream is assigned and its topic is usable: claim it, and read its log back, on
         from where the standby has read it."""
-        former = await self._assigned()
-        if self._is_superseded():
+        if await self._tenure.assigned(standby, self._stand_by):
+            self._metrics = self._new_metrics()
+            self._metrics.ownership_changes_total["assigned"].inc()
+            self._progress.state, self._status.assigned = "waiting", True
+        if self._tenure.superseded:
             raise self._fenced()
         message_bytes = await self._topic_ready()
-        standby, store = self._standby, None if self._standby is None else self._standby.store
-        if store is None:
+        if (store := standby.store) is None:
             store = self._new_store(self.spec)
-            if standby is not None:
-                standby.end()  # it would read what is written from here on
-        reader = self._reader(self.spec, self._context.reading_back)
+            standby.end()  # it would read what is written from here on
+        reader = self._reader(self.spec, self._context.reads.reading_back)
         writer = self._writer(store, message_bytes, reader)
         try:
-            self._epoch = await writer.claim(
+            self._tenure.epoch = await writer.claim(
                 self._topic.highest_epoch,
-                recreated=self._topic_recreated or self._topic.moved(),
-                awaits_release=bool(former) or self._takes_from_another_layout(),
+                recreated=self._distrust == "recreated" or self._topic.moved(),
+                awaits_release=self._tenure.awaits_release,
             )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.restart(str(lost))
@@ -326,15 +310,14 @@ class StreamRunner:
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
                 "from: it was recreated, or has lost records"
             )
-            self._topic_recreated = True
+            self._distrust = "recreated"
             return None
-        self._status.owner = self._context.holder
+        self._status.owner = self._context.control.holder
         self._metrics.stream_owned.set(1)
         self._metrics.ownership_changes_total["claim"].inc()
-        if self._context.sharing is not None:
-            self._context.sharing.claimed(self.spec.id, self._epoch)
+        self._tenure.claimed()
         followed = None
-        if standby is not None and not self._topic_recreated:
+        if self._distrust != "recreated":
             stops = {partition: stop + 1 for partition, (_, stop) in writer.to_read.items()}
             followed = await standby.read_rest(self.spec, store, stops)
         return store, writer, await self._resumed(writer, store, reader, followed)
@@ -348,38 +331,18 @@ class StreamRunner:
             namespaces=spec.plan.arrival_namespaces,
         )
 
-    def _takes_from_another_layout(self) -> bool:
-        """Whether replicas share the streams, and the stream was split otherwise: the writers of
-        those parts may be finishing, and then are no longer reported."""
-        claimed = self._context.control.newest_claims(self.spec.id)
-        return self._context.sharing is not None and not claimed.keys() <= {self.spec.id}
+    def _stand_by(self) -> None:
+        """Another replica writes the stream, or none does yet: show that."""
+        statuses, stream = self._context.statuses, self.spec.id
+        self._context.metrics.forget_gauges(stream)
+        statuses.problems.pop(index_problem(stream), None)
+        self._status.recovered("stream")
+        self._progress.state = "standby"
+        show_owner(stream, statuses, self._context.control, self._context.metrics)
 
-    async def _assigned(self) -> str:
-        """Stand by until this replica may claim the stream: who writes it and hands it over, "" if
-        no replica does."""
-        sharing, stream = self._context.sharing, self.spec.id
-        if sharing is None:
-            return ""
-        if not sharing.may_claim(stream):
-            self._epoch = 0  # what others claim meanwhile supersedes nothing of this replica's
-            control, metrics = self._context.control, self._context.metrics
-            metrics.forget_gauges(stream)
-            self._context.statuses.problems.pop(index_problem(stream), None)
-            self._status.recovered("stream")
-            self._progress.state = "standby"
-            show_owner(stream, self._context.statuses, control, metrics)
-        assert self._standby is not None, "made before"
-        former = await sharing.assigned(stream, self._standby)
-        self._metrics = self._new_metrics()
-        self._metrics.ownership_changes_total["assigned"].inc()
-        self._progress.state, self._status.assigned = "waiting", True
-        sharing.claiming(stream, self._progress, self._tenure_lost)
-        return former
-
-    def _new_standby(self, sharing: Sharing) -> Standby[LogFold]:
+    def _new_standby(self) -> Standby[LogFold]:
         """That which follows the stream's log while it is to be warm."""
         context, stream = self._context, self.spec.id
-        assert context.follower is not None, "replicas that share streams follow them"
         lag = context.metrics.gauge("warm_lag_records")
 
         def warmed(is_warm: bool) -> None:
@@ -387,35 +350,29 @@ class StreamRunner:
             context.metrics.gauge("stream_warm").labels(stream).set(is_warm)
             if not is_warm:
                 lag.remove(stream)
-            sharing.warmed(stream, is_warm)
+            self._tenure.warmed(is_warm)
+
+        def make_copy() -> FollowedCopy[LogFold]:
+            context.formats.take(context.control.described_streams())
+            spec = context.formats.kept(self.planned.spec)  # with what its topic has
+            return FollowedCopy(
+                spec,
+                LogFold(spec, self._new_store(spec)),
+                self._reader(spec, context.reads.catching_up),
+                context.control,
+                lag=lambda records: lag.labels(stream).set(records),
+            )
 
         return Standby(
-            self._pinned_spec,
-            lambda spec: LogFold(spec, self._new_store(spec)),
-            lambda spec: self._reader(spec, context.catching_up),
+            self.planned.spec,
+            make_copy,
             control=context.control,
             sink=context.sink,
-            follower=context.follower,
+            follower=context.reads.follower,
             warmed=warmed,
-            lag=lambda records: lag.labels(stream).set(records),
             dropped=lambda: self._status.recovered("log"),
             rng=context.rng,
         )
-
-    def _close_standby(self) -> None:
-        if self._standby is not None:
-            self._standby.end()
-            self._standby = None
-
-    def _pinned_spec(self) -> StreamSpec:
-        """The stream with the keys and the partitions that its topic has."""
-        formats = self._context.formats
-        formats.take(self._context.control.described_streams())
-        return formats.kept(self.planned.spec)
-
-    def _tenure_lost(self) -> None:
-        self._tenure_over = True
-        self._ended.set()
 
     async def _wait_claimable(self, error: TopicRefused) -> None:
         """Return once the control topic holds nothing that keeps the stream from being claimed, or
@@ -433,7 +390,7 @@ class StreamRunner:
     async def _topic_ready(self) -> int:
         """The size that the topic takes, once it exists and is safe."""
         facts = await self._topic.ready(self.planned.spec)
-        if not self._foreign:
+        if self._distrust != "foreign":
             self._status.recovered()
         is_another_topic = self._context.sink.open(
             self.spec.topic,
@@ -443,9 +400,9 @@ class StreamRunner:
             topic_id=facts.topic_id,
         )
         # A topic that is created for a stream that never started replaces none.
-        self._topic_recreated |= is_another_topic and not (
-            facts.created and self._context.control.described(self.spec.id) is None
-        )
+        described = self._context.control.described(self.spec.id)
+        if is_another_topic and not (facts.created and described is None):
+            self._distrust = "recreated"
         return facts.max_message_bytes
 
     # ---- the claim -------------------------------------------------------------------------------
@@ -453,7 +410,7 @@ class StreamRunner:
     def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
         return LogReader(
             spec,
-            self._context.connection,
+            self._context.reads.connection,
             self._context.sink,
             failed=self._topic.unreadable,
             succeeded=lambda: self._status.recovered("log"),
@@ -478,7 +435,7 @@ class StreamRunner:
             max_message_bytes=message_bytes,
             reread_limit=self._topic.limit_again,
             snapshot_completed=self._context.trim,
-            may_finish=self._may_finish,
+            may_finish=self._tenure.may_finish,
             flush_timer=self._context.flush_timer,
             gap_reader=reader,
             transactions=self._transactions(),
@@ -501,10 +458,10 @@ class StreamRunner:
             writer,
             store,
             reader,
-            self._epoch,
+            self._tenure.epoch,
             followed=followed,
-            recreated=self._topic_recreated,
-            foreign=self._foreign,
+            recreated=self._distrust == "recreated",
+            foreign=self._distrust == "foreign",
         )
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
@@ -519,7 +476,7 @@ class StreamRunner:
         self._watcher = Watcher(
             self.spec.id,
             self.spec.own_plan,
-            source=context.client,
+            source=context.server.client,
             outlet=Reflector(
                 self.spec.id,
                 store,
@@ -529,12 +486,12 @@ class StreamRunner:
                 recovered=recovered,
                 version=newest,
             ),
-            admission=context.admission,
+            admission=context.server.admission,
             metrics=self._metrics,
             status=self._status,
             progress=self._progress,
-            availability=context.availability,
-            server_version=lambda: context.server_version,
+            availability=context.server.availability,
+            server_version=lambda: context.server.version,
             rng=context.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             newest_on_log=newest,
@@ -555,9 +512,9 @@ class StreamRunner:
                     await self._ended.wait()
                 watching.cancel()
                 await asyncio.wait((watching,))
-                if self._tenure_over:
+                if self._tenure.over:
                     await self._finish(writer)
-                elif self._stopping:
+                elif self._order == "stop":
                     self.drained = await writer.drain(max(0.0, self._deadline_s - clock.now_s()))
                 writing.cancel()
                 # not left to the group: before Python 3.13 an error that comes while a group ends
@@ -568,40 +525,35 @@ class StreamRunner:
                 raise
             raise fenced_by(group_error) from group_error
         finally:
-            self._foreign = self._foreign and not self._progress.whole
+            self._trust_what_is_whole()
             self._watcher = None
-
-    def _may_finish(self) -> bool:
-        sharing = self._context.sharing
-        return sharing is not None and sharing.may_finish(self.spec.id)
 
     async def _finish(self, writer: StreamWriter | None) -> None:
         """After the claim of the replica that was assigned the stream: send what is queued (None:
         nothing yet), and release it. Raises: Fenced where that is not allowed."""
         control, stream, began_s = self._context.control, self.spec.id, clock.now_s()
-        sharing = self._context.sharing
-        if sharing is None or not self._may_finish():
+        if not self._tenure.may_finish():
             raise self._fenced()
         released = writer is None or await writer.drain(_FINISH_S)
-        if not await sharing.handed_over(stream):
+        if not await self._tenure.handed_over():
             raise self._fenced()
         if released:
             try:
                 async with asyncio.timeout(max(0.0, began_s + _FINISH_S - clock.now_s())):
-                    await control.write("release", stream, {"epoch": self._epoch})
+                    await control.write("release", stream, {"epoch": self._tenure.epoch})
             except TimeoutError:
                 released = False
         self._metrics.ownership_changes_total["handed_over"].inc()
         took_s = round(clock.now_s() - began_s, 3)
-        extra = {"stream": stream, "epoch": self._epoch, "released": released, "took_s": took_s}
+        epoch = self._tenure.epoch
+        extra = {"stream": stream, "epoch": epoch, "released": released, "took_s": took_s}
         log.info("stream handed over", extra={**extra, "holder": control.holder_of(stream)})
 
     async def _newer_claim_is_read(self) -> bool:
         """Whether the control topic holds another relay's newer claim, waiting a moment for it."""
-        control, stream = self._context.control, self.spec.id
         try:
             async with asyncio.timeout(_CLAIM_READ_S):
-                await control.until(lambda: control.superseded(stream, self._epoch, by_others=True))
+                await self._context.control.until(lambda: self._tenure.superseded)
         except TimeoutError:
             return False
         return True

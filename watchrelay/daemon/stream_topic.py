@@ -99,7 +99,7 @@ class StreamTopic:
 
     async def _read(self) -> dict[str, Written]:
         topic, stream = self.spec.topic, self.spec.stream
-        found = await self._context.scans.result(topic)
+        found = await self._context.reads.scans.result(topic)
         if stream in found and (why := no_epoch_left(topic, stream, found[stream].epoch)):
             raise TopicRefused(why)
         return dict(found)

@@ -103,7 +103,7 @@ class Supervisor:
         self._wait_for_all()
         while True:
             # where the streams stay away, one of them probes for all
-            await self._context.admission.wait_while_open(within_s=DISCOVERY_INTERVAL_S[1])
+            await self._context.server.admission.wait_while_open(within_s=DISCOVERY_INTERVAL_S[1])
             try:
                 await self._refresh()
                 await self._ask_version()
@@ -274,12 +274,12 @@ class Supervisor:
         if now_s < self._version_due_s:
             return
         try:
-            version = await self._context.client.version(within_s=_VERSION_TIMEOUT_S)
+            version = await self._context.server.client.version(within_s=_VERSION_TIMEOUT_S)
         except (KubeError, TimeoutError) as error:
             # lists are paged until it is: slower, not wrong
             log.debug("version is not known", extra={"error": str(error)})
         else:
-            self._context.server_version = (version.major, version.minor)
+            self._context.server.version = (version.major, version.minor)
             self._version_due_s = now_s + VERSION_INTERVAL_S
 
     # ---- reconciling -----------------------------------------------------------------------------
@@ -376,8 +376,8 @@ class Supervisor:
             self._context.statuses.problems.pop("config", None)
         for each in parts.values():
             self._start(each, formats)
-        if (sharing := self._context.sharing) is not None and self._described:
-            sharing.offer_plans(
+        if self._context.ownership.shares and self._described:
+            self._context.ownership.offer_plans(
                 {
                     stream: plan_hash(
                         formats.kept(each.planned.spec),
@@ -452,7 +452,7 @@ class Supervisor:
             operator = starts and trouble.cause not in _NOT_KNOWN
             if starts:
                 status.follow(StreamProgress())
-                status.assigned = self._context.sharing is None
+                status.assigned = not self._context.ownership.shares
             if trouble.cause is Cause.KUBERNETES:
                 status.recovered("config")
                 continue
@@ -513,17 +513,14 @@ class Supervisor:
         it."""
         if runner.spec.id == spec.id:
             return True
-        return runner.spec.part.of != spec.part.of and self._context.sharing is None
+        return runner.spec.part.of != spec.part.of and not self._context.ownership.shares
 
     def _replace_part(self, stream: str, running: StreamRunner) -> None:
         """The stream is split otherwise. Where replicas share the streams, the part is written
         until another layout claims its partitions."""
         log.info("stream is split otherwise", extra={"stream": stream})
         del self._running[stream]
-        if self._context.sharing is None:
-            self._stop(running)
-        else:
-            running.end_with_tenure()
+        running.end_with_tenure(deadline_s=self._drain_deadline_s())
 
     def _remove(self, stream: str, running: StreamRunner) -> None:
         """The stream left the config; nothing is retired. Source: docs/record-contract.md, section
@@ -535,8 +532,10 @@ class Supervisor:
             self._stop(each)  # parts of a former layout too: no claim ends them now
 
     def _stop(self, runner: StreamRunner) -> None:
-        drain_timeout_s = self._context.settings.shutdown.drain_timeout_s
-        runner.stop(deadline_s=clock.now_s() + drain_timeout_s)
+        runner.stop(deadline_s=self._drain_deadline_s())
+
+    def _drain_deadline_s(self) -> float:
+        return clock.now_s() + self._context.settings.shutdown.drain_timeout_s
 
     async def _live(self, runner: StreamRunner, before: Collection[asyncio.Task[None]]) -> None:
         stream = runner.spec.id

@@ -118,6 +118,8 @@ class ControlTopic:
         """All before this offset was read."""
         self._end = 0
         """The end that the topic had when reading began."""
+        self.taken = 0
+        """How many records were read: while it is the same, every answer is."""
         self._moved = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._restored = asyncio.Event()
@@ -543,6 +545,7 @@ class ControlTopic:
 
     def take(self, record: Any) -> None:
         """The next record."""
+        self.taken += 1
         forgotten = self._state.forgotten
         try:
             refuse_unreadable(dict(record.headers))

@@ -32,6 +32,16 @@ class TopicRisks:
         self._unlogged: set[Finding] = set()
         self._is_due = False
         self._counted: set[str] = set()
+        self._noted: dict[str, Sequence[Finding]] = {}
+
+    def note(self, name: str, findings: Sequence[Finding]) -> None:
+        """A stream is to use this topic: tell also what is wrong besides its settings."""
+        self.put({name: findings})
+        former, self._noted[name] = self._noted.get(name, ()), findings
+        for each in findings:
+            if not each.setting and each not in former:
+                extra = {"topic": each.topic, "warning": each.why}
+                _log.warning("topic is not as configured", extra=extra)
 
     def put(
         self, found: Mapping[str, Sequence[Finding]], *, of: Collection[str] | None = None

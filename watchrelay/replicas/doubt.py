@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from watchrelay.core.clock import Clocks
 from watchrelay.core.errors import SinkUnavailable, TopicLost
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.publish.writer import RELEASE_WAIT_S
@@ -26,15 +27,22 @@ _CHECK_S: Final = 0.5
 """One that sends nothing, for nothing is answered, must not have that arrive later either."""
 
 
-class Membership(Protocol):
-    """What a doubt asks of the group. Implemented and described by group.py."""
+class Group(Protocol):
+    """The group as a member sees it. Implemented and described by group.py."""
 
-    @property
-    def generation(self) -> int: ...
+    generation: int
+    leads: bool
+    answered_s: float
+
     @property
     def doubtful(self) -> bool: ...
     @property
-    def answered_s(self) -> float: ...
+    def silent(self) -> bool: ...
+    @property
+    def forgotten(self) -> bool: ...
+    def rejoin(self) -> None: ...
+    async def run(self) -> None: ...
+    async def leave(self, *, within_s: float) -> None: ...
 
 
 class HoldableSink(Protocol):
@@ -60,7 +68,7 @@ class Doubt:
 
     def __init__(
         self,
-        group: Membership,
+        group: Group,
         *,
         control: ControlTopic,
         sink: HoldableSink,
@@ -68,18 +76,17 @@ class Doubt:
         assigned: Callable[[], bool],
         end_claims: Callable[[], None],
         superseded_ended: Callable[[], Awaitable[None]],
-        now_s: Callable[[], float],
-        boot_s: Callable[[], float],
+        clocks: Clocks,
     ) -> None:
         self._group, self._control, self._sink = group, control, sink
         self._writes, self._assigned = writes, assigned
         self._end_claims, self._superseded_ended = end_claims, superseded_ended
-        self._now_s, self._boot_s = now_s, boot_s
+        self._now_s, self._boot_s = clocks.now_s, clocks.boot_s
         self._in_doubt = asyncio.Event()
         self._generation: int | None = None
         """That in which the doubt began; None: the membership was lost."""
         self._sure_until_s = -math.inf
-        self._ran_s = boot_s()  # when this process surely ran last
+        self._ran_s = clocks.boot_s()  # when this process surely ran last
         self._stood_still = False
         """This process stood still, and the claims were not read since."""
         sink.hold_while(self.check)

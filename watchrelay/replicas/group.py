@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
@@ -74,6 +74,100 @@ _SAME_NAME_S: Final = 60.0
 """A static member that is unknown twice within this time shares its name with another process."""
 
 
+class Replica(Protocol):
+    """The replica that is a member. Implemented by sharing.py."""
+
+    def metadata(self) -> bytes:
+        """What it reports, asked with each join; it must differ each time."""
+        ...
+
+    def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """As the leader: the assignment of each member from their metadata, by member id."""
+        ...
+
+    def assigned(self, generation: int, assignment: bytes) -> None:
+        """A new generation, and this member's assignment."""
+        ...
+
+    def lost(self) -> None:
+        """The coordinator has given this membership up: others may own what was assigned."""
+        ...
+
+
+class _Link:
+    """The connection to the coordinator of `group`."""
+
+    def __init__(
+        self, connection: KafkaConnection, group: str, make: Callable[[KafkaConnection], Brokers]
+    ) -> None:
+        self.connection, self.make = connection, make
+        self._group = group
+        self._secrets = Secrets(connection.secret_files)
+        self._brokers: Brokers | None = None
+        self._coordinator: Coordinator | None = None
+        self._proven = connection.rotation.proven
+
+    async def reach(self) -> Coordinator:
+        """The connection, opened where there is none, or where others have proven new secrets.
+        Raises: KafkaError, OSError, SinkMisconfigured."""
+        if self._proven != self.connection.rotation.proven:
+            self.close()
+        if self._coordinator is None:
+            if self._secrets.changed():
+                self.close()
+            if self._brokers is None:
+                self._proven = self.connection.rotation.proven
+                self._secrets.using()
+                self._brokers = self.make(self.connection)
+            self._coordinator = await self._brokers.coordinator(self._group)
+        return self._coordinator
+
+    def close(self) -> None:
+        """What is asked next looks the coordinator up again."""
+        for each in (self._coordinator, self._brokers):
+            if each is not None:
+                each.close()
+        self._coordinator = self._brokers = None
+
+
+class _Counts:
+    """What is shown of the group; only its leader is shown the number of members."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._members, self._members_gauge = 0, metrics.gauge("group_members")
+        self._generation = metrics.gauge("group_generation")
+        self._doubts = metrics.counter("group_doubts")
+        self._doubt_seconds = metrics.counter("group_doubt_seconds")
+        self._counted_s: float | None = None
+        """Up to when the present doubt is counted."""
+
+    def joined(self, members: int, generation: int) -> None:
+        """This member has joined the generation."""
+        self._members = members
+        self._members_gauge.set(members)
+        self._generation.set(generation)
+
+    def lost(self) -> None:
+        """The membership is lost."""
+        self._members = 0
+        self.usable(False)
+
+    def usable(self, usable: bool) -> None:
+        """Where the group is not, another leader counts its members by now, or none does."""
+        self._members_gauge.set(self._members if usable else 0)
+
+    def doubt(self, since_s: float | None, now_s: float) -> None:
+        """This member has been in doubt since then; None: it is in none."""
+        if since_s is None:
+            self._counted_s = None
+            return
+        if self._counted_s is None:
+            self._doubts.inc()
+            self._counted_s = min(now_s, since_s)
+        self._doubt_seconds.inc(now_s - self._counted_s)
+        self._counted_s = now_s
+
+
 class GroupMember:
     """A member of `group`. Use: `run()` as a task; once that was cancelled, `leave()`.
 
@@ -85,12 +179,6 @@ class GroupMember:
         session_s: how long the coordinator waits for a heartbeat before the member is dead.
         instance: the name of a static member, which has its assignment back when it joins within
             a session; "" for a dynamic one.
-        metadata: gives what this member reports, when it joins. It must differ each time.
-        assign: decides, for the leader, the assignment of each member from their metadata, by
-            member id.
-        assigned: called with each generation and this member's assignment.
-        lost: called when the coordinator has given this membership up: others may own what was
-            assigned.
         make: makes what finds the coordinator.
         boot_s: the clock.
     """
@@ -99,13 +187,10 @@ class GroupMember:
         self,
         connection: KafkaConnection,
         group: str,
+        replica: Replica,
         *,
         session_s: float,
         instance: str,
-        metadata: Callable[[], bytes],
-        assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]],
-        assigned: Callable[[int, bytes], None],
-        lost: Callable[[], None],
         metrics: Metrics,
         statuses: StatusRegistry,
         make: Callable[[KafkaConnection], Brokers] = Brokers,
@@ -113,28 +198,16 @@ class GroupMember:
     ) -> None:
         self.member_id, self.generation, self.leads = "", -1, False
         self.answered_s = -math.inf
-        self._connection, self._group = connection, group
+        self._group, self._replica = group, replica
         self._session_s, self._instance = session_s, instance
-        self._metadata, self._assign = metadata, assign
-        self._assigned, self._lost = assigned, lost
-        self._problems = statuses.problems
-        self._make, self._boot_s = make, boot_s
-        self._secrets = Secrets(connection.secret_files)
-        self._brokers: Brokers | None = None
-        self._coordinator: Coordinator | None = None
-        self._proven = connection.rotation.proven
+        self._problems, self._counts = statuses.problems, _Counts(metrics)
+        self._link, self._boot_s = _Link(connection, group, make), boot_s
         self._is_member = self._is_lost = False
         self._rejoin = asyncio.Event()
         self._away_since_s: float | None = None
         self._refused_pause_s = _REFUSED_PAUSE_S
         self._unknown_s = -math.inf
         """When this static member was last unknown while it was in no doubt."""
-        self._doubt_counted_s: float | None = None
-        """Up to when the present doubt is counted."""
-        self._members, self._members_gauge = 0, metrics.gauge("group_members")
-        self._generation_gauge = metrics.gauge("group_generation")
-        self._doubts = metrics.counter("group_doubts")
-        self._doubt_seconds = metrics.counter("group_doubt_seconds")
 
     @property
     def doubtful(self) -> bool:
@@ -161,7 +234,9 @@ class GroupMember:
         try:
             while True:
                 wait_s = await self._step()
-                self._count_doubt()
+                doubtful = self.generation >= 0 and self.doubtful
+                since_s = self.answered_s + self._session_s if doubtful else None
+                self._counts.doubt(since_s, self._boot_s())
                 if not self._is_member:
                     await asyncio.sleep(wait_s)
                     continue
@@ -169,7 +244,7 @@ class GroupMember:
                     async with asyncio.timeout(wait_s):
                         await self._rejoin.wait()
         finally:
-            self._let_go()
+            self._link.close()
 
     async def leave(self, *, within_s: float) -> None:
         """Leave the group, so that the streams are assigned to others at once."""
@@ -178,7 +253,7 @@ class GroupMember:
         brokers = None
         try:
             async with asyncio.timeout(within_s):
-                brokers = self._make(self._connection)
+                brokers = self._link.make(self._link.connection)
                 # by another connection than a join that was cancelled, and that the broker
                 # answers first
                 coordinator = await brokers.coordinator(self._group)
@@ -202,33 +277,18 @@ class GroupMember:
         if self._rejoin.is_set():
             self._is_member = False
         try:
-            coordinator = await self._reach()
+            coordinator = await self._link.reach()
             if self._is_member:
                 code = await self._heartbeat(coordinator)
             else:
                 code = await self._join(coordinator)
         except (KafkaError, OSError) as error:
             if (found := _code_of(error)) is None:
-                return self._away(unreachable(self._connection, error))
+                return self._away(unreachable(self._link.connection, error))
             code = found
         except SinkUnavailable as error:  # secrets that cannot be read
             return self._away(error)
         return self._answered(code)
-
-    async def _reach(self) -> Coordinator:
-        """The connection to the coordinator, opened where there is none, or where others have
-        proven new secrets. Raises: KafkaError, OSError, SinkMisconfigured."""
-        if self._proven != self._connection.rotation.proven:
-            self._let_go()
-        if self._coordinator is None:
-            if self._secrets.changed():
-                self._let_go()
-            if self._brokers is None:
-                self._proven = self._connection.rotation.proven
-                self._secrets.using()
-                self._brokers = self._make(self._connection)
-            self._coordinator = await self._brokers.coordinator(self._group)
-        return self._coordinator
 
     async def _heartbeat(self, coordinator: Coordinator) -> int:
         """The code."""
@@ -245,7 +305,7 @@ class GroupMember:
         sent_s = self._boot_s()
         joined = await coordinator.join(
             self.member_id,
-            self._metadata(),
+            self._replica.metadata(),
             instance=self._instance,
             protocol_type=PROTOCOL_TYPE,
             protocol=PROTOCOL,
@@ -261,7 +321,7 @@ class GroupMember:
         code, assignment = await coordinator.sync(
             joined.member_id,
             joined.generation,
-            self._assign(joined.members) if self.leads else {},
+            self._replica.assign(joined.members) if self.leads else {},
             instance=self._instance,
         )
         if code != _OK:
@@ -275,11 +335,9 @@ class GroupMember:
             # a static member that is known is answered from memory: the leader has not seen its
             # metadata
             self._rejoin.set()
-        self._members = len(joined.members)  # only the leader is shown them
-        self._members_gauge.set(self._members)
-        self._generation_gauge.set(joined.generation)
+        self._counts.joined(len(joined.members), joined.generation)
         _log.info("joined the group", extra=self._extra(leads=self.leads))
-        self._assigned(joined.generation, assignment)
+        self._replica.assigned(joined.generation, assignment)
         return _OK
 
     # ---- what comes of it; returned: seconds until the next step ---------------------------------
@@ -303,7 +361,7 @@ class GroupMember:
         self._refused_pause_s = _REFUSED_PAUSE_S
         if self._problems.pop(PROBLEM, None) is not None:
             _log.info("group is usable again", extra=self._extra())
-            self._members_gauge.set(self._members)
+            self._counts.usable(True)
         return min(_HEARTBEAT_S_MAX, self._session_s / _HEARTBEATS_A_SESSION)
 
     def _lose(self, code: int) -> float:
@@ -321,11 +379,11 @@ class GroupMember:
                 self._instance = ""
             self._unknown_s = now_s
         _log.warning("lost the membership in the group", extra=self._extra(error=_name(code)))
-        self._is_member, self._is_lost, self._members = False, True, 0
-        self._members_gauge.set(0)
+        self._is_member, self._is_lost = False, True
+        self._counts.lost()
         if code != _ILLEGAL_GENERATION:
             self.member_id = ""
-        self._lost()
+        self._replica.lost()
         return 0.0
 
     def _refused(self, code: int) -> float:
@@ -339,7 +397,7 @@ class GroupMember:
     def _away(self, error: SinkUnavailable) -> float:
         """The coordinator is looked up again, by a new connection: what ended one may have ended
         all. The next one knows the group."""
-        self._let_go()
+        self._link.close()
         now_s = self._boot_s()
         if self._away_since_s is None:
             self._away_since_s = now_s
@@ -349,36 +407,10 @@ class GroupMember:
         return _AWAY_PAUSE_S
 
     def _report(self, message: str, cure: str) -> None:
-        self._members_gauge.set(0)  # another leader counts them by now, or none does
+        self._counts.usable(False)
         trouble = Trouble(f"group {self._group}", Cause.GROUP, message, cure)
         if self._problems.put(PROBLEM, trouble):
             _log.warning("cannot use the group", extra=self._extra(error=message))
-
-    # ---- what is counted -------------------------------------------------------------------------
-
-    def _count_doubt(self) -> None:
-        if self.generation < 0 or not self.doubtful:
-            self._doubt_counted_s = None
-            return
-        now_s = self._boot_s()
-        if self._doubt_counted_s is None:
-            self._doubts.inc()
-            self._doubt_counted_s = min(now_s, self.answered_s + self._session_s)
-        self._doubt_seconds.inc(now_s - self._doubt_counted_s)
-        self._doubt_counted_s = now_s
-
-    # ---- connections -----------------------------------------------------------------------------
-
-    def _hang_up(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.close()
-            self._coordinator = None
-
-    def _let_go(self) -> None:
-        self._hang_up()
-        if self._brokers is not None:
-            self._brokers.close()
-            self._brokers = None
 
     def _extra(self, **more: object) -> dict[str, object]:
         return {

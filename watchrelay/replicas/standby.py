@@ -50,8 +50,6 @@ class FoldedLog(Protocol):
     """A log as far as it was read, in a store. Implemented by daemon/recovery.py."""
 
     @property
-    def spec(self) -> StreamSpec: ...
-    @property
     def store(self) -> Store: ...
     @property
     def records(self) -> int: ...
@@ -72,54 +70,117 @@ class Reader(Protocol):
 Folded = TypeVar("Folded", bound=FoldedLog)
 
 
+class FollowedCopy(Generic[Folded]):
+    """A log as far as it was read, from one start of its reading on; implements `FollowedLog`.
+
+    Args:
+        lag: called with the number of offsets that are not read yet.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        fold: Folded,
+        reader: Reader,
+        control: ControlTopic,
+        lag: Callable[[int], None],
+    ) -> None:
+        self.spec, self.fold = spec, fold
+        self.stream, self.topic, self.keys = spec.stream, spec.topic, spec.keys
+        self.next: dict[int, int] = {}
+        self.urgent = self.is_warm = False
+        self.reached, self.over = asyncio.Event(), asyncio.Event()
+        """It was read up to `stops`; nothing more of it is taken."""
+        self.ends: Mapping[int, int] = {}
+        """By partition, the offset before which the first reading ends."""
+        self.stops: Mapping[int, int] = {}
+        """By partition, the offset before which the rest ends."""
+        self._reader, self._control, self._lag = reader, control, lag
+        self._starting_point = control.starting_point(spec.id, spec.partitions)
+
+    async def catch_up(self, sink: EndOffsets) -> bool:
+        """Read what is committed of the log now; True. Raises: SinkUnavailable, and what the
+        log's records raise."""
+        spec = self.spec
+        origins = claim_origins(self._starting_point, spec.partitions)
+        starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
+        # what a former writer has left open is aborted by the claim, which must not wait for it
+        ends = {each: await sink.end_offset(spec.topic, each, committed=True) for each in starts}
+        self.ends = ends = dict(self.stops or ends)
+        if any(at is not None and at > ends[each] for each, at in starts.items()):
+            raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
+
+        def take(partition: int, records: list[LogRecord]) -> None:
+            if not self.over.is_set():
+                self.fold.take(partition, records)
+
+        spans = [OffsetRange(each, at, ends[each]) for each, at in starts.items()]
+        await self._reader.spans(spans, take)
+        self.next = dict(ends)
+        log.info("stream is warm", extra={"stream": spec.id, "records": self.fold.records})
+        return True
+
+    def take(self, partition: int, records: Sequence[Any]) -> None:
+        """Recover the next records."""
+        if self.stops:
+            records = [each for each in records if each.offset < self.stops[partition]]
+        understood = map(self._reader.understood, records)
+        self.fold.take(partition, [each for each in understood if each is not None])
+        if self.fold.outdated:
+            starting_point = self._control.starting_point(self.spec.id, self.spec.partitions)
+            if starting_point not in (None, self._starting_point):
+                raise SinkUnavailable("a snapshot replaces what was read before")
+
+    def behind(self, records: int) -> None:
+        """Note how far the log was read."""
+        self._lag(records)
+        self.note_reached()
+
+    def note_reached(self) -> None:
+        """Tell whether the rest was read."""
+        if self.stops and all(self.next[each] >= stop for each, stop in self.stops.items()):
+            self.reached.set()
+
+    def lost(self, why: str) -> None:
+        """The log is to be read again."""
+        log.info("standby starts again", extra={"stream": self.spec.id, "reason": why})
+        self.over.set()
+
+
 class Standby(Generic[Folded]):
     """Use: `run()` as a task, which reads while `want` says so. To take the stream over: claim and
     call `read_rest`; then `end`, in any case. Whatever is wrong with the log costs the copy alone.
 
     Args:
-        pinned: the stream as the control topic describes it.
+        spec: the stream as it is planned.
+        make_copy: makes a copy that holds nothing, of the stream as the control topic describes it.
         warmed: called with each change of `is_warm`.
-        lag: called with the number of offsets that are not read yet.
         dropped: called when what was read is dropped, and reading it has ended.
     """
 
     def __init__(
         self,
-        pinned: Callable[[], StreamSpec],
-        make_fold: Callable[[StreamSpec], Folded],
-        make_reader: Callable[[StreamSpec], Reader],
+        spec: StreamSpec,
+        make_copy: Callable[[], FollowedCopy[Folded]],
         *,
         control: ControlTopic,
         sink: EndOffsets,
         follower: Follower,
         warmed: Callable[[bool], None],
-        lag: Callable[[int], None],
         dropped: Callable[[], None],
         rng: random.Random,
     ) -> None:
-        spec = pinned()
-        self.id, self.stream, self.topic = spec.id, spec.stream, spec.topic
-        self.keys = spec.keys
-        self.next: dict[int, int] = {}
-        self.urgent = False
-        self._pinned, self._make_fold, self._make_reader = pinned, make_fold, make_reader
+        self._spec, self._make_copy = spec, make_copy
         self._control, self._sink, self._follower = control, sink, follower
-        self._warmed, self._lag, self._dropped, self._rng = warmed, lag, dropped, rng
-        self._wanted, self._lost, self._reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._fold: Folded | None = None
-        """What was read."""
-        self._is_warm = False
-        self._reader: Reader | None = None
-        self._starting_point: dict[str, object] | None = None
-        self._ends: Mapping[int, int] = {}
-        """By partition, the offset before which the first reading ends."""
-        self._stops: Mapping[int, int] = {}
-        """By partition, the offset before which the rest ends."""
+        self._warmed, self._dropped, self._rng = warmed, dropped, rng
+        self._wanted = asyncio.Event()
+        self.copy: FollowedCopy[Folded] | None = None
+        """What was read, and is read on."""
 
     @property
     def is_warm(self) -> bool:
         """The log was read to its end once, and is followed since."""
-        return self._is_warm
+        return self.copy is not None and self.copy.is_warm
 
     @property
     def may_be_claimed(self) -> bool:
@@ -129,21 +190,20 @@ class Standby(Generic[Folded]):
     @property
     def store(self) -> Store | None:
         """That of what was read, and is read on."""
-        return None if self._fold is None else self._fold.store
+        return None if self.copy is None else self.copy.fold.store
 
     def want(self, wanted: bool) -> None:
         """Whether the assignment asks for a copy; without one, what was read is dropped."""
         if wanted:
             self._wanted.set()
-        elif self._wanted.is_set():
+        else:
             self._wanted.clear()
-            self._lost.set()
+            if self.copy is not None:
+                self.copy.over.set()
 
     def _has_log(self) -> bool:
-        described = self._control.described(self.stream)
-        return described is not None and described.get("topic") == self.topic
-
-    # ---- reading ---------------------------------------------------------------------------------
+        described = self._control.described(self._spec.stream)
+        return described is not None and described.get("topic") == self._spec.topic
 
     async def run(self) -> None:
         """Catch up, and follow, again where the log was lost; until cancelled."""
@@ -154,15 +214,12 @@ class Standby(Generic[Folded]):
             if not self._wanted.is_set():
                 continue
             began_s = clock.now_s()
-            self._lost.clear()
             try:
-                caught_up = await unless(self._lost, self._catch_up(), name=f"warm {self.id}")
-                if caught_up and not self._lost.is_set():
-                    self._follow()
-                    await self._lost.wait()
+                await self._read()
             except Exception as error:  # noqa: BLE001 - without a copy a takeover takes longer
-                self.lost(f"{type(error).__name__}: {short(str(error))}")
-            self.close()
+                why = f"{type(error).__name__}: {short(str(error))}"
+                log.info("standby starts again", extra={"stream": self._spec.id, "reason": why})
+            self._drop()
             if self._wanted.is_set():
                 healthy = clock.now_s() - began_s > _HEALTHY_S
                 backoff, wait_s = backoff.after_failure(
@@ -170,87 +227,34 @@ class Standby(Generic[Folded]):
                 )
                 await asyncio.sleep(wait_s)
 
-    async def _catch_up(self) -> bool:
-        """Read what is committed of the log now; True. Raises: SinkUnavailable, and what the
-        log's records raise."""
-        spec = self._pinned()
-        self.keys = spec.keys
-        self._starting_point = self._control.starting_point(spec.id, spec.partitions)
-        origins = claim_origins(self._starting_point, spec.partitions)
-        starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
-        fold, self._reader = self._make_fold(spec), self._make_reader(spec)
-        self._fold = fold
-        # what a former writer has left open is aborted by the claim, which must not wait for it
-        ends = {
-            each: await self._sink.end_offset(spec.topic, each, committed=True) for each in starts
-        }
-        ends = dict(self._stops or ends)
-        self._ends = ends
-        if any(at is not None and at > ends[each] for each, at in starts.items()):
-            raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
-        spans = [OffsetRange(each, at, ends[each]) for each, at in starts.items()]
-
-        def take(partition: int, records: list[LogRecord]) -> None:
-            if self._fold is fold:
-                fold.take(partition, records)
-
-        await self._reader.spans(spans, take)
-        self.next = dict(ends)
-        log.info("stream is warm", extra={"stream": self.id, "records": fold.records})
-        return True
-
-    def _follow(self) -> None:
-        self._is_warm = True
-        self._follower.follow(self)
-        self._warmed(True)
-        self._note_reached()
-
-    def close(self) -> None:
-        """Stop reading, and drop what was read."""
-        self._follower.unfollow(self)
-        self._fold = None
-        if self._is_warm:
-            self._is_warm = False
-            self._warmed(False)
-        self._dropped()
+    async def _read(self) -> None:
+        """Read the log until it is lost, or is to be dropped."""
+        copy = self.copy = self._make_copy()
+        reading = copy.catch_up(self._sink)
+        if (
+            await unless(copy.over, reading, name=f"warm {self._spec.id}")
+            and not copy.over.is_set()
+        ):
+            copy.is_warm = True
+            self._follower.follow(copy)
+            self._warmed(True)
+            copy.note_reached()
+            await copy.over.wait()
 
     def end(self) -> None:
         """No copy is wanted."""
         self._wanted.clear()
-        self._lost.set()
-        self.close()
+        self._drop()
 
-    # ---- FollowedLog: called by the follower -----------------------------------------------------
-
-    def take(self, partition: int, records: Sequence[Any]) -> None:
-        """Recover the next records."""
-        assert self._fold is not None, "followed once it is warm"
-        assert self._reader is not None, "the fold was read by it"
-        if self._stops:
-            records = [each for each in records if each.offset < self._stops[partition]]
-        understood = map(self._reader.understood, records)
-        self._fold.take(partition, [each for each in understood if each is not None])
-        if self._fold.outdated:
-            starting_point = self._control.starting_point(self.id, self._fold.spec.partitions)
-            if starting_point not in (None, self._starting_point):
-                raise SinkUnavailable("a snapshot replaces what was read before")
-
-    def behind(self, records: int) -> None:
-        """Note how far the log was read."""
-        self._lag(records)
-        self._note_reached()
-
-    def _note_reached(self) -> None:
-        stops = self._stops
-        if stops and all(self.next[partition] >= stop for partition, stop in stops.items()):
-            self._reached.set()
-
-    def lost(self, why: str) -> None:
-        """Read the log again."""
-        log.info("standby starts again", extra={"stream": self.id, "reason": why})
-        self._lost.set()
-
-    # ---- the takeover ----------------------------------------------------------------------------
+    def _drop(self) -> None:
+        copy, self.copy = self.copy, None
+        if copy is None:
+            return
+        copy.over.set()
+        self._follower.unfollow(copy)
+        if copy.is_warm:
+            self._warmed(False)
+        self._dropped()
 
     async def read_rest(
         self, spec: StreamSpec, store: Store, stops: Mapping[int, int]
@@ -258,23 +262,23 @@ class Standby(Generic[Folded]):
         """What was read into `store`, read on to these offsets (by partition, exclusive), also
         where that has only begun; None where it was lost, is of another topic or number of
         partitions, or where the followed log stalls."""
-        fold = self._fold
+        copy = self.copy
         if (
-            fold is None
-            or self._lost.is_set()
-            or fold.store is not store
-            or fold.spec != spec
-            or any(self._ends.get(partition, 0) > stop for partition, stop in stops.items())
+            copy is None
+            or copy.over.is_set()
+            or copy.fold.store is not store
+            or copy.spec != spec
+            or any(copy.ends.get(partition, 0) > stop for partition, stop in stops.items())
         ):
             self.end()
             return None
-        self._stops, self.urgent = stops, True
+        copy.stops, copy.urgent = stops, True
         self._follower.hurry()
-        while self._fold is fold and not self._reached.is_set():
-            followed = dict(self.next) if self._is_warm else None
-            await first_of(self._reached, self._lost, timeout_s=_STALLED_S)
-            if self._lost.is_set() or self.next == followed:
+        while not (copy.over.is_set() or copy.reached.is_set()):
+            followed = dict(copy.next) if copy.is_warm else None
+            await first_of(copy.reached, copy.over, timeout_s=_STALLED_S)
+            if copy.next == followed:
                 break
-        reached = self._fold is fold and self._reached.is_set()
+        read = copy.reached.is_set() and not copy.over.is_set()
         self.end()  # what comes after the claim is not of this fold
-        return fold if reached else None
+        return copy.fold if read else None

@@ -81,6 +81,14 @@ def part(name: str, method: str) -> Callable[[DaemonContext, Broken], DaemonCont
     return fit
 
 
+def client(method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
+    def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
+        faulty: Any = Faulty(context.server.client, method, broken, of_pods)
+        return replace(context, server=replace(context.server, client=faulty))
+
+    return fit
+
+
 def gauge(name: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
     """A metric of the stream pods that raises where it is set: the writer's own tasks set it, and
     nobody else."""
@@ -95,12 +103,12 @@ def gauge(name: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
 
 TASKS = {
     "begin: read back": gauge("store_objects"),
-    "watch: watch": part("client", "watch"),
+    "watch: watch": client("watch"),
     "flush": gauge("queue_records"),
     "send": part("sink", "send"),
     "begin: topic": part("topics", "ensure_topic"),
     "begin: claim": part("control", "claim"),
-    "watch: list": part("client", "list_page"),
+    "watch: list": client("list_page"),
     "heartbeat": part("control", "superseded"),
     "snapshot's conclusion": part("control", "write"),
     "stale records": part("sink", "unacknowledged_ranges"),

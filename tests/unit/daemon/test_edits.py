@@ -213,7 +213,7 @@ async def test_what_one_stream_notices_of_the_served_resources_wakes_those_that_
         assert isinstance(relay.daemon, OpenDaemon)
         context = relay.daemon.context
         pods = context.planned[0].plan.selection.resource
-        assert (await context.availability(pods)).state == "served", (
+        assert (await context.server.availability(pods)).state == "served", (
             "asked by a stream whose request was answered 404"
         )
         await live(relay, "pods", "configmaps")

@@ -11,7 +11,7 @@ from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.served import KnownCredentials, client_of
 from watchrelay.core.errors import Misconfigured
 from watchrelay.daemon.relaying import api_answers
-from watchrelay.replicas.sharing import API_CHECK_S, UNFIT_AFTER_S
+from watchrelay.replicas.fitness import API_CHECK_S, UNFIT_AFTER_S
 
 
 class NoCredentials(KnownCredentials):

@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +27,7 @@ from watchrelay.contract.records import Foreign, LogRecord, Marker, encoder_for
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
-from watchrelay.daemon.context import DaemonContext
+from watchrelay.daemon.context import ApiServer, DaemonContext, Reads
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import StreamRunner
@@ -36,6 +38,7 @@ from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topic_reads import READS_AT_ONCE
+from watchrelay.kafka.topic_risks import TopicRisks
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
@@ -43,6 +46,7 @@ from watchrelay.observe.overview import judge
 from watchrelay.observe.status import RECOVERED, Readiness, StatusRegistry, StreamStatus
 from watchrelay.plan.streams import plan_streams
 from watchrelay.publish.timing import HeartbeatInterval
+from watchrelay.replicas.ownership import Copy, Sole, Tenure
 from watchrelay.watch.admission import Admission
 
 NO_READ = (
@@ -105,6 +109,8 @@ class Sink(FakeSink):
 
 class Control(FakeControl):
     """A control topic that is read, and tells of each stream its topic alone."""
+
+    holder = "me"
 
     async def caught_up(self) -> None:
         pass
@@ -173,20 +179,20 @@ class Process:
         sink, control = Sink(), Control()
         for name in former:
             sink.log(f"t-{name}", 0).append(WireRecord(b"a", b"1", []))
-        self.statuses = StatusRegistry()
+        self.statuses, metrics = StatusRegistry(), Metrics()
         self.context = DaemonContext(
             settings,
-            Metrics(),
+            metrics,
             self.statuses,
-            cast("Any", Empty()),
-            Admission(),
-            connection,
+            ApiServer(cast("Any", Empty()), Admission()),
+            Reads(connection, settings.cluster, random.Random()),
             cast("Any", sink),
             cast("Any", control),
             cast("Any", Topics()),
+            TopicRisks("nowhere:1", metrics=metrics, statuses=self.statuses),
             SnapshotRequests(control=cast("Any", control)),
-            "me",
             HeartbeatInterval(10.0),
+            Sole(cast("Any", control)),
         )
         self.context.control_made.set()
         planned = [
@@ -199,8 +205,8 @@ class Process:
     async def share(self, replica: Replica) -> None:
         """Be this replica, whose control topic describes the stream pods."""
         await replica.described(topic="t-pods")
-        self.context.sharing, self.context.control = replica.sharing, replica.topic.control
-        self.context.follower = cast("Any", Follower())
+        self.context.ownership, self.context.control = replica.sharing, replica.topic.control
+        self.context.reads.follower = cast("Any", Follower())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[dict[str, StreamStatus]]:
@@ -304,58 +310,67 @@ async def test_a_stream_whose_writer_fails_as_it_is_ended_is_a_standby_afterward
             await until(lambda: rows["pods"].state == "standby")
 
 
-class OutclaimedSharing:
-    """Assigns the stream, which another relay has claimed once `claimed` is set."""
+class Outclaimed(Tenure):
+    """Of a stream that another relay has claimed once `outclaimed` is set."""
 
-    def __init__(self) -> None:
-        self.claimed = asyncio.Event()
-        self.joins = 0
+    def __init__(self, process: Process) -> None:
+        super().__init__("pods", process.context.control)
+        self.outclaimed = asyncio.Event()
+        self.joins, self.lost = 0, False
+        process.context.ownership = cast("Any", SimpleNamespace(tenure=lambda *_: self))
 
-    async def joined(self) -> None:
-        self.joins += 1
-        await self.claimed.wait()
-        self.claimed.clear()
-        raise Fenced("a newer claim was read")
-
-    def writes(self, stream: str) -> bool:
+    @property
+    def ends_by_claim(self) -> bool:
         return True
 
-    def lost(self, stream: str) -> bool:
+    @property
+    def over(self) -> bool:
+        return self.lost
+
+    async def assigned(self, _copy: Copy, _show_standby: Callable[[], None], /) -> bool:
+        self.joins += 1
+        await self.outclaimed.wait()
+        self.outclaimed.clear()
+        raise Fenced("a newer claim was read")
+
+    def lose(self) -> bool:
+        self.lost = True
         return False
 
-    def ended(self, stream: str) -> None:
-        pass
+    def ended(self) -> bool:
+        lost, self.lost = self.lost, False
+        return lost
 
 
 @virtual
 async def test_a_replica_that_is_superseded_as_it_is_cancelled_ends_and_does_not_stand_by() -> None:
-    process, sharing = Process(["pods"], [], Refusing()), OutclaimedSharing()
-    process.context.sharing = cast("Any", sharing)
+    process = Process(["pods"], [], Refusing())
+    tenure = Outclaimed(process)
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(process.runners[0].run(), name="pods")
-        await until(lambda: sharing.joins == 1)
-        sharing.claimed.set()
+        await until(lambda: tenure.joins == 1)
+        tenure.outclaimed.set()
         run.cancel()
         await asyncio.wait((run,), timeout=60.0)
         process.runners[0].stop(deadline_s=clock.now_s())
     assert run.cancelled()
-    assert sharing.joins == 1, "it stood by again"
+    assert tenure.joins == 1, "it stood by again"
 
 
 @virtual
 async def test_a_part_that_is_left_to_the_next_layout_ends_where_it_would_restart() -> None:
-    process, sharing = Process(["pods"], [], Refusing()), OutclaimedSharing()
-    process.context.sharing = cast("Any", sharing)
+    process = Process(["pods"], [], Refusing())
+    tenure = Outclaimed(process)
     (runner,) = process.runners
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(runner.run(), name="pods")
-        await until(lambda: sharing.joins == 1)
-        runner.end_with_tenure()
+        await until(lambda: tenure.joins == 1)
+        runner.end_with_tenure(deadline_s=clock.now_s())
         runner.restart("its topic was deleted")
         await asyncio.wait((run,), timeout=60.0)
         runner.stop(deadline_s=clock.now_s())
-        sharing.claimed.set()
-    assert sharing.joins == 1, "nobody assigns it any more"
+        tenure.outclaimed.set()
+    assert tenure.joins == 1, "nobody assigns it any more"
 
 
 @virtual
@@ -363,12 +378,12 @@ async def test_no_stream_is_read_back_before_its_turn() -> None:
     connection = Refusing()
     process = Process(["pods"], ["pods"], connection)
     for _ in range(READS_AT_ONCE):
-        await process.context.reading_back.turns.acquire()
+        await process.context.reads.reading_back.turns.acquire()
     async with process.running() as rows:
         await until(lambda: rows["pods"].state == "resuming")
         await asyncio.sleep(60.0)
         assert not connection.asked
-        process.context.reading_back.turns.release()
+        process.context.reads.reading_back.turns.release()
         await until(lambda: bool(connection.asked))
 
 

@@ -18,8 +18,8 @@ from tests.unit.daemon.conftest import GROUP, define, definition, settings_of, u
 from tests.unit.daemon.supervising import supervised, virtually
 from watchrelay.core import clock
 from watchrelay.daemon.supervisor import DISCOVERY_INTERVAL_S
-from watchrelay.model.progress import StreamProgress
 from watchrelay.observe.overview import cards, judge
+from watchrelay.replicas.sharing import SharedTenure
 
 
 def test_a_resource_that_comes_later_is_picked_up(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_group_hears_of_no_plan_that_was_made_before_the_control_topic_was_r
     async def body() -> None:
         async with supervised(tmp_path, "pods") as rig:
             replica = Replica()
-            rig.context.sharing = replica.sharing
+            rig.context.ownership = replica.sharing
             await until("pods are found", lambda: rig.topics)
             await asyncio.sleep(1_000.0)
             assert set(replica.group.reported().plans) == {"jobs", "pods"}, "as it was made"
@@ -68,7 +68,7 @@ def test_the_group_still_hears_of_a_stream_that_runs_while_its_resource_is_not_s
     async def body() -> None:
         async with supervised(tmp_path, f"widgets.{GROUP}") as rig:
             replica = Replica()
-            rig.context.sharing = replica.sharing
+            rig.context.ownership = replica.sharing
             rig.supervisor.described()
             define(rig.cluster, "widgets")
             await until("widgets are found", lambda: rig.topics)
@@ -111,9 +111,11 @@ def test_a_part_of_a_former_layout_ends_with_its_claims_or_with_the_entry(
             tmp_path, {"resource": "pods", "split": 2}, "nodes", kafka=options["kafka"]
         ) as rig:
             replica = Replica()
-            rig.context.sharing = replica.sharing
+            rig.context.ownership = replica.sharing
             await until("the parts run", lambda: runners() == ["nodes", "pods%0/2", "pods%1/2"])
-            replica.sharing.claiming("pods%0/2", StreamProgress(), lambda: None)
+            writing = rig.supervisor._running["pods%0/2"]._tenure
+            assert isinstance(writing, SharedTenure)
+            writing.begin()
             if waits:
                 rig.supervisor.adopt(config(2, suppressUnchanged=False))
             rig.supervisor.adopt(config(1))
@@ -327,7 +329,7 @@ def test_the_version_is_known_before_the_first_stream(
             assert rig.topics == {}
             answer.set()
             await until("pods are found", lambda: rig.topics)
-            assert rig.context.server_version == known
+            assert rig.context.server.version == known
 
     virtually(body)
 
@@ -344,9 +346,9 @@ def test_a_version_that_does_not_come_keeps_no_stream_waiting(tmp_path: Path) ->
 
             rig.cluster.server.behaviour.intercept = never
             await until("pods are found", lambda: rig.topics)
-            assert rig.context.server_version is None
+            assert rig.context.server.version is None
             silent.set()
-            await until("it is asked for again", lambda: rig.context.server_version)
+            await until("it is asked for again", lambda: rig.context.server.version)
 
     virtually(body)
 
@@ -354,10 +356,10 @@ def test_a_version_that_does_not_come_keeps_no_stream_waiting(tmp_path: Path) ->
 def test_a_server_that_was_upgraded_is_noticed(tmp_path: Path) -> None:
     async def body() -> None:
         async with supervised(tmp_path, "pods", version="v1.33.0") as rig:
-            await until("the version is known", lambda: rig.context.server_version == (1, 33))
+            await until("the version is known", lambda: rig.context.server.version == (1, 33))
             rig.cluster.server.behaviour.version = "v1.34.0"
             await asyncio.sleep(700)
-            assert rig.context.server_version == (1, 34)
+            assert rig.context.server.version == (1, 34)
 
     virtually(body)
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 from tests.support.relays import virtual
 from tests.support.sharingreplica import Replica, running
-from watchrelay.model.progress import StreamProgress
 from watchrelay.replicas.doubt import SURE_S
 
 
@@ -52,9 +51,9 @@ async def test_what_was_claimed_meanwhile_ends_without_a_drain_before_anything_l
         replica.topic.read_all()
         await asyncio.sleep(0.1)
         assert replica.ended == ["pods"]
-        assert not replica.sharing.may_finish("pods")
+        assert not replica.tenure().may_finish()
         assert replica.sink.held(), "its writer has not ended"
-        replica.sharing.ended("pods")
+        replica.tenure().ended()
         await asyncio.sleep(0.1)
         assert not replica.sink.held()
         assert replica.ended == ["pods"]
@@ -67,7 +66,7 @@ async def test_what_is_not_claimed_when_a_doubt_begins_is_claimed_by_a_newer_ass
     async with running() as replica:
         replica.group.give({"pods": "", "jobs": ""})
         await replica.write()
-        replica.sharing.claiming("jobs", StreamProgress(), lambda: replica.ended.append("jobs"))
+        replica.tenure("jobs").begin()
         rejoins = replica.group.rejoins
         replica.group.doubtful = True
         assert replica.sink.held()
@@ -75,7 +74,7 @@ async def test_what_is_not_claimed_when_a_doubt_begins_is_claimed_by_a_newer_ass
         assert replica.group.rejoins == rejoins + 1
         await asyncio.sleep(0.1)
         assert replica.sink.held(), "that claim may be on its way yet"
-        replica.sharing.ended("jobs")
+        replica.tenure("jobs").ended()
         await asyncio.sleep(0.1)
         assert not replica.sink.held()
         assert not replica.sharing.may_claim("jobs")
@@ -96,8 +95,8 @@ async def test_what_is_claimed_after_the_look_ends_without_a_drain_too() -> None
         assert not replica.sink.held(), "nobody has claimed"
         await replica.claimed_by("other")
         assert replica.ended == ["pods"]
-        assert not replica.sharing.may_finish("pods")
-        assert not await replica.sharing.handed_over("pods")
+        assert not replica.tenure().may_finish()
+        assert not await replica.tenure().handed_over()
 
 
 @virtual
@@ -131,7 +130,7 @@ async def test_where_a_stream_is_being_moved_an_answered_heartbeat_alone_ends_no
         replica.topic.read_all()
         await asyncio.sleep(3.0)
         assert replica.ended == ["pods"]
-        replica.sharing.ended("pods")
+        replica.tenure().ended()
         await asyncio.sleep(0.1)
         assert not replica.sink.held()
 
@@ -171,8 +170,8 @@ async def test_one_that_was_suspended_while_a_stream_was_moved_reads_the_claims_
         replica.topic.read_all()
         await asyncio.sleep(0.1)
         assert replica.ended == ["pods"]
-        assert not replica.sharing.may_finish("pods")
-        replica.sharing.ended("pods")
+        assert not replica.tenure().may_finish()
+        replica.tenure().ended()
         await asyncio.sleep(0.1)
         assert not replica.sink.held()
         assert replica.sharing.may_claim("jobs"), "the assignment holds"
@@ -218,7 +217,7 @@ async def test_one_that_is_suspended_again_behind_what_it_has_read_reads_the_cla
         replica.topic.deaf = True
         await replica.claimed_by("other")
         replica.suspended_s = 3.2
-        replica.sharing.ended("jobs")
+        replica.tenure("jobs").ended()
         await asyncio.sleep(1.0)
         assert replica.sink.held(), (
             "the claims were read before it was suspended for the second time"
@@ -226,7 +225,7 @@ async def test_one_that_is_suspended_again_behind_what_it_has_read_reads_the_cla
         replica.topic.read_all()
         await asyncio.sleep(0.1)
         assert replica.ended == ["jobs", "pods"]
-        replica.sharing.ended("pods")
+        replica.tenure().ended()
         await asyncio.sleep(0.1)
         assert not replica.sink.held()
 
@@ -238,7 +237,7 @@ async def test_one_that_is_suspended_again_for_longer_than_a_session_ends_the_cl
     async with running() as replica:
         replica.group.give({"pods": "", "jobs": ""})
         await replica.write()
-        replica.sharing.claiming("jobs", StreamProgress(), lambda: replica.ended.append("jobs"))
+        replica.tenure("jobs").begin()
         rejoins = replica.group.rejoins
         replica.topic.deaf = True
         await replica.claimed_by("other")
@@ -251,7 +250,7 @@ async def test_one_that_is_suspended_again_for_longer_than_a_session_ends_the_cl
         assert replica.sink.held()
         assert replica.ended == ["jobs"]
         assert replica.group.rejoins == rejoins + 1
-        replica.sharing.ended("jobs")
+        replica.tenure("jobs").ended()
         await asyncio.sleep(3.0)
         assert replica.sink.held(), "the claims were not read yet"
         replica.answer()
@@ -259,7 +258,7 @@ async def test_one_that_is_suspended_again_for_longer_than_a_session_ends_the_cl
         await asyncio.sleep(3.0)
         assert replica.ended == ["jobs", "pods"]
         assert replica.sink.held(), "its writer has not ended"
-        replica.sharing.ended("pods")
+        replica.tenure().ended()
         await asyncio.sleep(0.1)
         assert not replica.sink.held()
         assert not replica.sharing.may_claim("jobs")

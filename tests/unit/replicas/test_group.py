@@ -426,5 +426,5 @@ async def test_a_member_that_is_cancelled_anywhere_holds_no_connection() -> None
         async with replica.running():
             for _ in range(steps):
                 await asyncio.sleep(0)
-        assert replica.member._coordinator is None
-        assert replica.member._brokers is None
+        assert replica.member._link._coordinator is None
+        assert replica.member._link._brokers is None

@@ -8,29 +8,33 @@ from functools import partial
 import pytest
 
 from tests.support.relays import until, virtual
-from tests.support.sharingreplica import (
-    KnownCopy,
-    running,
-)
+from tests.support.sharingreplica import KnownCopy, Replica, running
 from watchrelay.contract.control import control_key, control_value
 from watchrelay.contract.wire import Batch, WireRecord
-from watchrelay.model.progress import StreamProgress
+from watchrelay.replicas.fitness import UNFIT_AFTER_S
 from watchrelay.replicas.ownership import retirement_holder
-from watchrelay.replicas.sharing import AWAIT_ASSIGNMENT_S, REGATHER_S, UNFIT_AFTER_S
+from watchrelay.replicas.rights import REGATHER_S
+from watchrelay.replicas.sharing import AWAIT_ASSIGNMENT_S
+
+
+async def assigned(replica: Replica, copy: KnownCopy, stream: str = "pods") -> bool:
+    """Returns once the stream is assigned: whether a live writer hands it over."""
+    await replica.tenure(stream).assigned(copy, lambda: None)
+    return replica.tenure(stream).awaits_release
 
 
 @virtual
 async def test_a_stream_is_claimed_once_it_is_assigned_and_no_other() -> None:
     async with running() as replica, asyncio.TaskGroup() as tasks:
         waits = {
-            stream: tasks.create_task(replica.sharing.assigned(stream, KnownCopy()))
+            stream: tasks.create_task(assigned(replica, KnownCopy(), stream))
             for stream in ("pods", "jobs")
         }
         await asyncio.sleep(100.0)
         assert not any(wait.done() for wait in waits.values())
         replica.group.give({"pods": ""})
         await asyncio.sleep(0)
-        assert waits["pods"].result() == ""
+        assert not waits["pods"].result()
         assert not waits["jobs"].done()
         waits["jobs"].cancel()
 
@@ -45,7 +49,7 @@ async def test_from_a_live_writer_a_stream_is_claimed_after_the_next_answer_of_t
         await asyncio.sleep(20.0)
         assert not replica.sharing.may_claim("pods"), "it cannot watch: the writer goes on"
         replica.api_answers = True
-        assert await replica.sharing.assigned("pods", KnownCopy()) == "other"
+        assert await assigned(replica, KnownCopy())
         replica.api_answers = False
         replica.group.give({"pods": "other", "jobs": ""}, "other")
         assert replica.sharing.may_claim("pods"), "it is assigned since before the answer"
@@ -59,9 +63,9 @@ async def test_a_lost_stream_is_claimed_again_under_a_newer_assignment_only() ->
         await replica.write()
         await replica.claimed_by("other")
         assert replica.ended == ["pods"]
-        assert not replica.sharing.lost("pods"), "a member of the group has it"
+        assert not replica.tenure().lose(), "a member of the group has it"
         assert replica.group.rejoins
-        replica.sharing.ended("pods")
+        replica.tenure().ended()
         assert not replica.sharing.may_claim("pods")
         rejoins = replica.group.rejoins
         replica.group.give({"pods": ""}, "other", joining=False)
@@ -77,7 +81,7 @@ async def test_with_the_membership_every_right_to_claim_is_lost_and_claims_on_th
 ):
     async with running() as replica:
         replica.group.give({"pods": "", "jobs": ""})
-        replica.sharing.claiming("pods", StreamProgress(), lambda: replica.ended.append("pods"))
+        replica.tenure().begin()
         await replica.write("jobs")
         replica.group.lose()
         assert replica.ended == ["pods"], "what is written is written on"
@@ -96,7 +100,7 @@ async def test_a_forgotten_replica_claims_only_once_the_others_had_time_to_join_
         replica.group.forgotten = False
         replica.group.give({"pods": "", "jobs": ""})
         began_s = asyncio.get_running_loop().time()
-        assert await replica.sharing.assigned("jobs", KnownCopy()) == ""
+        assert not await assigned(replica, KnownCopy(), "jobs")
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(REGATHER_S, abs=0.1)
         assert not replica.topic.control.superseded("pods", epoch), "it writes on"
 
@@ -112,7 +116,7 @@ async def test_what_is_taken_away_is_written_until_a_newer_claim_is_read() -> No
         assert replica.group.reported().writing == {"pods": epoch}
         await replica.claimed_by("other")
         await until(lambda: replica.ended == ["pods"])
-        assert replica.sharing.may_finish("pods")
+        assert replica.tenure().may_finish()
 
 
 @virtual
@@ -124,13 +128,13 @@ async def test_an_owner_that_reads_the_claim_before_its_assignment_finishes_once
         await replica.write()
         await replica.claimed_by("other")
         assert replica.ended == ["pods"]
-        assert replica.sharing.may_finish("pods"), "a member claims what it was assigned"
-        finishing = tasks.create_task(replica.sharing.handed_over("pods"))
+        assert replica.tenure().may_finish(), "a member claims what it was assigned"
+        finishing = tasks.create_task(replica.tenure().handed_over())
         await asyncio.sleep(AWAIT_ASSIGNMENT_S / 2)
         assert not finishing.done()
         replica.group.give({}, "other")
         assert await finishing
-        assert replica.sharing.may_finish("pods")
+        assert replica.tenure().may_finish()
 
 
 @virtual
@@ -140,11 +144,11 @@ async def test_an_assignment_that_does_not_come_is_awaited_for_a_moment_only() -
         replica.group.give({"pods": ""}, "other")
         await replica.write()
         await replica.claimed_by("other")
-        assert replica.sharing.may_finish("pods")
+        assert replica.tenure().may_finish()
         began_s = loop.time()
-        assert not await replica.sharing.handed_over("pods")
+        assert not await replica.tenure().handed_over()
         assert loop.time() - began_s <= AWAIT_ASSIGNMENT_S + 0.01
-        assert not replica.sharing.may_finish("pods")
+        assert not replica.tenure().may_finish()
 
 
 @virtual
@@ -155,8 +159,8 @@ async def test_in_doubt_no_assignment_is_awaited() -> None:
         replica.group.doubtful = True
         replica.sink.away = True
         await replica.claimed_by("other")
-        assert not replica.sharing.may_finish("pods")
-        assert not await replica.sharing.handed_over("pods")
+        assert not replica.tenure().may_finish()
+        assert not await replica.tenure().handed_over()
 
 
 # ---- warm copies ---------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ async def test_in_doubt_no_assignment_is_awaited() -> None:
 async def test_a_copy_is_wanted_while_the_stream_is_assigned_warm_or_to_be_written() -> None:
     async with running() as replica, asyncio.TaskGroup() as tasks:
         copy = KnownCopy(may_be_claimed=False)
-        waiting = tasks.create_task(replica.sharing.assigned("pods", copy))
+        waiting = tasks.create_task(assigned(replica, copy))
         for own, warm, wanted in (
             ({}, ("jobs",), False),
             ({}, ("pods",), True),
@@ -183,51 +187,37 @@ async def test_a_copy_is_wanted_while_the_stream_is_assigned_warm_or_to_be_writt
 async def test_from_a_live_writer_a_stream_is_claimed_once_it_is_warm_else_at_once() -> None:
     async with running() as replica, asyncio.TaskGroup() as tasks:
         copy = KnownCopy(may_be_claimed=False)
-        waiting = tasks.create_task(replica.sharing.assigned("pods", copy))
+        waiting = tasks.create_task(assigned(replica, copy))
         replica.group.give({"pods": "other"}, "other")
         await asyncio.sleep(100.0)
         assert not waiting.done(), "the writer goes on"
         copy.may_be_claimed = True
-        replica.sharing.warmed("pods", True)
-        assert await waiting == "other"
+        replica.tenure().warmed(True)
+        assert await waiting
         copy.may_be_claimed = False
         replica.group.give({"pods": ""}, "other")
-        assert await replica.sharing.assigned("pods", copy) == "", "nobody writes it"
+        assert not await assigned(replica, copy), "nobody writes it"
 
 
 @virtual
 async def test_a_stream_that_was_handed_over_once_is_claimed_again_without_a_copy() -> None:
     async with running() as replica:
         replica.group.give({"pods": "other"}, "other")
-        assert await replica.sharing.assigned("pods", KnownCopy()) == "other"
+        assert await assigned(replica, KnownCopy())
         await replica.write()
-        replica.sharing.ended("pods")  # its topic was lost: what could be read is gone
+        replica.tenure().ended()  # its topic was lost: what could be read is gone
         async with asyncio.timeout(1.0):
-            again = await replica.sharing.assigned("pods", KnownCopy(may_be_claimed=False))
-        assert again == ""
-
-
-@virtual
-async def test_a_stream_that_ends_before_its_successor_has_claimed_it_is_reported_to_the_group() -> (
-    None
-):
-    async with running() as replica:
-        replica.group.give({"pods": ""}, "other")
-        await replica.write()
-        replica.group.give({}, "other")
-        rejoins = replica.group.rejoins
-        replica.sharing.ended("pods")
-        assert replica.group.rejoins == rejoins + 1
-        assert not replica.group.reported().writing
+            again = await assigned(replica, KnownCopy(may_be_claimed=False))
+        assert not again
 
 
 @virtual
 async def test_warm_streams_are_reported_until_their_copies_are_dropped() -> None:
     async with running() as replica:
-        replica.sharing.warmed("pods", True)
-        replica.sharing.warmed("jobs", True)
+        replica.tenure().warmed(True)
+        replica.tenure("jobs").warmed(True)
         assert replica.group.reported().warm == ("jobs", "pods")
-        replica.sharing.warmed("jobs", False)
+        replica.tenure("jobs").warmed(False)
         assert replica.group.reported().warm == ("pods",)
 
 
@@ -242,9 +232,9 @@ async def test_a_stream_lost_to_a_relay_outside_the_group_is_offered_again_later
             replica.group.give({"pods": ""})
             await replica.write()
             await replica.claimed_by("outsider")
-            assert not replica.sharing.may_finish("pods"), "no replica was assigned it"
-            assert replica.sharing.lost("pods")
-            replica.sharing.ended("pods")
+            assert not replica.tenure().may_finish(), "no replica was assigned it"
+            assert replica.tenure().lose()
+            replica.tenure().ended()
             lost_s = loop.time()
             assert "pods" not in replica.group.reported().plans
             await replica.group.rejoined()
@@ -261,8 +251,8 @@ async def test_a_retired_stream_is_not_offered_until_the_config_changes() -> Non
         replica.group.give({"pods": ""})
         await replica.write()
         await replica.claimed_by(retirement_holder())
-        replica.sharing.lost("pods")
-        replica.sharing.ended("pods")
+        replica.tenure().lose()
+        replica.tenure().ended()
         await asyncio.sleep(10_000.0)
         assert set(replica.group.reported().plans) == {"jobs"}
         replica.plan("pods", "jobs", plan="of another version of the resource")
@@ -298,7 +288,7 @@ async def test_a_stream_that_is_retired_while_it_is_handed_over_is_not_offered_b
         replica.group.give({}, "other")
         await replica.claimed_by(retirement_holder())
         await until(lambda: replica.ended == ["pods"])
-        replica.sharing.ended("pods")
+        replica.tenure().ended()
         assert set(replica.group.reported().plans) == {"jobs"}
 
 
@@ -417,7 +407,7 @@ async def test_a_replica_that_leaves_waits_for_what_others_take_and_for_nothing_
         replica.group.give({"jobs": ""}, "other")
         await asyncio.sleep(0.1)
         assert not leaving.done()
-        replica.sharing.ended("pods")
+        replica.tenure().ended()
         await asyncio.sleep(0.1)
         assert leaving.done(), "nobody else can run jobs"
 

@@ -15,7 +15,6 @@ from tests.support.sharingreplica import (
     Replica,
     running,
 )
-from watchrelay.model.progress import StreamProgress
 from watchrelay.replicas.assignor import (
     API_STEADY_MS,
     OLD_PLAN_MS,
@@ -24,7 +23,7 @@ from watchrelay.replicas.assignor import (
     decode_metadata,
     encode,
 )
-from watchrelay.replicas.sharing import API_CHECK_AGAIN_S, API_CHECK_S, UNFIT_AFTER_S
+from watchrelay.replicas.fitness import API_CHECK_AGAIN_S, API_CHECK_S, UNFIT_AFTER_S
 
 
 @virtual
@@ -50,7 +49,7 @@ async def test_an_assignment_that_cannot_be_read_assigns_nothing_and_ends_nothin
     async with running() as replica:
         replica.group.give({"pods": "", "jobs": ""})
         await replica.write()
-        replica.group._assigned(7, b"odd")
+        replica.sharing.assigned(7, b"odd")
         assert not replica.sharing.may_claim("jobs")
         assert not replica.ended
         assert "another program" in replica.statuses.problems["assignment"].message
@@ -261,7 +260,7 @@ async def test_of_a_group_with_a_large_table_are_shown_the_numbers_of_streams() 
         ]
         await replica.write()
         await replica.claimed_by("other")
-        assert not replica.sharing.lost("pods"), "its holder is known all the same"
+        assert not replica.tenure().lose(), "its holder is known all the same"
 
 
 @virtual
@@ -270,13 +269,13 @@ async def test_beside_a_leader_of_another_release_the_group_is_shown_as_far_as_i
 ):
     async with running() as replica:
         older = zlib.compress(b'[{"pods":""},[],{"h":["pods"],"other":[]}]')
-        replica.group._assigned(3, older)
+        replica.sharing.assigned(3, older)
         shown = replica.statuses.group
         assert shown is not None
         assert (shown.generation, shown.leader, shown.members) == (3, "", ())
         assert replica.sharing.may_claim("pods")
         newer = b'[{"jobs":""},[],{},["other",false,[["other",[1,2],"c",true,false,0,"new"]],7],8]'
-        replica.group._assigned(4, zlib.compress(newer))
+        replica.sharing.assigned(4, zlib.compress(newer))
         shown = replica.statuses.group
         assert shown is not None
         assert (shown.leader, shown.even) == ("other", False)
@@ -331,8 +330,8 @@ async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement
         replica.statuses.open("pods").progress.acked()
         assert taken_over(replica) == {"handover": 0, "failover": 0}, "nobody wrote it before"
         await replica.claimed_by("other")
-        replica.sharing.lost("pods")
-        replica.sharing.ended("pods")
+        replica.tenure().lose()
+        replica.tenure().ended()
         for own, kind in (({"pods": "other"}, "handover"), ({"pods": ""}, "failover")):
             replica.group.give({}, "other")
             replica.group.give(own, "other")
@@ -343,36 +342,5 @@ async def test_a_takeover_lasts_from_the_assignment_to_the_first_acknowledgement
                 replica.statuses.open("pods").progress.acked()
             assert taken_over(replica)[kind] == 4.0
             await replica.claimed_by("other")
-            replica.sharing.lost("pods")
-            replica.sharing.ended("pods")
-
-
-# ---- who waits for a writer that has ended -------------------------------------------------------
-
-
-@virtual
-async def test_a_claim_that_comes_to_nothing_has_the_group_decide_again() -> None:
-    async with running() as replica:
-        replica.group.give({"pods": "other", "jobs": ""}, "other")
-        rejoins = replica.group.rejoins
-        replica.sharing.claiming("jobs", StreamProgress(), lambda: None)
-        replica.sharing.ended("jobs")
-        assert replica.group.rejoins == rejoins, "nobody hands it over"
-        replica.sharing.claiming("pods", StreamProgress(), lambda: None)
-        replica.sharing.ended("pods")
-        assert replica.group.rejoins == rejoins + 1, "the other may have read the claim"
-        replica.sharing.claiming("pods", StreamProgress(), lambda: None)
-        replica.group.give({"jobs": ""}, "other")
-        replica.sharing.ended("pods")
-        assert replica.group.rejoins == rejoins + 2, "its successor waits for this one"
-
-
-@virtual
-async def test_a_writer_that_ends_does_not_wait_for_one_that_had_begun_to_claim() -> None:
-    async with running() as replica:
-        replica.group.give({"pods": ""})
-        await replica.write()
-        replica.group.give({"pods": "other"}, "other")
-        rejoins = replica.group.rejoins
-        replica.sharing.ended("pods")
-        assert replica.group.rejoins == rejoins + 1, "the other may have ended since"
+            replica.tenure().lose()
+            replica.tenure().ended()

@@ -18,7 +18,7 @@ from watchrelay.daemon.recovery import LogFold
 from watchrelay.kafka.log_follower import FollowedLog
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.streams import StreamSpec
-from watchrelay.replicas.standby import Standby
+from watchrelay.replicas.standby import FollowedCopy, Standby
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 
@@ -84,17 +84,25 @@ class Scene:
         self.spec: StreamSpec = SPEC
         self.warm: list[bool] = []
         self.standby = Standby(
-            lambda: self.spec,
-            lambda spec: LogFold(spec, Store(Transform.compile(PODS), partitions=spec.partitions)),
-            lambda spec: self.reader,
+            SPEC,
+            self.new_copy,
             control=self.topic.control,
             sink=self,
             follower=self.follower,
             warmed=self.warm.append,
-            lag=lambda records: None,
             dropped=lambda: None,
             rng=random.Random(1),
         )
+
+    def new_copy(self) -> FollowedCopy[LogFold]:
+        store = Store(Transform.compile(PODS), partitions=self.spec.partitions)
+        fold, control = LogFold(self.spec, store), self.topic.control
+        return FollowedCopy(self.spec, fold, self.reader, control, lambda records: None)
+
+    @property
+    def copy(self) -> FollowedCopy[LogFold]:
+        assert self.standby.copy is not None
+        return self.standby.copy
 
     async def end_offset(self, topic: str, partition: int, *, committed: bool = False) -> int:
         await asyncio.sleep(0)
@@ -112,8 +120,8 @@ class Scene:
         return await self.standby.read_rest(spec, store, stops)
 
     def follow_to(self, offset: int) -> None:
-        self.standby.next = {0: offset}
-        self.standby.behind(0)
+        self.copy.next = {0: offset}
+        self.copy.behind(0)
 
     async def warmed(self) -> None:
         await self.described()
@@ -141,8 +149,8 @@ async def test_it_reads_to_the_end_once_it_is_wanted_and_is_followed_from_there(
         assert not made.standby.may_be_claimed, "it is being read"
         await until(lambda: made.standby.is_warm)
         assert made.reader.spans_read == [[OffsetRange(0, None, 10)]]
-        assert made.follower.logs == [made.standby]
-        assert made.standby.next == {0: 10}
+        assert made.follower.logs == [made.copy]
+        assert made.copy.next == {0: 10}
         assert made.warm == [True]
 
 
@@ -152,7 +160,7 @@ async def test_it_may_be_claimed_before_an_open_transaction_ends() -> None:
         made.end = 12  # the claim aborts what a former writer has left open, and waits for the copy
         await made.warmed()
         assert made.standby.may_be_claimed
-        assert made.standby.next == {0: 10}
+        assert made.copy.next == {0: 10}
 
 
 @virtual
@@ -189,8 +197,8 @@ async def test_a_log_that_is_lost_or_cannot_be_read_is_read_again_later_and_late
     loop = asyncio.get_running_loop()
     async with scene() as made:
         await made.warmed()
-        made.follower.unfollow(made.standby)
-        made.standby.lost("the topic was recreated")
+        made.follower.unfollow(made.copy)
+        made.copy.lost("the topic was recreated")
         await until(lambda: not made.standby.is_warm)
         made.reader.failures = [SinkUnavailable("away"), ValueError("odd")]
         began_s = loop.time()
@@ -219,7 +227,7 @@ async def test_a_takeover_gets_what_was_read_up_to_the_claim() -> None:
         await made.warmed()
         reading = tasks.create_task(made.rest({0: 15}))
         await asyncio.sleep(0.1)
-        assert made.standby.urgent
+        assert made.copy.urgent
         assert made.follower.hurries == 1
         store = made.standby.store
         made.follow_to(14)
@@ -280,5 +288,5 @@ async def test_a_takeover_reads_back_where_the_rest_does_not_come_or_the_log_is_
         assert loop.time() - began_s < 5.0
     async with scene() as made:
         await made.warmed()
-        made.standby.lost("gone")
+        made.copy.lost("gone")
         assert await made.rest({0: 15}) is None
