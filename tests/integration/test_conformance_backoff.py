@@ -26,7 +26,7 @@ from tests.support.scripted_apiserver import (
     stream,
     text,
 )
-from watchrelay.watch.machine import ListingPages
+from watchrelay.watch.states import ListingPages
 
 # tests are named for the cases of the conformance list
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.extent import examples
+from tools.docs.machine import TRANSITIONS
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -42,25 +43,21 @@ from watchrelay.model.watch_output import (
     ListDone,
     ListedObjects,
     ResourceRemoved,
-    Retrying,
     ServerSeen,
     WatchedObjects,
     WatchOutput,
 )
 from watchrelay.watch.context import WatchRules
-from watchrelay.watch.machine import (
-    BRIEF_WATCH_S,
-    TRANSITIONS,
+from watchrelay.watch.machine import BRIEF_WATCH_S, start, step
+from watchrelay.watch.messages import (
     CheckDiscovery,
     CheckLists,
     CheckVersion,
     Command,
     DeadlineReached,
-    Deliver,
     DiscoveryChecked,
     Event,
     FetchPage,
-    FinishList,
     FramesReceived,
     ListFinished,
     ListsChecked,
@@ -70,14 +67,11 @@ from watchrelay.watch.machine import (
     RequestFailed,
     Sleep,
     SleepEnded,
-    State,
     VersionChecked,
     WatchEnded,
-    Watching,
     WatchOpened,
-    start,
-    step,
 )
+from watchrelay.watch.states import State, Watching
 
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
 ERRORS: list[KubeError] = [
@@ -123,8 +117,8 @@ class WatchOfAServer(RuleBasedStateMachine):
     def _took(self, result: tuple[State, tuple[Command, ...]]) -> None:
         self.state, self.commands = result
         for command in self.commands[:-1]:
-            if isinstance(command, Deliver):
-                self._take(command.output)
+            if isinstance(command, WatchOutput):
+                self._take(command)
         match self.commands[-1]:
             case FetchPage(query=query):
                 self._legal_list(query)
@@ -158,7 +152,7 @@ class WatchOfAServer(RuleBasedStateMachine):
                 self._apply(self.delivered, frames)
             case ResourceRemoved():
                 self.delivered = {}
-            case ListDone() | CursorMoved() | ServerSeen() | Retrying():
+            case ListDone() | CursorMoved() | ServerSeen():
                 pass
 
     def _apply(self, state: dict[str, str], frames: list[ObjectFrame]) -> None:
@@ -247,15 +241,15 @@ class WatchOfAServer(RuleBasedStateMachine):
         version = str(self.version) if answered else ""
         self._step(ListsChecked(version, version not in {"", check.cursor}, self.now_s))
 
-    @precondition(lambda self: self._out(FinishList))
+    @precondition(lambda self: self._out(ListDone))
     @rule(accepted=st.booleans())
     def commit(self, *, accepted: bool) -> None:
         action = self.commands[-1]
-        assert isinstance(action, FinishList)
-        accepted = accepted or action.done.accept_any_size
+        assert isinstance(action, ListDone)
+        accepted = accepted or action.accept_any_size
         if accepted:
             self.delivered = dict(self.fresh)
-            assert self.delivered == self.states[int(action.done.resource_version)]
+            assert self.delivered == self.states[int(action.resource_version)]
         self._step(ListFinished(accepted))
 
     @precondition(lambda self: self._out(FetchPage, OpenWatch, ReadWatch))
@@ -347,7 +341,7 @@ class WatchOfAServer(RuleBasedStateMachine):
         )
         if cursor:
             assert self.delivered == self.states[int(cursor)]
-        elif not isinstance(self.commands[-1], FinishList):
+        elif not isinstance(self.commands[-1], ListDone):
             assert self.delivered == {}
 
 

@@ -24,7 +24,7 @@ class TrustingLife(Life):
 
     def _watcher(self, found: RecoveredState) -> Watcher:
         watcher = super()._watcher(replace(found, newest_on_log=""))
-        watcher._looks = AnyHistory(watcher._outlet)
+        watcher._history = AnyHistory(watcher._outlet)
         return watcher
 
 

@@ -345,9 +345,9 @@ class SeenByPageLife(Life):
 class SeenByLook(Watcher):
     """A small list that shows a newer version than the watch is taken for one that shows none."""
 
-    async def _small_list(self, query: ListQuery, until_s: float) -> Page | None:
+    async def _small_list(self, query: ListQuery) -> Page | None:
         """As the real one, but for what is newer."""
-        page = await super()._small_list(query, until_s)
+        page = await super()._small_list(query)
         return None if page is None else replace(page, resource_version=self.cursor)
 
 

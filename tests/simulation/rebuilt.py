@@ -16,7 +16,7 @@ from tests.simulation.world import Kinds, World
 from tests.support.relays import run_virtually, until
 from watchrelay.model.frames import Page
 from watchrelay.publish.recovery import RecoveredState
-from watchrelay.watch.looks import History, Looks
+from watchrelay.watch.history import History, HistoryCheck
 from watchrelay.watch.loop import Watcher
 
 NAMES = "abcdefgh"
@@ -40,7 +40,7 @@ class Rebuilding:
     broken: list[str]
 
 
-class AnyHistory(Looks):
+class AnyHistory(HistoryCheck):
     """Sees no difference."""
 
     def judge(self, page: Page, cursor: str) -> History:
@@ -53,7 +53,7 @@ class TrustingLife(Life):
 
     def _watcher(self, found: RecoveredState) -> Watcher:
         watcher = super()._watcher(found)
-        watcher._looks = AnyHistory(watcher._outlet)
+        watcher._history = AnyHistory(watcher._outlet)
         return watcher
 
 

@@ -25,7 +25,6 @@ from watchrelay.model.watch_output import (
     ListDone,
     ListedObjects,
     ResourceRemoved,
-    Retrying,
     ServerSeen,
     WatchedObjects,
     WatchOutput,
@@ -34,6 +33,8 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
+from watchrelay.watch.messages import Report, Retrying
+from watchrelay.watch.reporting import WatchReporter
 
 
 class Mirror:
@@ -97,8 +98,6 @@ class Mirror:
             case ResourceRemoved():
                 self._swap({})
                 self.gone += 1
-            case Retrying(error=error):
-                self.troubles.append(error)
             case CursorMoved():
                 self._seen()
             case ServerSeen(ago_s=ago_s):
@@ -129,6 +128,19 @@ class Mirror:
             for key in fresh
             if before.get(key) != fresh[key]
         ]
+
+
+class Noting(WatchReporter):
+    """Keeps the errors that the watch reports."""
+
+    def __init__(self, errors: list[KubeError], *stream: Any) -> None:
+        super().__init__(*stream)
+        self.errors = errors
+
+    def report(self, report: Report) -> None:
+        if isinstance(report, Retrying):
+            self.errors.append(report.error)
+        super().report(report)
 
 
 class PlainAccess:
@@ -271,6 +283,8 @@ async def following(
                     cursor=cursor,
                     recovered=recovered,
                 )
+                of_stream = (metrics.stream(stream_id, resource), shown, shown.progress)
+                watcher._reporter = Noting(mirror.troubles, stream_id, *of_stream)
                 task = tasks.create_task(watcher.run(), name=stream_id)
                 scene.followers.append(Follower(watcher, mirror, shown, task))
             if settled:

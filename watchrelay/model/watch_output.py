@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import ObjectFrame
 
 
@@ -62,19 +61,12 @@ class ServerSeen(msgspec.Struct, frozen=True):
     ago_s: float = 0.0
 
 
-class Retrying(msgspec.Struct, frozen=True):
-    """A request or a watch failed and is tried again at `retry_at_s` (monotonic; None: at once)."""
-
-    error: KubeError
-    retry_at_s: float | None
-
-
 class ResourceRemoved(msgspec.Struct, frozen=True):
     """The resource is no longer served, as discovery reported again after a while: every object is
     a removal (docs/watch-facts.md 8.4)."""
 
 
 WatchOutput = (
-    ListBegun | ListedObjects | ListDone | WatchedObjects | CursorMoved | ServerSeen | Retrying
+    ListBegun | ListedObjects | ListDone | WatchedObjects | CursorMoved | ServerSeen
     | ResourceRemoved
 )  # fmt: skip

@@ -19,7 +19,6 @@ from watchrelay.model.watch_output import (
     ListDone,
     ListedObjects,
     ResourceRemoved,
-    Retrying,
     ServerSeen,
     WatchedObjects,
     WatchOutput,
@@ -117,8 +116,6 @@ class Reflector:
                 await self._cleared()
             case ServerSeen(ago_s=ago_s):
                 self._server_seen(self._wall_ms() - math.ceil(ago_s * 1000))
-            case Retrying():
-                pass
             case _:
                 assert_never(output)
         return True

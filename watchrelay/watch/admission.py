@@ -18,10 +18,10 @@ from watchrelay.watch.failing import LISTS_A_MINUTE
 
 LIST_SLOTS = 3
 LARGE_LIST_OBJECTS = 10_000
-LOOKS_A_SECOND = 50
+SMALL_LISTS_A_SECOND = 50
 """Small lists that ask for the current resourceVersion, of all streams together: as many as watches
 are opened where many streams start (`circuit.SPREAD_PER_STREAM_S`). So 3,000 quiet streams without
-bookmarks are each looked at once a minute."""
+bookmarks are each checked once a minute."""
 WARN_AGAIN_AFTER_S = 120.0
 """An outage that begins within this time after the last warning is logged as a warning only if it
 still lasts when this time is over: a server that comes and goes is not logged each time."""
@@ -64,7 +64,7 @@ class Admission:
         self.large_slots = asyncio.Semaphore(1)
         self.failing_lists = PerMinute(LISTS_A_MINUTE)
         """Lists of streams whose watch fails from its cursor, beside their slots."""
-        self._next_look_s = -math.inf
+        self._next_small_list_at_s = -math.inf
         self._changed = asyncio.Event()
         self._gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
         self._last_number = 0
@@ -86,11 +86,12 @@ class Admission:
         finally:
             stream.close()
 
-    def look_turn_s(self, now_s: float) -> float:
-        """The next free turn for a small list: `LOOKS_A_SECOND`."""
-        turn_s = max(now_s, self._next_look_s)
-        self._next_look_s = turn_s + 1 / LOOKS_A_SECOND
-        return turn_s
+    def small_list_at_s(self, now_s: float) -> float:
+        """The moment of the next free turn for a small list, of `SMALL_LISTS_A_SECOND`; takes
+        it."""
+        at_s = max(now_s, self._next_small_list_at_s)
+        self._next_small_list_at_s = at_s + 1 / SMALL_LISTS_A_SECOND
+        return at_s
 
     def notify(self) -> None:
         """Wake every stream that waits for the circuit breaker."""
@@ -126,14 +127,14 @@ class StreamAdmission:
         self._number = number
         self._slots: list[asyncio.Semaphore] = []
         self._permit: Permit | None = None
-        self._look_turn_s = -math.inf
+        self._small_list_at_s = -math.inf
         self.first_wait_s = first_wait_s
 
-    def look_turn_s(self, now_s: float) -> float:
+    def small_list_at_s(self, now_s: float) -> float:
         """When the stream may make its next small list: the turn that it has, or another."""
-        if self._look_turn_s <= now_s:
-            self._look_turn_s = self._admission.look_turn_s(now_s)
-        return self._look_turn_s
+        if self._small_list_at_s <= now_s:
+            self._small_list_at_s = self._admission.small_list_at_s(now_s)
+        return self._small_list_at_s
 
     async def acquire_list_slot(self, *, large: bool) -> None:
         """Take a slot, unless the list has one. Before `enter`, so that the stream that probes

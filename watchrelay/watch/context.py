@@ -87,8 +87,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     that was read back, or that of a list of `relistInterval`, after which the watch continues from
     the older cursor; "" for none. While it is newer than the cursor, it is the minimum of lists
     (`newest_known`), and a server that shows a lower version was restored."""
-    look_at_s: float = math.inf
-    """When a small list is to tell next whether the server has the history from which the held
+    history_check_at_s: float = math.inf
+    """When a version check is to tell next whether the server has the history from which the held
     state was made; infinity once it is known. Until then a record of another writer may name a
     version to come, up to which the store would take changes for replays."""
     has_state: bool = False
@@ -107,8 +107,9 @@ class StreamContext(msgspec.Struct, frozen=True):
 
     backoff: Backoff = _FRESH
     kind_backoff: Backoff = _FRESH
-    """The delays of errors with the reason `kind_reason`, of `DELAYS_BY_KIND`, until a watch has
-    worked: an answer 200 ends no row, for the error may follow in the stream each time."""
+    """The delays, by `DELAYS_BY_KIND`, of a row of errors with the reason `kind_reason`. The row
+    ends when a watch has worked; an answer 200 does not end it, as the error may follow in the
+    stream each time."""
     kind_reason: str = ""
     forbidden_grace_s: float | None = None
     """How much longer a 403 is retried quickly; None: nothing was allowed yet. The first success, a
@@ -120,10 +121,10 @@ class StreamContext(msgspec.Struct, frozen=True):
     list has been complete since."""
     version_rejected_at_s: float = -math.inf
     """When that was last, or when the list that followed was complete."""
-    undecodable: int = 0
-    """Undecodable objects, each at most `UNDECODABLE_WINDOW_S` after the one before, whatever came
-    in between; counted up to 2, and one that fails a list counts as 2. 1: the watch is opened
-    again; 2: a list is made, and they are skipped in it and in the watches after it
+    undecodable_again: bool = False
+    """The last undecodable object came at most `UNDECODABLE_WINDOW_S` after the one before,
+    whatever came in between, or failed a list. After the first one the watch is opened again; after
+    the second a list is made, and such objects are skipped in it and in the watches after it
     (docs/watch-facts.md 6.4, class L)."""
     undecodable_at_s: float = -math.inf
     vain_lists: int = 0
@@ -131,8 +132,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
 
-    streaming_failures: int = 0
-    """Streaming lists in a row that did not reach their initial-events-end bookmark."""
+    streaming_list_failed: bool = False
+    """The last streaming list did not reach its initial-events-end bookmark."""
     paged_until_s: float = -math.inf
     """Lists are paged until then, or until the server is no longer of `paged_server_version`, whose
     streaming lists failed."""
@@ -166,6 +167,11 @@ class StreamContext(msgspec.Struct, frozen=True):
         older than what is known, or can be ordered while that cannot."""
         newest = self.newest_known
         return compare(version, newest) == -1 or (comparable(version) and not comparable(newest))
+
+    @property
+    def forbidden_grace_left_s(self) -> float:
+        """How much longer a 403 is retried quickly; not positive: no longer, or not yet."""
+        return self.forbidden_grace_s or 0.0
 
     @property
     def list_pace_s(self) -> float:
@@ -224,20 +230,19 @@ class StreamContext(msgspec.Struct, frozen=True):
         return replace(self, failing=self.failing.failed(self.cursor, now_s))
 
     def with_undecodable(self, now_s: float) -> StreamContext:
-        """Count one undecodable object; the count restarts after ten minutes without one."""
-        fresh = now_s - self.undecodable_at_s > UNDECODABLE_WINDOW_S
-        count = 1 if fresh else min(2, self.undecodable + 1)
-        return replace(self, undecodable=count, undecodable_at_s=now_s)
+        """Count one undecodable object."""
+        again = now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
+        return replace(self, undecodable_again=again, undecodable_at_s=now_s)
 
     def with_undecodable_listed(self, now_s: float) -> StreamContext:
         """Count an undecodable object of a list. The next list would have the object too, so it is
         skipped there."""
-        return replace(self.with_undecodable(now_s), undecodable=2)
+        return replace(self, undecodable_again=True, undecodable_at_s=now_s)
 
     def skips_undecodable(self, now_s: float) -> bool:
         """Whether undecodable objects are skipped now: opening the watch again did not help, or a
         list had one."""
-        return self.undecodable >= 2 and now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
+        return self.undecodable_again and now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
 
     def streams_lists(self, rules: WatchRules, now_s: float) -> bool:
         """Whether lists are requested as a stream."""
@@ -250,12 +255,22 @@ class StreamContext(msgspec.Struct, frozen=True):
             rules.server_version is not None and rules.server_version >= STREAMING_SINCE
         )
 
+    def with_failed_streaming_list(self, rules: WatchRules, now_s: float) -> StreamContext:
+        """Count a streaming list that did not reach its initial-events-end bookmark; after the
+        second in a row, lists are paged."""
+        if self.streaming_list_failed:
+            return self.with_paged_lists(rules, now_s)
+        return replace(self, streaming_list_failed=True)
+
     def with_paged_lists(self, rules: WatchRules, now_s: float) -> StreamContext:
         """Page lists for six hours, or until the server's version changes. Source:
         docs/watch-facts.md 3.6."""
         until_s, server_version = now_s + NO_STREAMING_LISTS_S, rules.server_version
         return replace(
-            self, streaming_failures=0, paged_until_s=until_s, paged_server_version=server_version
+            self,
+            streaming_list_failed=False,
+            paged_until_s=until_s,
+            paged_server_version=server_version,
         )
 
     def watch_query(

@@ -32,7 +32,7 @@ LIST_AGAIN_S, LIST_AGAIN_MAX_S = 300.0, 3600.0
 after each, up to the second."""
 LISTS_A_MINUTE = 3
 """Of all streams of an API server together."""
-LOOK_AGAIN_S = 60.0
+CHECK_LISTS_AGAIN_S = 60.0
 """After a small list that led to no list, the stream makes no other one for this long."""
 BROKE_AFTER_S = 1.0
 """A connection that breaks counts where its watch was open for this long."""
@@ -77,9 +77,9 @@ class FailingWatch(msgspec.Struct, frozen=True):
     failures: int = 0
     first_s: float = -math.inf
     newest_s: float = -math.inf
-    list_at_s: float = -math.inf
+    no_list_before_s: float = -math.inf
     list_wait_s: float = 0.0
-    look_at_s: float = -math.inf
+    no_check_before_s: float = -math.inf
 
     def failed(self, cursor: str, now_s: float) -> FailingWatch:
         """One more failure of a watch from `cursor`."""
@@ -105,7 +105,7 @@ class FailingWatch(msgspec.Struct, frozen=True):
             cursor == self.cursor
             and self.failures >= failures
             and self.newest_s - self.first_s >= for_s
-            and now_s >= max(self.list_at_s, self.look_at_s)
+            and now_s >= max(self.no_list_before_s, self.no_check_before_s)
         )
 
     def proof_due(self, cursor: str, now_s: float) -> bool:
@@ -114,12 +114,12 @@ class FailingWatch(msgspec.Struct, frozen=True):
         ahead_s = FAILING_FOR_S - PROVE_AHEAD_S
         return self.failures <= FAILURES and self.list_due(cursor, now_s, FAILURES - 1, ahead_s)
 
-    def looked(self, now_s: float) -> FailingWatch:
+    def checked(self, now_s: float) -> FailingWatch:
         """After a small list that led to no list."""
-        return replace(self, look_at_s=now_s + LOOK_AGAIN_S)
+        return replace(self, no_check_before_s=now_s + CHECK_LISTS_AGAIN_S)
 
     def listed(self, now_s: float) -> FailingWatch:
         """Such a list begins. If the one before is long past, the pace starts again."""
-        again = now_s - self.list_at_s < LIST_AGAIN_MAX_S
+        again = now_s - self.no_list_before_s < LIST_AGAIN_MAX_S
         wait_s = min(LIST_AGAIN_MAX_S, 2 * self.list_wait_s) if again else LIST_AGAIN_S
-        return replace(self, list_at_s=now_s + wait_s, list_wait_s=wait_s)
+        return replace(self, no_list_before_s=now_s + wait_s, list_wait_s=wait_s)

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -18,14 +18,15 @@ from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.progress import StreamProgress
 from watchrelay.model.resources import Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_output import CursorMoved, WatchedObjects, WatchOutput
+from watchrelay.model.watch_output import CursorMoved, ListDone, WatchedObjects, WatchOutput
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.watch import machine
+from watchrelay.watch import machine, messages
 from watchrelay.watch.admission import LARGE_LIST_OBJECTS, Admission, StreamAdmission
 from watchrelay.watch.context import WatchRules
-from watchrelay.watch.looks import Held, History, Looks
+from watchrelay.watch.history import Held, HistoryCheck
 from watchrelay.watch.reporting import WatchReporter
+from watchrelay.watch.states import State, Watching, keeps_list_slot, wants_version_check
 
 
 class Source(Protocol):
@@ -69,22 +70,18 @@ Discover = Callable[[Resource], Awaitable[Availability]]
 """What discovery reports about a resource, by a new request."""
 
 
-_NO_ANSWER: History = ""
+SMALL_LIST_WITHIN_S = 10.0
+"""A small list is given up after this time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A small list: what it showed, when it was requested, and up to where the watch had come."""
+class _Check:
+    """A version check: what its list showed, when that was requested, and up to where the watch had
+    come."""
 
     page: Page | None
     asked_at_s: float
     cursor: str
-
-
-def _leaves_list_slot(state: machine.State) -> bool:
-    """Whether the next page waits for a slot again, after the lists that wait already: other
-    streams must not wait for a list whose pages are all empty, which may be without end."""
-    return isinstance(state, machine.ListingPages) and state.pages.all_empty
 
 
 class Watcher:
@@ -133,11 +130,11 @@ class Watcher:
         self._watch_stack = AsyncExitStack()
         self._frames: AsyncIterator[list[Frame]] | None = None
         self._tasks = asyncio.TaskGroup()
-        self._looks = Looks(outlet)
-        self._look: asyncio.Task[_Look | None] | None = None
-        """The small list that is in flight beside the watch, or beside a pause after it."""
+        self._history = HistoryCheck(outlet)
+        self._check: asyncio.Task[_Check | None] | None = None
+        """The version check that is in flight beside the watch, or beside a pause after it."""
         self._reading: asyncio.Timeout | None = None
-        self.state: machine.State | None = None
+        self.state: State | None = None
 
     @property
     def cursor(self) -> str:
@@ -145,7 +142,7 @@ class Watcher:
         state = self.state
         if state is None:
             return self._start_cursor
-        return state.cursor if isinstance(state, machine.Watching) else state.context.cursor
+        return state.cursor if isinstance(state, Watching) else state.context.cursor
 
     def recheck(self) -> None:
         """Retry now, if the watch waits for a resource or an operator."""
@@ -161,152 +158,145 @@ class Watcher:
             raise failed.exceptions[0] from failed
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         with self._admission.register() as admission:
             try:
                 state, commands = self._start(
-                    self._rules, now_s=loop.time(), first_wait_s=admission.first_wait_s
+                    self._rules, now_s=_now_s(), first_wait_s=admission.first_wait_s
                 )
-                self._reporter.began(state)
+                self._reporter.stepped(state)
                 while True:
-                    if not machine.needs_list_slot(state) or _leaves_list_slot(state):
+                    if not keeps_list_slot(state):
                         admission.release_list_slot()
                     blocked_s = await self._deliver(commands)
                     self.state = state
                     event = await self._act(commands[-1], admission, blocked_s)
                     # frames that `_step_at_once` took during the read have advanced self.state
-                    previous, now_s = self.state, loop.time()
+                    previous = self.state
                     assert previous is not None
-                    state, commands = machine.step(self._rules, previous, event, now_s)
+                    state, commands = machine.step(self._rules, previous, event, _now_s())
                     if not (
-                        type(event) is machine.FramesReceived
-                        and type(previous) is machine.Watching
-                        and type(state) is machine.Watching
+                        type(event) is messages.FramesReceived
+                        and type(previous) is Watching
+                        and type(state) is Watching
                     ):
                         self._refresh_server_version()
-                        self._reporter.stepped(previous, event, state, now_s)
+                        self._reporter.stepped(state, event)
             finally:
-                await self._end_look()
+                await self._end_check()
                 await self._close()
                 self._reporter.stopped()
 
-    async def _deliver(self, commands: tuple[machine.Command, ...]) -> float:
+    async def _deliver(self, commands: tuple[messages.Command, ...]) -> float:
         """Deliver what the step brought. Returns the seconds it took: while events wait for room,
         the silence of the server is not measured."""
         if len(commands) == 1:
             return 0.0
-        now_s = asyncio.get_running_loop().time
-        began_at_s = now_s()
+        began_at_s = _now_s()
         for command in commands[:-1]:
-            match command:
-                case machine.Deliver(output=output):
-                    self._reporter.delivering(output)
-                    await self._outlet.take(output)
-                case machine.ReportSkipped(errors=errors):
-                    self._reporter.skipped(errors)
-                case _:
-                    raise AssertionError(f"{type(command).__name__} is not the last command")
-        return now_s() - began_at_s
+            if isinstance(command, messages.Report):
+                self._reporter.report(command)
+            else:
+                assert isinstance(command, WatchOutput), f"{command} is not the last command"
+                self._reporter.delivering(command)
+                await self._outlet.take(command)
+        return _now_s() - began_at_s
 
     async def _act(
-        self, action: machine.Command, admission: StreamAdmission, blocked_s: float
-    ) -> machine.Event:
+        self, action: messages.Command, admission: StreamAdmission, blocked_s: float
+    ) -> messages.Event:
         match action:
-            case machine.ReadWatch(until_s=until_s):
+            case messages.ReadWatch(until_s=until_s):
                 return await self._read(until_s + blocked_s, admission)
-            case machine.CheckVersion(query=query, until_s=until_s):
-                self._begin_look(query, admission)
+            case messages.CheckVersion(query=query, until_s=until_s):
+                self._begin_check(query, admission)
                 return await self._read(until_s + blocked_s, admission)
-            case machine.CheckLists():
+            case messages.CheckLists():
                 await self._close()
                 return await self._check_lists(action, admission)
-            case machine.FinishList(done=done):
-                return machine.ListFinished(await self._outlet.take(done))
-            case machine.FetchPage(query=query) | machine.OpenWatch(query=query):
+            case ListDone():
+                return messages.ListFinished(await self._outlet.take(action))
+            case messages.FetchPage(query=query) | messages.OpenWatch(query=query):
                 return await self._request(query, admission)
-            case machine.Sleep(until_s=until_s, wakeable=wakeable):
+            case messages.Sleep(until_s=until_s, wakeable=wakeable):
                 await self._close()
-                return machine.SleepEnded(await self._sleep(until_s, wakeable=wakeable))
-            case machine.CheckDiscovery():
+                return messages.SleepEnded(await self._sleep(until_s, wakeable=wakeable))
+            case messages.CheckDiscovery():
                 await self._close()
-                return machine.DiscoveryChecked(
+                return messages.DiscoveryChecked(
                     await self._availability(self._rules.plan.selection.resource)
                 )
-            case machine.Deliver() | machine.ReportSkipped():
-                raise AssertionError(f"{type(action).__name__} is not an action")
             case _:
-                assert_never(action)
+                raise AssertionError(f"{type(action).__name__} is not an action")
 
-    async def _read(self, until_s: float, admission: StreamAdmission) -> machine.Event:
+    async def _read(self, until_s: float, admission: StreamAdmission) -> messages.Event:
         assert self._frames is not None, "read without an open watch"
         while True:
-            if (looked := self._looked()) is not None:
-                return looked
+            if (checked := self._checked()) is not None:
+                return checked
             try:
                 async with asyncio.timeout_at(until_s) as self._reading:
                     frames = await anext(self._frames)
                 break
             except StopAsyncIteration:
-                return machine.WatchEnded()
+                return messages.WatchEnded()
             except TimeoutError:
-                if self._look is not None and self._look.done() and self._watches():
+                if self._check is not None and self._check.done() and self._watches():
                     continue
                 # frames that `_step_at_once` took meanwhile have moved the deadline
                 state = self.state
-                if type(state) is not machine.Watching or state.read_until_s <= until_s:
-                    return machine.DeadlineReached()
+                if type(state) is not Watching or state.read_until_s <= until_s:
+                    return messages.DeadlineReached()
                 until_s = state.read_until_s
             except KubeError as error:
                 admission.watch_broke(error)
-                return machine.RequestFailed(error)
+                return messages.RequestFailed(error)
             finally:
                 self._reading = None
         self._reporter.received(frames)
-        return machine.FramesReceived(frames, asyncio.get_running_loop().time())
+        return messages.FramesReceived(frames, _now_s())
 
     def _step_at_once(self, frames: list[Frame]) -> bool:
         """Perform the step of these frames at once, while `_read` waits for them, if the watch goes
         on as before and their delivery need not wait. False: nothing was done."""
         previous = self.state
-        if type(previous) is not machine.Watching or not self._outlet.ready():
+        if type(previous) is not Watching or not self._outlet.ready():
             return False
         now_s = asyncio.get_running_loop().time()
-        event = machine.FramesReceived(frames, now_s)
+        event = messages.FramesReceived(frames, now_s)
         state, commands = machine.step(self._rules, previous, event, now_s)
         # every step that skips an object, reports an error or ends the watch replaces the context.
         # Where it is still the same object, the commands are deliveries of the watch alone, and the
         # deadline of `_read` only moves to a later time
-        if type(state) is not machine.Watching or state.context is not previous.context:
+        if type(state) is not Watching or state.context is not previous.context:
             return False
-        if type(commands[-1]) is not machine.ReadWatch:
+        if type(commands[-1]) is not messages.ReadWatch:
             return False
         self._reporter.received(frames)
         for command in commands[:-1]:
-            assert isinstance(command, machine.Deliver)
-            assert isinstance(command.output, WatchedObjects | CursorMoved)
-            self._outlet.take_now(command.output)
+            assert isinstance(command, WatchedObjects | CursorMoved)
+            self._outlet.take_now(command)
         self.state = state
         return True
 
     async def _request(
         self, query: ListQuery | WatchQuery, admission: StreamAdmission
-    ) -> machine.Event:
+    ) -> messages.Event:
         await self._close()
         self._recheck.clear()
         streaming = isinstance(query, WatchQuery) and query.send_initial_events
         listing = streaming or isinstance(query, ListQuery)
         if listing:
-            await self._end_look()
+            await self._end_check()
             large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
             await admission.acquire_list_slot(large=large)
         await admission.enter(self._reporter.paused)
         self._reporter.requesting(streaming=streaming, listing=listing)
         selection = self._rules.plan.selection
-        event: machine.Event = machine.WatchOpened()
+        event: messages.Event = messages.WatchOpened()
         try:
             if isinstance(query, ListQuery):
                 page = await self._source.list_page(selection, query, stream=self.stream)
-                event = machine.PageReceived(page)
+                event = messages.PageReceived(page)
             else:
                 opened = self._source.watch(
                     selection, query, stream=self.stream, take=self._step_at_once
@@ -317,7 +307,7 @@ class Watcher:
                 admission.answered()  # of this stream; what a proxy sends may concern all
             else:
                 admission.failed(error)
-            return machine.RequestFailed(error)
+            return messages.RequestFailed(error)
         admission.answered()
         if self._frames is not None:
             self._reporter.opened(streaming=streaming)
@@ -325,72 +315,68 @@ class Watcher:
                 self._on_accepted()
         return event
 
-    async def _small_list(self, query: ListQuery, until_s: float) -> Page | None:
+    async def _small_list(self, query: ListQuery) -> Page | None:
         """One page of the current state, None when the server does not answer in time; without
         admission, for it is one small request."""
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout(SMALL_LIST_WITHIN_S):
                 return await self._source.list_page(
                     self._rules.plan.selection, query, stream=self.stream
                 )
         except (KubeError, TimeoutError):
             return None
 
-    def _begin_look(self, query: ListQuery, admission: StreamAdmission) -> None:
-        if self._look is None:
-            look = self._look_at_turn(query, admission)
-            self._look = self._tasks.create_task(look, name=f"look {self.stream}")
-            self._look.add_done_callback(self._end_read)
+    def _begin_check(self, query: ListQuery, admission: StreamAdmission) -> None:
+        if self._check is None:
+            check = self._check_at_turn(query, admission)
+            self._check = self._tasks.create_task(check, name=f"check {self.stream}")
+            self._check.add_done_callback(self._end_read)
 
-    def _end_read(self, look: asyncio.Task[_Look | None]) -> None:
-        """The read of the watch that waits ends, so that it returns what the small list showed."""
-        if look is not self._look or self._reading is None or self._reading.expired():
+    def _end_read(self, check: asyncio.Task[_Check | None]) -> None:
+        """End the read of the watch that waits, so that it returns what the check showed."""
+        if check is not self._check or self._reading is None or self._reading.expired():
             return
         if self._watches():
-            self._reading.reschedule(asyncio.get_running_loop().time())
+            self._reading.reschedule(_now_s())
 
     def _watches(self) -> bool:
-        return type(self.state) is machine.Watching
+        return type(self.state) is Watching
 
-    async def _look_at_turn(self, query: ListQuery, admission: StreamAdmission) -> _Look | None:
-        """Make the small list once it is this stream's turn; None if it is not wanted then."""
-        now_s = asyncio.get_running_loop().time
-        await asyncio.sleep(max(0.0, admission.look_turn_s(now_s()) - now_s()))
-        state, asked_at_s, cursor = self.state, now_s(), self.cursor
-        if state is None or not machine.wants_look(state):
+    async def _check_at_turn(self, query: ListQuery, admission: StreamAdmission) -> _Check | None:
+        """Make a version check once it is this stream's turn; None if it is not wanted then."""
+        await _sleep_until(admission.small_list_at_s(_now_s()))
+        state, asked_at_s, cursor = self.state, _now_s(), self.cursor
+        if state is None or not wants_version_check(state):
             return None
-        page = await self._small_list(query, asked_at_s + machine.CHECK_WITHIN_S)
-        return _Look(page, asked_at_s, cursor)
+        return _Check(await self._small_list(query), asked_at_s, cursor)
 
-    def _looked(self) -> machine.VersionChecked | None:
-        """What the small list showed that has ended, if one has, for a watch that is read."""
-        if self._look is None or not self._look.done() or not self._watches():
+    def _checked(self) -> messages.VersionChecked | None:
+        """What the version check showed that has ended, if one has, for a watch that is read."""
+        if self._check is None or not self._check.done() or not self._watches():
             return None
-        look, self._look = self._look.result(), None
-        if look is None:
+        check, self._check = self._check.result(), None
+        if check is None:
             return None
-        page, history = look.page, _NO_ANSWER
-        if page is not None:
-            # of a part, the page lacks what belongs to the others
-            whole = self._rules.plan.selection.part is None or page.objects
-            history = self._looks.judge(page, self.cursor) if whole else "same"
-        version = "" if page is None else page.resource_version
-        return machine.VersionChecked(version, look.asked_at_s, look.cursor, history)
+        if check.page is None:
+            return messages.VersionChecked("", check.asked_at_s, check.cursor, history="")
+        # of a part, the page lacks what belongs to the others
+        whole = self._rules.plan.selection.part is None or check.page.objects
+        history = self._history.judge(check.page, self.cursor) if whole else "same"
+        version = check.page.resource_version
+        return messages.VersionChecked(version, check.asked_at_s, check.cursor, history)
 
     async def _check_lists(
-        self, check: machine.CheckLists, admission: StreamAdmission
-    ) -> machine.ListsChecked:
-        now_s, lists = asyncio.get_running_loop().time, self._admission.failing_lists
-        began_s = now_s()
+        self, action: messages.CheckLists, admission: StreamAdmission
+    ) -> messages.ListsChecked:
+        began_s, lists = _now_s(), self._admission.failing_lists
         if not lists.allows(began_s):
-            return machine.ListsChecked("", may_list=False, asked_at_s=began_s)
-        turn_s = admission.look_turn_s(began_s)
-        await asyncio.sleep(max(0.0, turn_s - began_s))
-        asked_at_s = now_s()
-        page = await self._small_list(check.query, check.until_s + asked_at_s - began_s)
+            return messages.ListsChecked("", may_list=False, asked_at_s=began_s)
+        await _sleep_until(admission.small_list_at_s(began_s))
+        asked_at_s = _now_s()
+        page = await self._small_list(action.query)
         version = "" if page is None else page.resource_version
-        may_list = version not in {"", check.cursor} and lists.take(now_s())
-        return machine.ListsChecked(version, may_list, asked_at_s)
+        may_list = version not in {"", action.cursor} and lists.take(_now_s())
+        return messages.ListsChecked(version, may_list, asked_at_s)
 
     async def _sleep(self, until_s: float, *, wakeable: bool) -> bool:
         """Sleep; True when `recheck` ended it."""
@@ -403,11 +389,11 @@ class Watcher:
         self._recheck.clear()
         return True
 
-    async def _end_look(self) -> None:
-        if self._look is not None:
-            look, self._look = self._look, None
-            look.cancel()
-            await asyncio.wait((look,))
+    async def _end_check(self) -> None:
+        if self._check is not None:
+            check, self._check = self._check, None
+            check.cancel()
+            await asyncio.wait((check,))
 
     async def _close(self) -> None:
         if self._frames is not None:
@@ -419,3 +405,11 @@ class Watcher:
         server_version = self._server_version()
         if server_version != self._rules.server_version:
             self._rules = replace(self._rules, server_version=server_version)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _sleep_until(at_s: float) -> None:
+    await asyncio.sleep(max(0.0, at_s - _now_s()))

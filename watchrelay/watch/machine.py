@@ -1,25 +1,24 @@
-"""The watch of one resource as a state machine: table, states, events, commands, then the steps.
-Pure.
+"""The watch of one resource as a state machine: limits, then the steps. Pure.
 
-`step` takes a state, an event and the time; it returns the next state and commands, the last of
-which is the one action whose result is the next event. `loop.py` performs them, and keeps the next
-state only when everything before the action was delivered: the cursor moves last.
+`step` takes a state (states.py), an event and the time; it returns the next state and commands
+(messages.py), the last of which is the one action whose result is the next event. `loop.py`
+performs them, and keeps the next state only when everything before the action was delivered: the
+cursor moves last.
 
 Moments of the monotonic clock are `now_s`, `*_at_s`, `*_since_s` and `*until_s`; every other `*_s`
 is a duration in seconds. A bare `version` is a resourceVersion; the releases of the API server are
 named `*server_version`. `Unavailable`, with `Unreachable` and `Throttled`, is an error of the
 server, `Interrupted` one of a single response. The client is kube/client.py; it ends a silent read
 with the reason "inactive". A watch is silent while no frame comes, and frozen once that takes too
-long.
+long. A small list is one with `limit=1`, which shows the server's current version; made beside an
+open watch it is a version check.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from watchrelay.core.backoff import clamp_retry_after
@@ -50,7 +49,6 @@ from watchrelay.model.frames import (
     ListQuery,
     ObjectFrame,
     Page,
-    WatchQuery,
 )
 from watchrelay.model.resources import Availability, comparable, compare, watchable
 from watchrelay.model.watch_output import (
@@ -59,10 +57,8 @@ from watchrelay.model.watch_output import (
     ListDone,
     ListedObjects,
     ResourceRemoved,
-    Retrying,
     ServerSeen,
     WatchedObjects,
-    WatchOutput,
 )
 from watchrelay.watch.context import (
     FORBIDDEN_GRACE_S,
@@ -77,49 +73,52 @@ from watchrelay.watch.failing import (
     may_be_the_minimum,
     shows_failing_cursor,
 )
-from watchrelay.watch.goals import CONSISTENCY, FAILING, RESTORED, ListCause, ListGoal
-from watchrelay.watch.looks import History
-from watchrelay.watch.pages import Pages
-
-_AFTER_ERROR = ("Pausing", "ListingPages OpeningList OpeningWatch NotServed")
-_TRIED_AGAIN = "ListingPages OpeningList OpeningWatch CheckingLists"
-
-TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Pausing": {"SleepEnded": ("ListingPages OpeningList OpeningWatch", "CheckingLists")},
-    "CheckingLists": {"ListsChecked": ("ListingPages OpeningWatch", "OpeningList")},
-    "ListingPages": {
-        "PageReceived": ("FinishingList ListingPages", "OpeningList Pausing"),
-        "RequestFailed": _AFTER_ERROR,
-    },
-    "OpeningList": {"WatchOpened": ("StreamingList", ""), "RequestFailed": _AFTER_ERROR},
-    "StreamingList": {
-        "FramesReceived": (
-            "FinishingList StreamingList",
-            "ListingPages OpeningList OpeningWatch Pausing NotServed",
-        ),
-        "WatchEnded": ("Pausing", "ListingPages"),
-        "DeadlineReached": ("Pausing", "ListingPages"),
-        "RequestFailed": _AFTER_ERROR,
-    },
-    "FinishingList": {
-        "ListFinished": ("OpeningWatch Watching", "ListingPages OpeningList Pausing NotServed")
-    },
-    "OpeningWatch": {"WatchOpened": ("Watching", ""), "RequestFailed": _AFTER_ERROR},
-    "Watching": {
-        "FramesReceived": ("Watching", f"{_TRIED_AGAIN} Pausing NotServed"),
-        "WatchEnded": ("OpeningWatch", "ListingPages OpeningList Pausing CheckingLists"),
-        "DeadlineReached": ("Watching", _TRIED_AGAIN),
-        "VersionChecked": ("Watching OpeningWatch", "ListingPages OpeningList"),
-        "RequestFailed": ("Pausing NotServed", _TRIED_AGAIN),
-    },
-    "NotServed": {
-        "DiscoveryChecked": ("NotServed", "ListingPages OpeningList"),
-        "SleepEnded": ("NotServed", _TRIED_AGAIN),
-    },
-}
-"""By state and event: the states that usually follow, and the others. Any other event is a bug. The
-diagram (of the usual ones) and the table of docs/how-the-watch-works.md are generated from it; a
-test compares it with what `step` does."""
+from watchrelay.watch.messages import (
+    CheckDiscovery,
+    CheckLists,
+    CheckVersion,
+    Command,
+    DeadlineReached,
+    DiscoveryChecked,
+    EndReason,
+    Event,
+    FetchPage,
+    FramesReceived,
+    ListFinished,
+    ListsChecked,
+    OpenWatch,
+    PageReceived,
+    ReadWatch,
+    RequestFailed,
+    Retrying,
+    Skipped,
+    Sleep,
+    SleepEnded,
+    VersionChecked,
+    WatchClosed,
+    WatchEnded,
+    WatchOpened,
+)
+from watchrelay.watch.states import (
+    CONSISTENCY,
+    FAILING,
+    RESTORED,
+    BackingOff,
+    CheckingLists,
+    FinishingList,
+    ListCause,
+    ListGoal,
+    ListingPages,
+    NotServed,
+    OpeningList,
+    OpeningWatch,
+    Pausing,
+    RetryingPage,
+    State,
+    StreamingList,
+    VersionCheck,
+    Watching,
+)
 
 # ---- limits --------------------------------------------------------------------------------------
 
@@ -131,32 +130,21 @@ PAGE_RETRIES = 10
 before the whole list is begun again: else a list of many pages might never end, though few of its
 requests are rejected. Source: client-go."""
 RELIST_AGAIN_S = 600.0
-"""A failed list with `watch_continues` is retried after this time, or after `relistInterval` where
-that is shorter."""
+"""A failed list during which the watch can continue is made again after this time, or after
+`relistInterval` where that is shorter."""
 REJECTED_AGAIN_WITHIN_S = 60.0
 """If a version is rejected again within this time after the list that followed the last rejection,
 the next list waits for a backoff. Source: docs/watch-facts.md 6.4, class C."""
 CHECK_AT_OPEN_AFTER_S = 600.0
 """If the server has not shown its current state for this long, as where the cursor comes from the
-log, a small list is made as soon as the next watch is open: is the server's history the one from
+log, a version check is made as soon as the next watch is open: is the server's history the one from
 which the held state was made? Source: docs/watch-facts.md 2.8."""
-CHECK_WITHIN_S = 10.0
-"""A small list is given up after this time."""
-LOOK_AGAIN_S = 60.0
-"""A small list without an answer, or that is not certain, is made again after this time."""
-VERSION_CHECK_AFTER_S = 65.0
-"""When a watch has sent nothing for this long since its opening, or since the initial events of a
-streaming list, its silence is checked before it counts as frozen: a small list requests the current
-resourceVersion. Reason: a watch opened at a version brings no bookmark before the server's cache
-has passed that version, which takes minutes where nothing changes; the list makes the cache catch
-up. Source: docs/watch-facts.md 0, D8."""
+VERSION_CHECK_AGAIN_S = 60.0
+"""A version check without an answer, or that is not certain, is made again after this time."""
 BRIEF_WATCH_S = 5
 """The `timeoutSeconds` of a watch that is opened to see whether the one before, which was silent
 without bookmarks, lacks something: the server's clean end of it comes after all that it had to
 send, and 2 s before that comes a bookmark if it has any. Source: docs/watch-facts.md 2.4."""
-VERSION_CHECK_EARLY_S = 50.0
-"""The same with `StreamContext.check_early`: the check makes the server's cache catch up, so
-that the bookmark due after 60 s comes."""
 SECOND_BOOKMARK_S = 130.0
 """How long a watch may be silent from its opening on if a version check without `check_early` shows
 a newer version: until its second bookmark, due after 120 s, is late too."""
@@ -175,292 +163,6 @@ objects are removed. Source: docs/watch-facts.md 8.4."""
 CHECK_DISCOVERY_S = 30.0
 """Discovery is asked at least this often meanwhile."""
 
-# ---- states --------------------------------------------------------------------------------------
-
-
-class Pausing(msgspec.Struct, frozen=True):
-    """No request is sent before `until_s`, or before `recheck()` where the sleep is wakeable.
-    `error` is why; None: to spread requests, or because a watch ended early. `listing`: the
-    state to return to, whose page is then requested again."""
-
-    context: StreamContext
-    goal: ListGoal | None
-    until_s: float
-    error: KubeError | None = None
-    listing: ListingPages | None = None
-
-
-class ListingPages(msgspec.Struct, frozen=True):
-    """The request for a page of a list, `query`, is in flight. `version`: that of the list, ""
-    before the first page. `throttled`: how often this page was. `pages`: those that have come."""
-
-    context: StreamContext
-    goal: ListGoal
-    query: ListQuery
-    version: str = ""
-    throttled: int = 0
-    pages: Pages = Pages()
-
-
-class OpeningList(msgspec.Struct, frozen=True):
-    """The request for a streaming list is in flight."""
-
-    context: StreamContext
-    goal: ListGoal
-    query: WatchQuery
-
-
-class StreamingList(msgspec.Struct, frozen=True):
-    """A watch is open whose initial events have not ended. `newest_object_at_s`: when the newest
-    object came, or when the watch was opened; `any_objects`: at least one has come."""
-
-    context: StreamContext
-    goal: ListGoal
-    query: WatchQuery
-    opened_at_s: float
-    newest_object_at_s: float
-    any_objects: bool = False
-
-
-class FinishingList(msgspec.Struct, frozen=True):
-    """A list is complete; whether the store accepts it is awaited. `watch`: the streaming list
-    continues as this watch, with the frames `rest`, which came at `rest_at_s`."""
-
-    context: StreamContext
-    goal: ListGoal
-    version: str
-    watch: Watching | None = None
-    rest: tuple[Frame, ...] = ()
-    rest_at_s: float = 0.0
-
-
-class CheckingLists(msgspec.Struct, frozen=True):
-    """The watch fails from its cursor each time. A small list is in flight: do lists work, and is
-    there anything newer?"""
-
-    context: StreamContext
-
-
-class OpeningWatch(msgspec.Struct, frozen=True):
-    """The request for a watch from the cursor is in flight."""
-
-    context: StreamContext
-    query: WatchQuery
-
-
-VersionCheck = Literal["", "due", "silent", "checked"]
-
-
-class Watching(msgspec.Struct, frozen=True):
-    """A watch is open.
-
-    `cursor` is the version up to which all was delivered; `context.cursor` stays that from which
-    the watch was opened, and moves when it ends. After `frozen_after_s` of silence the watch counts
-    as frozen; only a version check makes that higher. A watch is read several times: the loop ends
-    a read at `read_until_s`, the client a silent one after `query.idle_timeout_s`, counted from the
-    read's start or its newest bytes.
-
-    `silent_since_s` is when the newest frame came, when the watch was opened, when the store took
-    the streaming list that it continues, or when a check showed that nothing was missed; `objects`
-    and `frames_received` count what came, and the newest bookmark came at `bookmark_at_s`.
-
-    `version_check`, of the silence: "" none is made; "due": one is made unless a frame comes
-    before; "silent": it is being made, and no frame has come; "checked": it was made, and showed no
-    version, or another than the cursor. Beside it, one is due at `context.look_at_s`.
-    """
-
-    context: StreamContext
-    cursor: str
-    query: WatchQuery
-    frozen_after_s: float
-    opened_at_s: float
-    silent_since_s: float
-    objects: int = 0
-    frames_received: int = 0
-    bookmark_at_s: float = -math.inf
-    version_check: VersionCheck = ""
-
-    @property
-    def read_until_s(self) -> float:
-        """When a read must end, also for a list that is due."""
-        silent_s, context = self.frozen_after_s, self.context
-        if self.version_check == "due":
-            silent_s = min(silent_s, self.check_after_s)
-        return min(self.silent_since_s + silent_s, context.relist_at_s, context.look_at_s)
-
-    @property
-    def check_after_s(self) -> float:
-        """The silence after which its check is made."""
-        return VERSION_CHECK_EARLY_S if self.context.check_early else VERSION_CHECK_AFTER_S
-
-
-class NotServed(msgspec.Struct, frozen=True):
-    """The collection answered 404. At once, and every `CHECK_DISCOVERY_S`, discovery is asked
-    whether it is served. The request itself is retried at `retry_at_s`; another 404 leads here
-    again."""
-
-    context: StreamContext
-    goal: ListGoal | None
-    retry_at_s: float
-
-
-State = (
-    Pausing | ListingPages | OpeningList | StreamingList | FinishingList | CheckingLists
-    | OpeningWatch | Watching | NotServed
-)  # fmt: skip
-
-# ---- events --------------------------------------------------------------------------------------
-
-
-class SleepEnded(msgspec.Struct, frozen=True):
-    """The sleep is over. `rechecked`: `Watcher.recheck()` ended it early."""
-
-    rechecked: bool = False
-
-
-class PageReceived(msgspec.Struct, frozen=True):
-    """A page of a list."""
-
-    page: Page
-
-
-class WatchOpened(msgspec.Struct, frozen=True):
-    """The server accepted the watch."""
-
-
-class FramesReceived(msgspec.Struct):
-    """The frames of one chunk, at least one; `at_s` is when it came."""
-
-    frames: list[Frame]
-    at_s: float
-
-
-class WatchEnded(msgspec.Struct, frozen=True):
-    """The server ended the watch cleanly."""
-
-
-class DeadlineReached(msgspec.Struct, frozen=True):
-    """The read ended at its deadline."""
-
-
-class RequestFailed(msgspec.Struct, frozen=True):
-    """The request, or the watch that it opened, failed."""
-
-    error: KubeError
-
-
-class ListFinished(msgspec.Struct, frozen=True):
-    """Whether the store accepts the list."""
-
-    accepted: bool
-
-
-class VersionChecked(msgspec.Struct, frozen=True):
-    """The current resourceVersion, requested beside an open watch at `asked_at_s`, when the watch
-    had come to `cursor`; "" when there was no answer. `history`: what the list shows of it."""
-
-    version: str
-    asked_at_s: float
-    cursor: str = ""
-    history: History = "same"
-
-
-class ListsChecked(msgspec.Struct, frozen=True):
-    """The current resourceVersion, requested at `asked_at_s`; "" when there was no answer.
-    `may_list`: it is not the cursor's, and a list may be made now."""
-
-    version: str
-    may_list: bool
-    asked_at_s: float
-
-
-class DiscoveryChecked(msgspec.Struct, frozen=True):
-    """What discovery reports about the resource."""
-
-    availability: Availability
-
-
-Event = (
-    SleepEnded | PageReceived | WatchOpened | FramesReceived | WatchEnded | DeadlineReached
-    | RequestFailed | ListFinished | VersionChecked | ListsChecked | DiscoveryChecked
-)  # fmt: skip
-
-# ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
-# An arrow, `->`, points to the events that the action may result in.
-
-
-class Deliver(msgspec.Struct):
-    """Deliver `output` to the store, and wait until it is taken. The store ignores `Retrying`,
-    which is for the reporter."""
-
-    output: WatchOutput
-
-
-class ReportSkipped(msgspec.Struct, frozen=True):
-    """Count and log undecodable objects that are skipped."""
-
-    errors: tuple[KubeError, ...]
-
-
-class Sleep(msgspec.Struct, frozen=True):
-    """Wait until `until_s`, or, if `wakeable`, until `Watcher.recheck()` -> `SleepEnded`."""
-
-    until_s: float
-    wakeable: bool = False
-
-
-class FetchPage(msgspec.Struct, frozen=True):
-    """Request a page -> `PageReceived`, `RequestFailed`."""
-
-    query: ListQuery
-
-
-class OpenWatch(msgspec.Struct, frozen=True):
-    """Open a watch -> `WatchOpened`, `RequestFailed`."""
-
-    query: WatchQuery
-
-
-class ReadWatch(msgspec.Struct):
-    """Read the open watch until `until_s` -> `FramesReceived`, `WatchEnded`, `DeadlineReached`,
-    `RequestFailed`, and `VersionChecked` once a small list has ended. Every other action but
-    `FinishList` and `CheckVersion` closes it; another list gives up a small one."""
-
-    until_s: float
-
-
-class FinishList(msgspec.Struct, frozen=True):
-    """Deliver the end of a list -> `ListFinished`."""
-
-    done: ListDone
-
-
-class CheckVersion(msgspec.Struct, frozen=True):
-    """Request a small list, unless one is in flight, and read the open watch meanwhile, as
-    `ReadWatch`."""
-
-    query: ListQuery
-    until_s: float
-
-
-class CheckLists(msgspec.Struct, frozen=True):
-    """Request the current resourceVersion once, giving up at `until_s`, where a list of a failing
-    watch may be made now -> `ListsChecked`."""
-
-    query: ListQuery
-    cursor: str
-    until_s: float
-
-
-class CheckDiscovery(msgspec.Struct, frozen=True):
-    """Ask discovery whether the resource is served -> `DiscoveryChecked`."""
-
-
-Action = (
-    FetchPage | OpenWatch | ReadWatch | CheckVersion | CheckLists | FinishList | Sleep
-    | CheckDiscovery
-)  # fmt: skip
-Command = Deliver | ReportSkipped | Action
 Step = tuple[State, tuple[Command, ...]]
 
 # ---- start, step ---------------------------------------------------------------------------------
@@ -496,11 +198,12 @@ def start(
         watch_was_allowed=recovered or bool(cursor),
         forbidden_grace_s=FORBIDDEN_GRACE_S if recovered or cursor else None,
     )
-    first = ListGoal("recovered", most_recent=True) if recovered else ListGoal("first")
+    first = ListGoal("recovered", "most_recent") if recovered else ListGoal("first")
     goal = None if cursor else first
     if first_wait_s <= 0:
-        return begin(rules, context, goal, now_s)
-    return Pausing(context, goal, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
+        return _begin(rules, context, goal, now_s)
+    until_s = now_s + first_wait_s
+    return Pausing(context, goal, until_s), (Sleep(until_s),)
 
 
 def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
@@ -511,9 +214,9 @@ def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
     match state, event:
         case Watching() | OpeningWatch(), _:
             return _watch_step(rules, state, event, now_s)
-        case Pausing(listing=ListingPages() as listing), SleepEnded():
+        case RetryingPage(listing=listing), SleepEnded():
             return listing, (FetchPage(listing.query),)
-        case Pausing(), SleepEnded():
+        case Pausing() | BackingOff(), SleepEnded():
             return _try_again(rules, state.context, state.goal, now_s)
         case CheckingLists(), ListsChecked():
             return _lists_checked(rules, state, event, now_s)
@@ -539,15 +242,17 @@ def _list_step(rules: WatchRules, state: State, event: Event, now_s: float) -> S
                 opened_at_s=now_s, newest_object_at_s=now_s,
             )  # fmt: skip
             return opened, (ReadWatch(now_s + END_BOOKMARK_WITHIN_S),)
-        case OpeningList() | StreamingList(), RequestFailed(error=error):
+        case OpeningList(), RequestFailed(error=error):
             return _streaming_list_failed(rules, state, error, now_s)
+        case StreamingList(), RequestFailed(error=error):
+            return _streaming_list_broke(rules, state, error, now_s)
         case StreamingList(), FramesReceived():
             return _initial_events(rules, state, event, now_s)
         case StreamingList(), WatchEnded():
             error = Interrupted("the streaming list ended before its initial-events-end bookmark")
-            return _streaming_list_incomplete(rules, state, error, now_s)
+            return _streaming_list_broke(rules, state, error, now_s, "eof")
         case StreamingList(), DeadlineReached():
-            return _no_end_bookmark(rules, state, now_s)
+            return _streaming_list_broke(rules, state, _no_end_bookmark(), now_s)
         case FinishingList(), ListFinished(accepted=accepted):
             return _list_finished(rules, state, now_s, accepted=accepted)
     raise AssertionError(_impossible(state, event))
@@ -576,34 +281,24 @@ def _impossible(state: State, event: Event) -> str:
     return f"{type(event).__name__} in state {type(state).__name__}"
 
 
-def needs_list_slot(state: State) -> bool:
-    """True while the server is asked for a list or sends it; not while the store takes its end."""
-    return isinstance(state, ListingPages | OpeningList | StreamingList)
-
-
-def wants_look(state: State) -> bool:
-    """Whether a small list tells something that is not known."""
-    silent = isinstance(state, Watching) and state.version_check == "silent"
-    return silent or state.context.look_at_s < math.inf
-
-
-def begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_s: float) -> Step:
+def _begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_s: float) -> Step:
     """The state for `goal`, and its first request."""
     if goal is None:
-        return watch_again(rules, context, now_s)
-    return begin_list(rules, context, goal, now_s)
+        return _watch_again(rules, context, now_s)
+    return _begin_list(rules, context, goal, now_s)
 
 
-def watch_again(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
+def _watch_again(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
     """Continue the watch from the cursor, unless a list is due."""
     if context.relist_at_s > now_s:
         proves = context.failing.proof_due(context.cursor, now_s)
-        return begin_watch(rules, context, rules.rng.randint(*PROVING_WATCH_S) if proves else 0)
+        return _begin_watch(rules, context, rules.rng.randint(*PROVING_WATCH_S) if proves else 0)
     fails = context.failing.fails_from(context.cursor)
-    return begin_list(rules, context, replace(CONSISTENCY, past_cursor=fails), now_s)
+    goal = replace(CONSISTENCY, watch="fails") if fails else CONSISTENCY
+    return _begin_list(rules, context, goal, now_s)
 
 
-def wait(
+def _wait(
     context: StreamContext,
     goal: ListGoal | None,
     error: KubeError,
@@ -612,8 +307,8 @@ def wait(
     wakeable: bool = False,
 ) -> Step:
     """Send nothing until `until_s`, and report why."""
-    return Pausing(context, goal, until_s, error), (
-        Deliver(Retrying(error, until_s)),
+    return BackingOff(context, goal, until_s, error), (
+        Retrying(error, until_s),
         Sleep(until_s, wakeable),
     )
 
@@ -622,26 +317,30 @@ def _begin_at_once(
     rules: WatchRules, context: StreamContext, goal: ListGoal | None, error: KubeError, now_s: float
 ) -> Step:
     """Report `error`, and begin `goal` without a delay."""
-    state, commands = begin(rules, context, goal, now_s)
-    return state, (Deliver(Retrying(error, None)), *commands)
+    return _after(Retrying(error, None), then=_begin(rules, context, goal, now_s))
+
+
+def _after(*commands: Command, then: Step) -> Step:
+    """`then`, after these commands."""
+    state, others = then
+    return state, (*commands, *others)
 
 
 # ---- lists ---------------------------------------------------------------------------------------
 
 
-def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s: float) -> Step:
+def _begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s: float) -> Step:
     """A list, streaming where the server supports it. A version is sent only together with
     NotOlderThan, or as "0"."""
-    minimum = context.newest_known if context.has_state and not goal.most_recent else ""
-    any_version = (
-        rules.plan.list_semantic == "any" and not context.has_state and not goal.most_recent
-    )
-    begun = Deliver(ListBegun(goal.by_content))
-    paged = any_version or goal.unbounded or goal.past_cursor
+    not_older = goal.state == "not_older"
+    minimum = context.newest_known if context.has_state and not_older else ""
+    any_version = rules.plan.list_semantic == "any" and not context.has_state and not_older
+    begun = ListBegun(by_content=goal.state == "restored")
+    paged = any_version or goal.in_one_page or goal.watch == "fails"
     if context.streams_lists(rules, now_s) and not paged:
         query = context.watch_query(rules, minimum, initial_events=True)
         return OpeningList(context, goal, query), (begun, OpenWatch(query))
-    limit = 0 if goal.unbounded else rules.plan.page_size
+    limit = 0 if goal.in_one_page else rules.plan.page_size
     if minimum and rules.server_version is not None and rules.server_version < STREAMING_SINCE:
         # these servers answer later pages from etcd: one page keeps a relist in the server's cache
         # (docs/watch-facts.md 1.10)
@@ -657,35 +356,35 @@ def begin_list(rules: WatchRules, context: StreamContext, goal: ListGoal, now_s:
 
 def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s: float) -> Step:
     context, goal, not_first = state.context, state.goal, bool(state.query.continue_token)
-    if not_first and isinstance(error, Expired) and not goal.unbounded:
-        # The history expired between pages: one page cannot outlive it. Source: client-go
-        # tools/pager.
-        return _begin_at_once(rules, context, replace(goal, unbounded=True), error, now_s)
-    refused = isinstance(error, Invalid) and error.about == "continue"
-    if not_first and refused and goal.cause != "continue":
-        return _begin_at_once(rules, context, replace(goal, cause="continue"), error, now_s)
-    if (
-        not_first
-        and isinstance(error, Throttled)
-        and not goal.watch_continues
-        and state.throttled < PAGE_RETRIES
-    ):
-        context, delay_s = context.retry(rules, error, now_s, healthy=True)
-        listing = replace(state, context=context, throttled=state.throttled + 1)
-        until_s = now_s + delay_s
-        pausing = Pausing(context, goal, until_s, error, listing)
-        return pausing, (Deliver(Retrying(error, until_s)), Sleep(until_s))
-    if goal.past_cursor and state.query.version_match and may_be_the_minimum(error):
+    match error:
+        case Expired() if not_first and not goal.in_one_page:
+            # The history expired between pages: one page cannot outlive it. Source: client-go
+            # tools/pager.
+            return _begin_at_once(rules, context, replace(goal, in_one_page=True), error, now_s)
+        case Invalid(about="continue") if not_first and goal.cause != "continue":
+            return _begin_at_once(rules, context, replace(goal, cause="continue"), error, now_s)
+        case Throttled() if not_first and goal.watch == "lost" and state.throttled < PAGE_RETRIES:
+            context, delay_s = context.retry(rules, error, now_s, healthy=True)
+            listing = replace(state, context=context, throttled=state.throttled + 1)
+            until_s = now_s + delay_s
+            retrying = Retrying(error, until_s, list_goes_on=True)
+            return RetryingPage(listing, until_s), (retrying, Sleep(until_s))
+    if goal.watch == "fails" and state.query.version_match and may_be_the_minimum(error):
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        return wait(context, replace(goal, most_recent=True), error, now_s + delay_s)
-    one_page_from_cache = state.query.limit == 0 < rules.plan.page_size and not goal.unbounded
-    if state.query.resource_version == "0":  # there the server ignores the limit
-        one_page_from_cache = rules.plan.page_size > 0 and isinstance(error, Undecodable)
-    # A server that throttles or cannot be reached shows nothing about the size of the list.
-    tells_nothing = isinstance(error, Throttled | Unreachable)
-    if one_page_from_cache and isinstance(error, Unavailable | Undecodable) and not tells_nothing:
-        goal = replace(goal, most_recent=True)  # without a minimum the next list is paged
+        return _wait(context, replace(goal, state="most_recent"), error, now_s + delay_s)
+    if _too_much_from_the_cache(rules, state, error):
+        goal = replace(goal, state="most_recent")  # without a minimum the next list is paged
     return _list_failed(rules, context, goal, error, now_s, healthy=not_first)
+
+
+def _too_much_from_the_cache(rules: WatchRules, state: ListingPages, error: KubeError) -> bool:
+    """Whether a list failed that the server's cache answers in one page, and that may succeed in
+    several. A server that throttles or cannot be reached shows nothing about its size."""
+    if state.query.resource_version == "0":  # there the server ignores the limit
+        return rules.plan.page_size > 0 and isinstance(error, Undecodable)
+    one_page = state.query.limit == 0 < rules.plan.page_size and not state.goal.in_one_page
+    shows_nothing = isinstance(error, Throttled | Unreachable)
+    return one_page and isinstance(error, Unavailable | Undecodable) and not shows_nothing
 
 
 def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: float) -> Step:
@@ -702,7 +401,7 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
         return another
     if goal == FAILING and version == context.cursor:
         # a cache that has stopped at the cursor: the small list was newer
-        return begin_list(rules, context, replace(goal, most_recent=True), now_s)
+        return _begin_list(rules, context, replace(goal, state="most_recent"), now_s)
     if page.failures and not _skips_at_once(context, goal, now_s):
         context = context.with_undecodable_listed(now_s)
         return _list_failed(rules, context, goal, page.failures[0], now_s)
@@ -729,24 +428,24 @@ def _list_failed(
     rules: WatchRules, context: StreamContext, goal: ListGoal, error: KubeError, now_s: float, *,
     healthy: bool = False,
 ) -> Step:  # fmt: skip
-    """After a failed list. Where the watch continues, the list is made later."""
-    if goal.watch_continues:
+    """After a failed list. Where the watch can continue, the list is made later."""
+    if goal.watch != "lost":
         if context.relist_at_s <= now_s:
             relist_at_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
             context = replace(context, relist_at_s=relist_at_s)
         if isinstance(error, Expired | VersionTooLarge | Invalid | Undecodable):
             # it was the list that could not be served: the watch may well be
             context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-            return wait(context, None, error, now_s + delay_s)
+            return _wait(context, None, error, now_s + delay_s)
         return _after_error(rules, context, error, None, now_s, healthy=healthy)
-    goal = replace(goal, unbounded=False)
+    goal = replace(goal, in_one_page=False)
     return _after_error(rules, context, error, goal, now_s, healthy=healthy)
 
 
 def _skips_at_once(context: StreamContext, goal: ListGoal, now_s: float) -> bool:
-    """Whether undecodable objects are skipped at once. Where the watch continues from its previous
-    cursor, they are: such a list, once failed, is made again only after `RELIST_AGAIN_S`."""
-    return goal.watch_continues or context.skips_undecodable(now_s)
+    """Whether undecodable objects are skipped at once. Where the watch can continue, they are: such
+    a list, once failed, is made again only after `RELIST_AGAIN_S`."""
+    return goal.watch != "lost" or context.skips_undecodable(now_s)
 
 
 def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Command]:
@@ -756,21 +455,19 @@ def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Co
     damaged = tuple(each for each in about if each is not None)
     listed = ListedObjects(objects, unreadable=len(errors) - len(damaged), damaged=damaged)
     if errors:
-        return [ReportSkipped(tuple(errors)), Deliver(listed)]
-    return [Deliver(listed)] if objects else []
+        return [Skipped(tuple(errors)), listed]
+    return [listed] if objects else []
 
 
-def _finish(context: StreamContext, goal: ListGoal, version: str) -> FinishList:
-    return FinishList(
-        ListDone(version, goal.accept_any_size, _continue_from(context, goal, version))
-    )
+def _finish(context: StreamContext, goal: ListGoal, version: str) -> ListDone:
+    return ListDone(version, goal.accept_any_size, _continue_from(context, goal, version))
 
 
 def _continue_from(context: StreamContext, goal: ListGoal, version: str) -> str:
-    """Where the watch continues after a list, "" for the list's version. With `watch_continues` it
-    is the previous cursor, if older: what the watch then does not bring was missed."""
-    continues = goal.watch_continues and not goal.past_cursor
-    return context.cursor if continues and compare(context.cursor, version) == -1 else ""
+    """Where the watch continues after a list, "" for the list's version. A watch that works does so
+    from its cursor, if that is older."""
+    works = goal.watch == "works"
+    return context.cursor if works and compare(context.cursor, version) == -1 else ""
 
 
 def _list_again(
@@ -781,29 +478,26 @@ def _list_again(
     (docs/watch-facts.md 5.7), or it is the first to show that the server was restored. That
     list was to be compared by version, but a restored server may use versions twice, so another
     one is made, to be compared by content. None: the list need not be made again."""
-    again = ListGoal(
-        "too_old", most_recent=True, accept_any_size=goal.accept_any_size, by_content=True
-    )
+    again = ListGoal("too_old", "restored", accept_any_size=goal.accept_any_size)
     if minimum and compare(version, minimum) == -1:
         error = Interrupted(
             f"the server returned resourceVersion {version}, older than the requested minimum "
             f"{minimum}"
         )
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        return wait(context, again, error, now_s + delay_s)
-    if context.has_state and not goal.by_content and compare(version, context.newest_known) == -1:
-        return begin_list(rules, context, replace(again, cause="restored"), now_s)
+        return _wait(context, again, error, now_s + delay_s)
+    compared = context.has_state and goal.state != "restored"
+    if compared and compare(version, context.newest_known) == -1:
+        return _begin_list(rules, context, replace(again, cause="restored"), now_s)
     return None
 
 
 # ---- streaming lists -----------------------------------------------------------------------------
 
 
-def _no_end_bookmark(rules: WatchRules, state: StreamingList, now_s: float) -> Step:
+def _no_end_bookmark() -> Interrupted:
     within = f"{END_BOOKMARK_WITHIN_S:.0f} s after the newest object"
-    return _streaming_list_incomplete(
-        rules, state, Interrupted(f"no initial-events-end bookmark {within}"), now_s
-    )
+    return Interrupted(f"no initial-events-end bookmark {within}")
 
 
 def _initial_events(
@@ -816,7 +510,7 @@ def _initial_events(
         elif isinstance(frame, Failure):
             error = frame.error
             if not (isinstance(error, Undecodable) and _skips_at_once(context, state.goal, now_s)):
-                return _streaming_list_failed(rules, replace(state, context=context), error, now_s)
+                return _streaming_list_broke(rules, replace(state, context=context), error, now_s)
             context = context.with_undecodable(now_s)
             skipped.append(error)
         elif frame.initial_end:
@@ -827,7 +521,7 @@ def _initial_events(
             return _end_bookmark(rules, state, frame, rest, event.at_s, commands, now_s)
     newest_object_at_s = event.at_s if objects else state.newest_object_at_s
     if now_s - newest_object_at_s >= END_BOOKMARK_WITHIN_S:
-        return _no_end_bookmark(rules, state, now_s)
+        return _streaming_list_broke(rules, state, _no_end_bookmark(), now_s)
     any_objects = state.any_objects or bool(objects)
     state = replace(
         state, context=context, any_objects=any_objects, newest_object_at_s=newest_object_at_s
@@ -845,21 +539,33 @@ def _end_bookmark(
     version, goal = bookmark.resource_version, state.goal
     if not watchable(version):
         error = Interrupted("the initial-events-end bookmark has no usable resourceVersion")
-        return _streaming_list_incomplete(rules, state, error, now_s)
+        return _streaming_list_broke(rules, state, error, now_s)
     minimum = state.query.resource_version
     if another := _list_again(rules, state.context, goal, minimum, version, now_s):
-        return another
+        return _closed(state, "error", now_s, then=another)
     # Servers that stream lists serve consistent lists from their cache, so an early version check
     # helps from the first watch on.
-    context = replace(state.context, streaming_failures=0, expects_bookmarks=True, check_early=True)
+    context = replace(
+        state.context, streaming_list_failed=False, expects_bookmarks=True, check_early=True
+    )
     watch = Watching(
         context, version, state.query, state.query.idle_timeout_s, state.opened_at_s,
-        silent_since_s=at_s, frames_received=1, version_check="due",
+        silent_since_s=at_s, any_frames=True, version_check="due",
     )  # fmt: skip
     return FinishingList(context, goal, version, watch, rest, at_s), (
         *commands,
         _finish(context, goal, version),
     )
+
+
+def _streaming_list_broke(
+    rules: WatchRules, state: StreamingList, error: KubeError, now_s: float,
+    reason: EndReason = "error",
+) -> Step:  # fmt: skip
+    """An open streaming list failed."""
+    reason = "gone" if isinstance(error, Expired) else reason
+    then = _streaming_list_failed(rules, state, error, now_s)
+    return _closed(state, reason, now_s, then=then)
 
 
 def _streaming_list_failed(
@@ -877,10 +583,7 @@ def _streaming_list_failed(
     if isinstance(error, VersionTooLarge):
         # A lagging cache may fail like this each time, though it answers paged lists: so it counts
         # as a failed streaming list. Source: k/k#139766.
-        context = replace(context, streaming_failures=context.streaming_failures + 1)
-        context = (
-            context.with_paged_lists(rules, now_s) if context.streaming_failures >= 2 else context
-        )
+        context = context.with_failed_streaming_list(rules, now_s)
         return _list_failed(rules, context, goal, error, now_s)
     errors_of_paged_lists_too = (
         Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
@@ -896,18 +599,14 @@ def _streaming_list_incomplete(
 ) -> Step:
     """The streaming list broke before its initial-events-end bookmark: once more, then by pages
     (client-go retries without end: k/k#140890)."""
-    failures = state.context.streaming_failures + 1
-    context = replace(state.context, streaming_failures=failures)
+    context = state.context.with_failed_streaming_list(rules, now_s)
     healthy = isinstance(state, StreamingList) and state.any_objects
-    if state.goal.watch_continues:
-        context = context.with_paged_lists(rules, now_s) if failures >= 2 else context
+    if state.goal.watch != "lost":
         return _list_failed(rules, context, state.goal, error, now_s, healthy=healthy)
     context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-    if failures >= 2:
-        context = context.with_paged_lists(rules, now_s)
-        if not isinstance(error, Unavailable):
-            return _begin_at_once(rules, context, state.goal, error, now_s)
-    return wait(context, state.goal, error, now_s + delay_s)
+    if state.context.streaming_list_failed and not isinstance(error, Unavailable):
+        return _begin_at_once(rules, context, state.goal, error, now_s)
+    return _wait(context, state.goal, error, now_s + delay_s)
 
 
 # ---- after a list -------------------------------------------------------------------------------
@@ -916,23 +615,23 @@ def _streaming_list_incomplete(
 def _list_finished(
     rules: WatchRules, state: FinishingList, now_s: float, *, accepted: bool
 ) -> Step:
-    """After an accepted list a watch from its version, or from the cursor with `watch_continues`.
-    After a suspicious one another list, of the most recent state, which is then accepted
+    """After an accepted list a watch, from its version or from the cursor (`_continue_from`). After
+    a suspicious one another list, of the most recent state, which is then accepted
     (docs/watch-facts.md 5.8)."""
     context, goal = state.context, state.goal
     if not accepted:
-        again = ListGoal(
-            "suspicious", most_recent=True, accept_any_size=True, by_content=goal.by_content,
-            watch_continues=goal.watch_continues, past_cursor=goal.past_cursor,
-        )  # fmt: skip
-        return begin_list(rules, context, again, now_s)
+        most_recent = "restored" if goal.state == "restored" else "most_recent"
+        again = replace(
+            goal, cause="suspicious", state=most_recent, in_one_page=False, accept_any_size=True
+        )
+        return _begin_list(rules, context, again, now_s)
     continue_from = _continue_from(context, goal, state.version)
     context = replace(
         context,
         cursor=continue_from or state.version,
         has_state=True,
         held_version=state.version if continue_from else "",
-        look_at_s=math.inf,
+        history_check_at_s=math.inf,
         vain_lists=context.vain_lists + 1,
         removal_reported=False,
         not_served_since_s=None,
@@ -942,7 +641,7 @@ def _list_finished(
         relist_at_s=rules.relist_at_s(now_s),
     )
     if state.watch is None or continue_from:
-        return begin_watch(rules, context)
+        return _begin_watch(rules, context)
     # nothing was read while the list waited for room in the queues
     watch = replace(state.watch, context=context, silent_since_s=now_s)
     if state.rest:
@@ -954,7 +653,7 @@ def _list_finished(
 # ---- watches -------------------------------------------------------------------------------------
 
 
-def begin_watch(rules: WatchRules, context: StreamContext, timeout_s: int = 0) -> Step:
+def _begin_watch(rules: WatchRules, context: StreamContext, timeout_s: int = 0) -> Step:
     """A watch from the cursor. Never from "" or "0", whose first events come in no order
     (docs/watch-facts.md 2.11). `timeout_s`: its timeout, 0 for the usual one."""
     assert watchable(context.cursor), "a watch starts at a version"
@@ -964,13 +663,14 @@ def begin_watch(rules: WatchRules, context: StreamContext, timeout_s: int = 0) -
 
 def _watch_opened(state: OpeningWatch, now_s: float) -> Step:
     context, query = state.context.after_success(of_watch=True), state.query
-    if context.look_at_s == math.inf and now_s - context.state_shown_at_s >= CHECK_AT_OPEN_AFTER_S:
-        context = replace(context, look_at_s=now_s)
+    unshown_s = now_s - context.state_shown_at_s
+    if context.history_check_at_s == math.inf and unshown_s >= CHECK_AT_OPEN_AFTER_S:
+        context = replace(context, history_check_at_s=now_s)
     watch = Watching(
         context, context.cursor, query, query.idle_timeout_s,
         opened_at_s=now_s, silent_since_s=now_s, version_check="due",
     )  # fmt: skip
-    return _look(watch, now_s) if context.look_at_s <= now_s else _read(watch)
+    return _check_version(watch, now_s) if context.history_check_at_s <= now_s else _read(watch)
 
 
 def _read(watch: Watching) -> Step:
@@ -984,8 +684,7 @@ def _frames_received(
     rules: WatchRules, state: Watching, event: FramesReceived, now_s: float
 ) -> Step:
     """The frames of one chunk. Its objects are delivered together; an error ends the watch."""
-    frames = event.frames
-    context, cursor, end, bookmark = state.context, state.cursor, None, False
+    frames, cursor, end, bookmark = event.frames, state.cursor, None, False
     commands: list[Command] = []
     if set(map(type, frames)) == _ONLY_OBJECTS:  # the hot path: nothing to sort
         objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just checked for each one
@@ -1000,42 +699,48 @@ def _frames_received(
                 cursor,
             )
     else:
-        objects, newest, bookmark, skipped, end = _split_frames(frames, context, cursor, now_s)
+        objects, newest, bookmark, skipped, end = _split_frames(
+            frames, state.context, cursor, now_s
+        )
         if skipped:
-            context = context.with_undecodable(now_s)
-            commands.append(ReportSkipped(skipped))
+            state = replace(state, context=state.context.with_undecodable(now_s))
+            commands.append(Skipped(skipped))
         if end is not None and not (objects or bookmark):
             # an error alone shows neither health nor the current state
-            after, more = _watch_failed(rules, replace(state, context=context), end, now_s)
-            return after, (*commands, *more)
-        if bookmark and not context.bookmarks_seen:
-            context = replace(context, bookmarks_seen=True)
-        if bookmark and not context.expects_bookmarks:
-            context = replace(context, expects_bookmarks=True)
-            frozen_after_s = context.frozen_after_s(rules, state.query.timeout_s, bookmarks=True)
-            state = replace(state, frozen_after_s=frozen_after_s)
+            return _after(*commands, then=_watch_failed(rules, state, end, now_s))
         if bookmark:
-            if event.at_s - state.bookmark_at_s <= SILENCE_LIMIT_S < context.silence_limit_s:
-                context = replace(context, silence_limit_s=SILENCE_LIMIT_S)
-            state = replace(state, bookmark_at_s=event.at_s)
+            state = _after_bookmark(rules, state, event.at_s)
     if objects:
-        commands.append(Deliver(WatchedObjects(objects, event.at_s)))
+        commands.append(WatchedObjects(objects, event.at_s))
     if newest != cursor or bookmark:  # also one at the cursor: it shows that the server answers
-        cursor = newest
-        commands.append(Deliver(CursorMoved(cursor)))
-    # `FinishingList.rest` came before the store took the list: the later moment counts
-    since_s = max(event.at_s, state.silent_since_s)
-    state = Watching(
-        context, cursor, state.query, state.frozen_after_s, state.opened_at_s, since_s,
-        state.objects + len(objects), state.frames_received + len(frames), state.bookmark_at_s,
+        commands.append(CursorMoved(newest))
+    state = replace(
+        state,
+        cursor=newest,
+        # `FinishingList.rest` came before the store took the list: the later moment counts
+        silent_since_s=max(event.at_s, state.silent_since_s),
+        any_frames=True,
+        any_objects=state.any_objects or bool(objects),
         # where bookmarks come, none is needed: without the next one it is frozen
-        "" if context.bookmarks_seen else "due",
-    )  # fmt: skip
+        version_check="" if state.context.bookmarks_seen else "due",
+    )
     if end is not None:
-        after, more = _watch_failed(rules, state, end, now_s)
-        return after, (*commands, *more)
-    after, more = _read_on(rules, state, now_s)
-    return after, (*commands, *more)
+        return _after(*commands, then=_watch_failed(rules, state, end, now_s))
+    after, action = _read_on(rules, state, now_s)
+    return after, (*commands, *action)
+
+
+def _after_bookmark(rules: WatchRules, state: Watching, at_s: float) -> Watching:
+    """The watch after a bookmark: the next one is due in a minute."""
+    context, frozen_after_s = state.context, state.frozen_after_s
+    if not context.bookmarks_seen:
+        context = replace(context, bookmarks_seen=True)
+    if not context.expects_bookmarks:
+        context = replace(context, expects_bookmarks=True)
+        frozen_after_s = context.frozen_after_s(rules, state.query.timeout_s, bookmarks=True)
+    if at_s - state.bookmark_at_s <= SILENCE_LIMIT_S < context.silence_limit_s:
+        context = replace(context, silence_limit_s=SILENCE_LIMIT_S)
+    return replace(state, context=context, frozen_after_s=frozen_after_s, bookmark_at_s=at_s)
 
 
 def _read_on(rules: WatchRules, state: Watching, now_s: float) -> Step:
@@ -1043,9 +748,10 @@ def _read_on(rules: WatchRules, state: Watching, now_s: float) -> Step:
     opened_s = now_s - state.opened_at_s
     if opened_s > state.query.timeout_s + WATCH_GRACE_S or now_s >= state.context.relist_at_s:
         # The server did not end its watch in time, or a list is due while frames keep coming.
-        return watch_again(rules, _context_after(state, now_s), now_s)
-    if state.context.look_at_s <= now_s:
-        return _look(state, now_s)
+        again = _watch_again(rules, _context_after(state, now_s), now_s)
+        return _closed(state, "timeout", now_s, then=again)
+    if state.context.history_check_at_s <= now_s:
+        return _check_version(state, now_s)
     return state, (ReadWatch(state.read_until_s),)
 
 
@@ -1083,76 +789,96 @@ def _split_frames(
     return objects, newest, bookmark, tuple(skipped), None
 
 
+def _closed(
+    state: Watching | StreamingList, reason: EndReason, now_s: float, *, then: Step
+) -> Step:
+    """`then`, after a report of the watch that is over."""
+    any_frames = isinstance(state, Watching) and state.any_frames
+    return _after(WatchClosed(reason, now_s - state.opened_at_s, any_frames), then=then)
+
+
 def _context_after(state: Watching, now_s: float) -> StreamContext:
-    context = state.context
-    return replace(
-        context.after_watch(state.cursor, now_s - state.opened_at_s),
-        state_shown_at_s=state.silent_since_s
-        if state.frames_received
-        else context.state_shown_at_s,
-        frozen_watches=0 if state.objects else context.frozen_watches,
-    )
+    """The context once the watch is over."""
+    context = state.context.after_watch(state.cursor, now_s - state.opened_at_s)
+    if state.any_objects:
+        context = replace(context, frozen_watches=0)
+    if state.any_frames:
+        context = replace(context, state_shown_at_s=state.silent_since_s)
+    return context
 
 
-def _after_no_error(state: Watching, now_s: float) -> StreamContext:
-    """The context after a watch that ended otherwise than in its time."""
+def _context_after_failure(state: Watching, now_s: float) -> StreamContext:
+    """The context after a watch that did not end in its time: unless it moved the cursor, it counts
+    as one that failed from there."""
     context = _context_after(state, now_s)
     return context if context.cursor != state.context.cursor else context.with_failed_watch(now_s)
 
 
 def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    lived_s, (soonest_s, latest_s) = now_s - state.opened_at_s, END_IN_TIME_S
-    early = lived_s < SHORT_WATCH_S
-    if soonest_s <= lived_s - state.query.timeout_s <= latest_s:
+    """The server ended the watch cleanly."""
+    late_s, (soonest_s, latest_s) = now_s - state.opened_at_s - state.query.timeout_s, END_IN_TIME_S
+    if soonest_s <= late_s <= latest_s:
         context = _context_after(state, now_s)
         context = replace(context, failing=context.failing.worked())
-        after, commands = watch_again(rules, context, now_s)
         # the server's own end comes after all that it had sent
-        return after, (Deliver(ServerSeen()), *commands)
-    context = _after_no_error(state, now_s)
-    if early and state.cursor == state.context.cursor:
-        error = Interrupted("the server closed the watch at once, without an event")
-        context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        # A line of the response over the limit is reported as an undecodable object, and the watch
-        # ends. While undecodable objects are skipped, such a line shows only as a clean end, and
-        # each new watch ends at the same line: only a list leads past it.
-        goal = ListGoal("undecodable") if context.skips_undecodable(now_s) else None
-        return wait(context, goal, error, now_s + delay_s + (context.list_pace_s if goal else 0.0))
-    if early:
+        then = _after(ServerSeen(), then=_watch_again(rules, context, now_s))
+    else:
+        then = _watch_ended_out_of_time(rules, state, now_s)
+    return _closed(state, "eof" if late_s < soonest_s else "timeout", now_s, then=then)
+
+
+def _watch_ended_out_of_time(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    context = _context_after_failure(state, now_s)
+    if now_s - state.opened_at_s >= SHORT_WATCH_S:
+        return _try_again(rules, context, None, now_s)
+    if state.cursor != state.context.cursor:
         again_at_s = state.opened_at_s + SHORT_WATCH_S
         return Pausing(context, None, again_at_s), (Sleep(again_at_s),)
-    return _try_again(rules, context, None, now_s)
+    error = Interrupted("the server closed the watch at once, without an event")
+    context, delay_s = context.retry(rules, error, now_s, healthy=False)
+    # A line of the response over the limit is reported as an undecodable object, and the watch
+    # ends. While undecodable objects are skipped, such a line shows only as a clean end, and each
+    # new watch ends at the same line: only a list leads past it.
+    if context.skips_undecodable(now_s):
+        until_s = now_s + delay_s + context.list_pace_s
+        return _wait(context, ListGoal("undecodable"), error, until_s)
+    return _wait(context, None, error, now_s + delay_s)
 
 
 def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    """A list, the end of a silence, or a version check is due."""
     if now_s < state.context.relist_at_s:
-        silent_s, look_at_s = now_s - state.silent_since_s, state.context.look_at_s
         if now_s >= state.silent_since_s + state.frozen_after_s:
             return _watch_frozen(rules, state, now_s)
-        # where no other look is due, the clock is a little early
-        silent = silent_s >= state.check_after_s or look_at_s == math.inf
+        checks_history = state.context.history_check_at_s < math.inf
+        # without a check of the history it was the silence, even if the clock is a little early
+        silent = now_s - state.silent_since_s >= state.check_after_s or not checks_history
         if state.version_check == "due" and silent:
-            return _look(replace(state, version_check="silent"), now_s)
-        if look_at_s < math.inf:
-            return _look(state, now_s)
-    return watch_again(rules, _context_after(state, now_s), now_s)
+            return _check_version(replace(state, version_check="silent"), now_s)
+        if checks_history:
+            return _check_version(state, now_s)
+    again = _watch_again(rules, _context_after(state, now_s), now_s)
+    return _closed(state, "timeout", now_s, then=again)
 
 
-def _look(state: Watching, now_s: float) -> Step:
-    """Request a small list, and read on. The next one is due after `LOOK_AGAIN_S` at the
-    soonest, unless the watch is silent."""
+def _check_version(state: Watching, now_s: float) -> Step:
+    """Make a version check, and read on. The next one for the history is due after
+    `VERSION_CHECK_AGAIN_S` at the soonest, unless the watch is silent."""
     context = state.context
-    if context.look_at_s < math.inf:
-        context = replace(context, look_at_s=now_s + LOOK_AGAIN_S)
+    if context.history_check_at_s < math.inf:
+        context = replace(context, history_check_at_s=now_s + VERSION_CHECK_AGAIN_S)
         state = replace(state, context=context)
-    query = ListQuery(limit=1, whole_objects=context.whole_objects)
-    return state, (CheckVersion(query, state.read_until_s),)
+    return state, (CheckVersion(_small_list(context), state.read_until_s),)
+
+
+def _small_list(context: StreamContext) -> ListQuery:
+    return ListQuery(limit=1, whole_objects=context.whole_objects)
 
 
 def _version_checked(
     rules: WatchRules, state: Watching, event: VersionChecked, now_s: float
 ) -> Step:
-    """What a small list beside the watch shows.
+    """What a version check shows.
 
     A server whose version is lower than the cursor, or than the log's, was restored from a backup
     (docs/watch-facts.md 2.8), or the log has a record of another writer with a version to come; so
@@ -1164,19 +890,21 @@ def _version_checked(
     Newer or no answer, where bookmarks come: it stays open until its limit, as it may be frozen.
     Where newer, that becomes at least `SECOND_BOOKMARK_S` if `check_early` was not set.
     """
-    context, version = state.context, event.version
-    silent, after = state.version_check == "silent", _context_after(state, now_s)
+    context, version, silent = state.context, event.version, state.version_check == "silent"
+    after = _context_after(state, now_s)
     # the watch was read meanwhile, and may have come further than the list
-    then = replace(after, cursor=event.cursor or after.cursor)
-    if then.was_restored(version) or (event.history == "other" and context.look_at_s < math.inf):
-        return begin_list(rules, after, RESTORED, now_s)
+    at_request = replace(after, cursor=event.cursor or after.cursor)
+    rebuilt = event.history == "other" and context.history_check_at_s < math.inf
+    if rebuilt or at_request.was_restored(version):
+        return _closed(state, "error", now_s, then=_begin_list(rules, after, RESTORED, now_s))
     if version:
-        look_at_s = math.inf if event.history == "same" else context.look_at_s
-        context = replace(context, state_shown_at_s=event.asked_at_s, look_at_s=look_at_s)
+        context = replace(context, state_shown_at_s=event.asked_at_s)
+        if event.history == "same":
+            context = replace(context, history_check_at_s=math.inf)
         state = replace(state, context=context)
     if version == state.cursor:
         # when it was requested: what came since may not be delivered yet
-        seen = Deliver(ServerSeen(now_s - event.asked_at_s))
+        seen = ServerSeen(now_s - event.asked_at_s)
         context = replace(context, failing=context.failing.worked())
         check: VersionCheck = "due" if silent else state.version_check
         state = replace(state, context=context, silent_since_s=now_s, version_check=check)
@@ -1184,7 +912,8 @@ def _version_checked(
     if not silent:
         return _read(state)
     if not context.bookmarks_seen:
-        return begin_watch(rules, _context_after(state, now_s), BRIEF_WATCH_S)
+        brief = _begin_watch(rules, _context_after(state, now_s), BRIEF_WATCH_S)
+        return _closed(state, "silent", now_s, then=brief)
     state = replace(state, version_check="checked")
     if version and not context.check_early:
         context = replace(context, check_early=True)
@@ -1199,27 +928,35 @@ def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: f
     lived_s = now_s - state.opened_at_s
     if isinstance(error, Interrupted) and lived_s >= state.query.timeout_s + WATCH_GRACE_S - 1:
         # The client ended it, long after the server should have: no error.
-        return _try_again(rules, _after_no_error(state, now_s), None, now_s)
-    context, any_frames = _context_after(state, now_s), state.frames_received > 0
-    return _watch_error(rules, context, error, now_s, any_frames=any_frames, lived_s=lived_s)
+        then = _try_again(rules, _context_after_failure(state, now_s), None, now_s)
+    else:
+        context = _context_after(state, now_s)
+        then = _watch_error(
+            rules, context, error, now_s, any_frames=state.any_frames, lived_s=lived_s
+        )
+    return _closed(state, "gone" if isinstance(error, Expired) else "error", now_s, then=then)
 
 
 def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
     """Open another watch, for the connection may be dead. If `FROZEN_WATCHES` were frozen since one
     brought an object, the server is taken for one that sends few bookmarks."""
-    context = _after_no_error(state, now_s)
-    frozen, limit_s = context.frozen_watches + (not state.objects), context.silence_limit_s
+    context = _context_after_failure(state, now_s)
+    frozen, limit_s = context.frozen_watches, context.silence_limit_s
+    if not state.any_objects:
+        frozen += 1
     if frozen >= FROZEN_WATCHES:
         longest_s = state.query.timeout_s + WATCH_GRACE_S
         frozen, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
     context = replace(context, frozen_watches=frozen, silence_limit_s=limit_s)
-    after, commands = _try_again(rules, context, None, now_s)
-    if not context.bookmarks_seen:  # its check did not get its turn
-        opens = isinstance(after, OpeningWatch)
-        return begin_watch(rules, context, BRIEF_WATCH_S) if opens else (after, commands)
-    silent_s = now_s - state.silent_since_s
-    error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
-    return after, (Deliver(Retrying(error, None)), *commands)
+    then = _try_again(rules, context, None, now_s)
+    if context.bookmarks_seen:
+        silent_s = now_s - state.silent_since_s
+        error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
+        then = _after(Retrying(error, None), then=then)
+    elif isinstance(then[0], OpeningWatch):  # its check did not get its turn
+        brief = _begin_watch(rules, context, BRIEF_WATCH_S)
+        return _closed(state, "silent", now_s, then=brief)
+    return _closed(state, "error", now_s, then=then)
 
 
 # ---- watches that fail from their cursor ---------------------------------------------------------
@@ -1238,14 +975,12 @@ def _watch_error(
 def _try_again(
     rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_s: float
 ) -> Step:
-    """As `begin`; where the watch fails from its cursor each time, do lists work?"""
+    """As `_begin`; where the watch fails from its cursor each time, do lists work?"""
     relist_due = context.relist_at_s <= now_s
     list_due = context.failing.list_due(context.cursor, now_s)
     if goal is None and list_due and not relist_due:
-        query = ListQuery(limit=1, whole_objects=context.whole_objects)
-        until_s = now_s + CHECK_WITHIN_S
-        return CheckingLists(context), (CheckLists(query, context.cursor, until_s),)
-    return begin(rules, context, goal, now_s)
+        return CheckingLists(context), (CheckLists(_small_list(context), context.cursor),)
+    return _begin(rules, context, goal, now_s)
 
 
 def _lists_checked(
@@ -1255,17 +990,15 @@ def _lists_checked(
     nothing has happened."""
     context = state.context
     if context.was_restored(event.version):
-        return begin_list(rules, context, RESTORED, now_s)
+        return _begin_list(rules, context, RESTORED, now_s)
     if event.may_list:
         context = replace(context, failing=context.failing.listed(now_s))
-        return begin_list(rules, context, FAILING, now_s)
-    failing = context.failing.looked(now_s)
-    if event.version == context.cursor:
-        failing = failing.worked()
-    after, commands = watch_again(rules, replace(context, failing=failing), now_s)
+        return _begin_list(rules, context, FAILING, now_s)
+    failing = context.failing.checked(now_s)
     if event.version != context.cursor:
-        return after, commands
-    return after, (Deliver(ServerSeen(now_s - event.asked_at_s)), *commands)
+        return _watch_again(rules, replace(context, failing=failing), now_s)
+    again = _watch_again(rules, replace(context, failing=failing.worked()), now_s)
+    return _after(ServerSeen(now_s - event.asked_at_s), then=again)
 
 
 # ---- errors, by the classes of docs/watch-facts.md 6.4 -------------------------------------------
@@ -1275,17 +1008,17 @@ def _after_error(
     rules: WatchRules, context: StreamContext, error: KubeError, goal: ListGoal | None,
     now_s: float, *, healthy: bool,
 ) -> Step:  # fmt: skip
-    """After an error. `goal`: the list to make again; None: the watch continues, after an error of
-    a watch or of a list with `watch_continues`. `healthy`: the request had brought something, so
+    """After an error. `goal`: the list to make again; None: the watch continues, after its own
+    error or that of a list during which it can. `healthy`: the request had brought something, so
     the row of failures before it may be over."""
-    if isinstance(error, Unreachable) and context.look_at_s == math.inf:
-        context = replace(context, look_at_s=now_s)  # it may return as another cluster
+    if isinstance(error, Unreachable) and context.history_check_at_s == math.inf:
+        context = replace(context, history_check_at_s=now_s)  # it may return as another cluster
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
             return _version_rejected(rules, context, error, goal, now_s, healthy=healthy)
         case Undecodable():
             context = context.with_undecodable(now_s)
-            if goal is None and context.undecodable >= 2:
+            if goal is None and context.skips_undecodable(now_s):
                 goal = ListGoal("undecodable")
         case NotAcceptable() if rules.plan.selection.metadata_only and not context.whole_objects:
             return _begin_at_once(rules, replace(context, whole_objects=True), goal, error, now_s)
@@ -1294,22 +1027,22 @@ def _after_error(
             retry_at_s = now_s + delay_s
             shown = Hidden(context.hidden) if context.hidden else error
             return NotServed(context, goal, retry_at_s), (
-                Deliver(Retrying(shown, retry_at_s)),
+                Retrying(shown, retry_at_s),
                 CheckDiscovery(),
             )
         # not for a watch that was never allowed though a list was: its 403 is a missing right
-        case Forbidden() if (context.watch_was_allowed or goal is not None) and (
-            (left_s := context.forbidden_grace_s or 0.0) > 0
+        case Forbidden() if context.forbidden_grace_left_s > 0 and (
+            context.watch_was_allowed or goal is not None
         ):
-            return _forbidden(rules, context, error, goal, left_s, now_s)
+            return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):
             pass  # the form of a request was refused, not what the config selects
         case _ if isinstance(error, NOT_CURED_BY_RETRY):
             context, delay_s = context.retry_by_kind(rules, error, now_s)
             delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
-            return wait(context, goal, error, now_s + delay_s, wakeable=True)
+            return _wait(context, goal, error, now_s + delay_s, wakeable=True)
     context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-    return wait(context, goal, error, now_s + delay_s)
+    return _wait(context, goal, error, now_s + delay_s)
 
 
 NOT_CURED_BY_RETRY = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
@@ -1320,22 +1053,18 @@ what concerns all streams."""
 
 
 def _forbidden(
-    rules: WatchRules,
-    context: StreamContext,
-    error: Forbidden,
-    goal: ListGoal | None,
-    left_s: float,
-    now_s: float,
+    rules: WatchRules, context: StreamContext, error: Forbidden, goal: ListGoal | None, now_s: float
 ) -> Step:
     """A 403 for what was allowed before. Operator action is required only after
-    `FORBIDDEN_GRACE_S`, of which `left_s` is left."""
+    `FORBIDDEN_GRACE_S`."""
+    grace_s = context.forbidden_grace_left_s
     refused = TransientlyForbidden(
         f"{error.what}; it was allowed before: the API server may be starting", status=error.status
     )
     context, delay_s = context.retry_by_kind(rules, refused, now_s)
-    context = replace(context, forbidden_grace_s=left_s - delay_s)
+    context = replace(context, forbidden_grace_s=grace_s - delay_s)
     delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
-    return wait(context, goal, refused, now_s + delay_s)
+    return _wait(context, goal, refused, now_s + delay_s)
 
 
 def _version_rejected(
@@ -1346,25 +1075,25 @@ def _version_rejected(
     `VersionTooLarge` never sooner than after 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
-    had_minimum = goal is not None and context.has_state and not goal.most_recent
+    had_minimum = goal is not None and context.has_state and goal.state == "not_older"
     cause: ListCause = "version_too_large" if too_large else "expired"
     if isinstance(error, Invalid):
         cause = "version_refused"
-    relist = ListGoal(
-        cause,
-        # only after a first 410 of a watch: the newest known version, as the minimum, will do
-        most_recent=goal is not None or repeated or cause != "expired",
-        accept_any_size=goal is not None and goal.accept_any_size,
-        by_content=too_large or (goal is not None and goal.by_content),
-    )
+    # only after a first 410 of a watch: the newest known version, as the minimum, will do
+    first = cause == "expired" and goal is None and not repeated
+    relist = ListGoal(cause, "not_older" if first else "most_recent")
+    if too_large or (goal is not None and goal.state == "restored"):
+        relist = replace(relist, state="restored")
+    if goal is not None and goal.accept_any_size:
+        relist = replace(relist, accept_any_size=True)
     context = replace(context, version_rejected_at_s=now_s, version_rejected=True)
     # a list with a minimum is not repeated as it was: the next one has none
     if (repeated or goal is not None) and not had_minimum:
         context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-        return wait(context, relist, error, now_s + max(delay_s, 1.0 if too_large else 0.0))
+        return _wait(context, relist, error, now_s + max(delay_s, 1.0 if too_large else 0.0))
     if too_large:
         delay_s = clamp_retry_after(error.retry_after_s) or 1.0
-        return wait(context, relist, error, now_s + delay_s)
+        return _wait(context, relist, error, now_s + delay_s)
     return _begin_at_once(rules, context, relist, error, now_s)
 
 
@@ -1379,22 +1108,23 @@ def _discovery_checked(
     in between; "served" after "gone" begins a list at once."""
     context, goal, retry_at_s = state.context, state.goal, state.retry_at_s
     delivered: tuple[Command, ...] = ()
-    returned = ListGoal("returned", most_recent=True)
+    returned = ListGoal("returned", "most_recent")
     match availability.state:
         case "gone":
             goal = returned
             since_s = now_s if context.not_served_since_s is None else context.not_served_since_s
             context = replace(context, hidden="", not_served_since_s=since_s)
             if now_s - since_s >= NOT_SERVED_CONFIRM_S and not context.removal_reported:
-                delivered = (Deliver(ResourceRemoved()),)
+                delivered = (ResourceRemoved(),)
                 context = replace(context, removal_reported=True, has_state=False, cursor="")
         case "hidden":
             if context.hidden != availability.reason:
-                delivered = (Deliver(Retrying(Hidden(availability.reason), retry_at_s)),)
+                delivered = (Retrying(Hidden(availability.reason), retry_at_s),)
             context = replace(context, hidden=availability.reason, not_served_since_s=None)
         case "served":
-            gone, context = context.not_served_since_s, replace(context, hidden="")
-            if gone is not None:
-                return begin_list(rules, replace(context, not_served_since_s=None), returned, now_s)
+            was_gone = context.not_served_since_s is not None
+            context = replace(context, hidden="", not_served_since_s=None)
+            if was_gone:
+                return _begin_list(rules, context, returned, now_s)
     sleep = Sleep(min(retry_at_s, now_s + CHECK_DISCOVERY_S), wakeable=True)
     return NotServed(context, goal, retry_at_s), (*delivered, sleep)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from typing import Literal
 
 from watchrelay.core import clock
 from watchrelay.core.errors import (
@@ -18,13 +19,12 @@ from watchrelay.core.errors import (
     Undecodable,
 )
 from watchrelay.core.text import short
-from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
+from watchrelay.model.frames import Bookmark, Frame, ObjectFrame
 from watchrelay.model.progress import State, StreamProgress
 from watchrelay.model.watch_output import (
     ListBegun,
     ListedObjects,
     ResourceRemoved,
-    Retrying,
     ServerSeen,
     WatchOutput,
 )
@@ -32,6 +32,31 @@ from watchrelay.observe.loglimit import LINE_EVERY_S, LogLimit
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine
+from watchrelay.watch.messages import (
+    Event,
+    FramesReceived,
+    ListFinished,
+    PageReceived,
+    Report,
+    Retrying,
+    Skipped,
+    WatchClosed,
+    WatchOpened,
+)
+from watchrelay.watch.states import (
+    BackingOff,
+    CheckingLists,
+    ListingPages,
+    NotServed,
+    OpeningList,
+    OpeningWatch,
+    Pausing,
+    RetryingPage,
+    StreamingList,
+    Watching,
+    list_due,
+)
+from watchrelay.watch.states import State as MachineState
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +72,7 @@ SHOWN_AS_WAITING = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
 """Errors shown as `waiting`, and as trouble that only an operator can end: the resource, the
 permission for it, or a valid entry of the config is missing. What concerns all streams
 (`Misconfigured`, `Unauthorized`) is shown as `backoff`, as is every other error of the state
-`Pausing`. The log level has another set, `machine.NOT_CURED_BY_RETRY`."""
+`BackingOff`. The log level has another set, `machine.NOT_CURED_BY_RETRY`."""
 
 _STATES_AFTER_FAILURE = ("backoff", "waiting")
 """They stay shown while the next attempt opens a watch."""
@@ -64,102 +89,85 @@ class WatchReporter:
         self._status, self._progress = status, progress
         self._last_event_ms = self._objects = 0
         self._last_logged_reason: str | None = None
+        self._list_under_way = False
+        """A list is under way; its first request was sent at `_list_began_at_s`."""
         self._list_began_at_s: float | None = None
         self._has_watched = self._logged_silent = False
-        self._state: machine.State | None = None
+        self._state: MachineState | None = None
         self._gauges_at_ms = 0
         self._log_limit = LogLimit()
         self.objects_listed = 0
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def began(self, state: machine.State) -> None:
-        self._state, self._progress.list_due = state, _list_due(state)
+    def stepped(self, state: MachineState, event: Event | None = None) -> None:
+        """`event` led to `state`; None: the watch begins. Not called for frames between two
+        `Watching` states."""
+        self._state, self._progress.list_due = state, list_due(state)
+        if isinstance(event, PageReceived):
+            self._server_sent(clock.wall_ms())
+        if isinstance(event, ListFinished):
+            self._list_ended("success" if event.accepted else "error")
+        answered = isinstance(event, PageReceived | WatchOpened | FramesReceived)
+        if answered and not isinstance(state, BackingOff | NotServed):
+            if not isinstance(event, WatchOpened):
+                self._last_logged_reason = None  # data came: the same error is logged again
+            self._status.recovered("watch")
         self._show_state(self._status_state(state))
 
-    def stepped(
-        self, previous: machine.State, event: machine.Event, after: machine.State, now_s: float
-    ) -> None:
-        """Report a step; not called for frames between two `Watching` states."""
-        self._state, self._progress.list_due = after, _list_due(after)
-        expired = _has_expired(event)
-        rejected = isinstance(event, machine.ListFinished) and not event.accepted
-        if rejected or (
-            machine.needs_list_slot(previous) and not _continues_list(previous, event, after)
-        ):
-            self._metrics.list_total["expired" if expired else "error"].inc()
-            self._list_began_at_s = None
-        if isinstance(previous, machine.Watching | machine.StreamingList) and _watch_is_over(after):
-            silent = isinstance(after, machine.OpeningWatch) and (
-                after.query.timeout_s == machine.BRIEF_WATCH_S
-            )
-            self._watch_ended(previous, event, now_s, expired=expired, silent=silent)
-        if isinstance(event, machine.ListFinished) and event.accepted:
-            self._listed(now_s)
-        if isinstance(event, machine.PageReceived):
-            self._server_sent(clock.wall_ms())
-        answered = machine.PageReceived | machine.WatchOpened | machine.FramesReceived
-        failed = machine.Pausing | machine.NotServed
-        if isinstance(event, answered) and not isinstance(after, failed):
-            self._request_succeeded(data=not isinstance(event, machine.WatchOpened))
-        self._show_state(self._status_state(after))
+    def report(self, report: Report) -> None:
+        """What the step reports beside its state."""
+        match report:
+            case Retrying():
+                if self._list_under_way and not report.list_goes_on:
+                    self._list_ended("expired" if isinstance(report.error, Expired) else "error")
+                self._retrying(report)
+            case Skipped(errors=errors):
+                self.skipped(errors)
+            case WatchClosed():
+                self._watch_closed(report)
 
-    def _watch_ended(
-        self,
-        previous: machine.Watching | machine.StreamingList,
-        event: machine.Event,
-        now_s: float,
-        *,
-        expired: bool,
-        silent: bool,
-    ) -> None:
-        lived_s, watching = now_s - previous.opened_at_s, isinstance(previous, machine.Watching)
-        reason = "gone" if expired else "error"
-        if isinstance(event, machine.WatchEnded):
-            reason = "timeout" if watching and lived_s >= previous.query.timeout_s - 1 else "eof"
-        elif silent:
-            reason = "silent"
-            self._silent()
-        elif _watched_to_the_end(previous, event, now_s):
-            reason = "timeout"
-        self._metrics.watch_ends_total[reason].inc()
-        brought = isinstance(previous, machine.Watching) and previous.frames_received > 0
+    def _watch_closed(self, closed: WatchClosed) -> None:
+        self._metrics.watch_ends_total[closed.reason].inc()
+        if closed.reason == "silent" and not self._logged_silent:
+            self._logged_silent = True
+            silent = {"stream": self._stream}
+            log.info("no bookmarks come; a silent watch is checked once a minute", extra=silent)
         # after a watch that lived long enough, the next error is a warning even if it is the same
         # as the last one; not while a proxy cuts each watch after a moment
-        if (brought or reason == "timeout") and lived_s >= LINE_EVERY_S:
+        worked = closed.any_frames or closed.reason == "timeout"
+        if worked and closed.lived_s >= LINE_EVERY_S:
             self._last_logged_reason = None
-        extra = {"stream": self._stream, "reason": reason, "lived_s": round(lived_s, 3)}
+        lived_s = round(closed.lived_s, 3)
+        extra = {"stream": self._stream, "reason": closed.reason, "lived_s": lived_s}
         log.debug("watch ended", extra=extra)
 
-    def _silent(self) -> None:
-        """A watch was silent, and no watch of the stream has brought a bookmark. Logged once."""
-        if not self._logged_silent:
-            self._logged_silent = True
-            extra = {"stream": self._stream}
-            log.info("no bookmarks come; a silent watch is checked once a minute", extra=extra)
+    def _list_ended(self, result: Literal["success", "expired", "error"]) -> None:
+        self._metrics.list_total[result].inc()
+        self._list_under_way = False
+        if result == "success":
+            self.objects_listed = self._objects
+            self._metrics.list_objects.set(self._objects)
+            if self._list_began_at_s is not None:
+                took_s = asyncio.get_running_loop().time() - self._list_began_at_s
+                self._metrics.list_duration_seconds.observe(took_s)
 
-    def _listed(self, now_s: float) -> None:
-        self.objects_listed = self._objects
-        self._metrics.list_total["success"].inc()
-        self._metrics.list_objects.set(self._objects)
-        if self._list_began_at_s is not None:
-            self._metrics.list_duration_seconds.observe(now_s - self._list_began_at_s)
-            self._list_began_at_s = None
-
-    def _status_state(self, state: machine.State) -> State:
+    def _status_state(self, state: MachineState) -> State:
         match state:
-            case machine.CheckingLists():
+            case CheckingLists():
                 return self._progress.state
-            case machine.OpeningWatch() if self._progress.state in _STATES_AFTER_FAILURE:
+            case OpeningWatch() if self._progress.state in _STATES_AFTER_FAILURE:
                 return self._progress.state  # this attempt may fail like those before it
-            case machine.Watching():
+            case Watching():
                 self._has_watched = True
                 return "watching"
-            case machine.OpeningWatch() | machine.Pausing(error=None, goal=None):
+            case OpeningWatch() | Pausing(goal=None):
                 return "watching" if self._has_watched else "resuming"
-            case machine.Pausing(error=error) if error is not None:
+            case BackingOff(error=error):
                 return "waiting" if _is_of(SHOWN_AS_WAITING, error) else "backoff"
-            case machine.NotServed():
+            case RetryingPage():
+                return "backoff"
+            case NotServed():
                 return "waiting"
             case _:
                 return "listing"
@@ -170,9 +178,9 @@ class WatchReporter:
             return
         extra: dict[str, object] = {"stream": self._stream, "state": state, "was": was}
         match self._state:
-            case machine.ListingPages(goal=goal):
+            case ListingPages(goal=goal):
                 extra |= {"because": goal.cause, "mode": "pages"}
-            case machine.OpeningList(goal=goal) | machine.StreamingList(goal=goal):
+            case OpeningList(goal=goal) | StreamingList(goal=goal):
                 extra |= {"because": goal.cause, "mode": "stream"}
         self._progress.state = state
         log.info("stream changed state", extra=extra)
@@ -232,14 +240,15 @@ class WatchReporter:
     def delivering(self, output: WatchOutput) -> None:
         match output:
             case ListBegun():
+                if self._list_under_way:  # made again without an error
+                    self._list_ended("error")
+                self._list_under_way, self._list_began_at_s = True, None
                 self._objects = self._status.listed = 0
             case ListedObjects(objects=objects):
                 self._objects += len(objects)
                 self._status.listed = self._objects
             case ServerSeen():
                 self._server_sent(clock.wall_ms())
-            case Retrying():
-                self._retrying(output)
             case ResourceRemoved():
                 extra = {"stream": self._stream}
                 log.warning("resource is no longer served; removing its objects", extra=extra)
@@ -264,7 +273,7 @@ class WatchReporter:
         error, status, at_s = event.error, self._status, event.retry_at_s
         if at_s is None and isinstance(error, Expired):
             extra: dict[str, object] = {"stream": self._stream, "error": str(error)}
-            if isinstance(self._state, machine.ListingPages) and self._state.goal.unbounded:
+            if isinstance(self._state, ListingPages) and self._state.goal.in_one_page:
                 log.info("history expired between pages; listing again in one page", extra=extra)
             else:
                 log.info("watch history expired; relisting", extra=extra)
@@ -287,12 +296,6 @@ class WatchReporter:
             log.warning("stream error; retrying", extra=extra)
         self._last_logged_reason = error.reason
 
-    def _request_succeeded(self, *, data: bool) -> None:
-        """A request succeeded. `data`: it brought data, so the same error later is logged again."""
-        if data:
-            self._last_logged_reason = None
-        self._status.recovered("watch")
-
 
 def _is_of(kinds: tuple[type[KubeError], ...], error: KubeError | None) -> bool:
     """Whether `error` is one of `kinds`, and not about the form of a request: the next request has
@@ -302,61 +305,10 @@ def _is_of(kinds: tuple[type[KubeError], ...], error: KubeError | None) -> bool:
     )
 
 
-def _continues_list(previous: machine.State, event: machine.Event, after: machine.State) -> bool:
-    """True when `event` continued a list, or completed it; not where the list is made again."""
-    if isinstance(previous, machine.ListingPages) and isinstance(event, machine.PageReceived):
-        if not isinstance(after, machine.FinishingList | machine.ListingPages):
-            return False
-        return after.goal == previous.goal
-    if isinstance(after, machine.Pausing) and after.listing is not None:
-        return True
-    return isinstance(event, machine.WatchOpened | machine.FramesReceived) and isinstance(
-        after, machine.FinishingList | machine.StreamingList
-    )
-
-
-def _list_due(state: machine.State) -> bool:
-    """Whether a list is due or under way, also after it failed; one with `watch_continues` only
-    until it fails."""
-    if isinstance(state, machine.Pausing | machine.NotServed):
-        return state.goal is not None
-    return not isinstance(state, machine.Watching | machine.OpeningWatch | machine.CheckingLists)
-
-
 def _kind(frame: Frame) -> str:
     if type(frame) is ObjectFrame:
         return frame.type
     return "BOOKMARK" if type(frame) is Bookmark else "ERROR"
-
-
-def _watch_is_over(after: machine.State) -> bool:
-    """True when the watch that was open before is not open in `after`."""
-    return not isinstance(after, machine.Watching | machine.StreamingList | machine.FinishingList)
-
-
-def _watched_to_the_end(previous: machine.State, event: machine.Event, now_s: float) -> bool:
-    """Whether a watch did not fail: it is ended because its time is up, or a list is due."""
-    if not isinstance(previous, machine.Watching):
-        return False
-    match event:
-        case machine.FramesReceived(frames=frames):
-            return not any(isinstance(frame, Failure) for frame in frames)
-        case _:
-            frozen = now_s >= previous.silent_since_s + previous.frozen_after_s
-            relist = now_s >= previous.context.relist_at_s
-            return isinstance(event, machine.DeadlineReached) and (relist or not frozen)
-
-
-def _has_expired(event: machine.Event) -> bool:
-    """Whether the server no longer has the history that was requested."""
-    match event:
-        case machine.RequestFailed(error=error):
-            return isinstance(error, Expired)
-        case machine.FramesReceived(frames=frames):
-            failures = (frame.error for frame in frames if isinstance(frame, Failure))
-            return any(isinstance(error, Expired) for error in failures)
-        case _:
-            return False
 
 
 def _wall_ms(at_s: float) -> int:

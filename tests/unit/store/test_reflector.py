@@ -8,7 +8,6 @@ import pytest
 
 from tests.unit.store.frames import WIDGETS, frame, state, widgets
 from watchrelay.contract.wire import Reason
-from watchrelay.core.errors import Interrupted
 from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.watch_output import (
@@ -17,7 +16,6 @@ from watchrelay.model.watch_output import (
     ListDone,
     ListedObjects,
     ResourceRemoved,
-    Retrying,
     WatchedObjects,
 )
 from watchrelay.observe.metrics import Metrics
@@ -209,7 +207,6 @@ async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> 
     seen = len(stream.outbox.seen_ms)
     await stream.reflector.take(CursorMoved("44"))
     await stream.reflector.take(WatchedObjects([frame("a", 45)], 1.0))
-    await stream.reflector.take(Retrying(Interrupted("cut"), None))
     assert ("version_reached", "44") in stream.outbox.calls
     assert len(stream.outbox.seen_ms) == seen + 2
     assert stream.outbox.seen_ms == sorted(stream.outbox.seen_ms)

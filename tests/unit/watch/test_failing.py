@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.support.watchmachine import PODS, frame, rules, watching
+from tests.support.watchmachine import PODS, Played, frame, rules, watching
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -24,40 +24,30 @@ from watchrelay.kube.status import from_response, from_watch
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, Page
 from watchrelay.model.resources import GONE, SERVED, UNKNOWN
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_output import ServerSeen
+from watchrelay.model.watch_output import ListDone, ServerSeen
 from watchrelay.watch.admission import PerMinute
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.failing import FailingWatch, shows_failing_cursor
-from watchrelay.watch.machine import (
+from watchrelay.watch.machine import step
+from watchrelay.watch.messages import (
     CheckDiscovery,
     CheckLists,
-    CheckVersion,
-    Command,
-    Deliver,
     DiscoveryChecked,
     Event,
     FetchPage,
-    FinishList,
     FramesReceived,
     ListFinished,
     ListsChecked,
-    OpeningList,
     OpenWatch,
     PageReceived,
-    ReadWatch,
     RequestFailed,
     Sleep,
     SleepEnded,
-    State,
-    Step,
-    StreamingList,
     VersionChecked,
     WatchEnded,
-    Watching,
     WatchOpened,
-    start,
-    step,
 )
+from watchrelay.watch.states import OpeningList, State, StreamingList, Watching
 
 IN_STREAM = Interrupted("the server ended the watch: 500 PrevKv=nil", status=500)
 BY_HTTP = Throttled("watch pods: 500 conversion webhook failed", status=500)
@@ -106,61 +96,36 @@ def test_what_leads_to_a_list_by_another_rule_or_is_a_missing_right_never_counts
     assert not shows_failing_cursor(error)
 
 
-class Retries:
-    """A watch that fails, each time the machine opens it, with `error`."""
+class Retries(Played):
+    """A stream that continues from the log's frontier, 100, and whose watches each fail with
+    `error`."""
 
-    def __init__(
-        self, by: WatchRules, first: Step, error: KubeError, *, now_s: float = 0.0
-    ) -> None:
-        self.by, self.error, self.now_s = by, error, now_s
-        self.state, self.commands = first
-        self.watches = 0
+    def __init__(self, error: KubeError, **plan: object) -> None:
+        plan_ = WatchPlan(PODS, **plan)  # type: ignore[arg-type]
+        super().__init__(WatchRules(plan_, Random(3), (1, 36)), cursor="100")
+        self.error = error
 
-    def step(self, event: object) -> None:
-        self.state, self.commands = step(self.by, self.state, event, self.now_s)  # type: ignore[arg-type]
+    def open(self) -> Event:
+        by_http = self.error is BY_HTTP or self.error in BY_HTTP_TOO
+        return RequestFailed(self.error) if by_http else WatchOpened()
 
-    def action(self) -> Command:
-        return self.commands[-1]
+    def read(self, until_s: float) -> Event:
+        if self.error is ENDED:
+            return WatchEnded()
+        return FramesReceived([Failure(self.error)], self.now_s)
 
-    def until(self, *kinds: type) -> None:
-        """Fail and sleep until one of these actions is next."""
-        for _ in range(200):
-            match self.commands[-1]:
-                case action if isinstance(action, kinds):
-                    return
-                case Sleep(until_s=until_s):
-                    self.now_s = max(self.now_s, until_s)
-                    self.step(SleepEnded())
-                case OpenWatch():
-                    self.watches += 1
-                    if self.error is BY_HTTP or self.error in BY_HTTP_TOO:
-                        self.step(RequestFailed(self.error))
-                    else:
-                        self.step(WatchOpened())
-                case ReadWatch() if self.error is ENDED:
-                    self.step(WatchEnded())
-                case ReadWatch():
-                    self.step(FramesReceived([Failure(self.error)], self.now_s))
-                case CheckDiscovery():
-                    self.step(DiscoveryChecked(SERVED))
-                case CheckVersion():
-                    self.step(VersionChecked("120", self.now_s))
-                case CheckLists():
-                    self.step(ListsChecked("", may_list=False, asked_at_s=self.now_s))
-                case other:
-                    raise AssertionError(other)
-        raise AssertionError(f"never {kinds}")
+    def check_version(self, until_s: float) -> Event:
+        return VersionChecked("120", self.now_s)
 
-
-def resumed(error: KubeError, **plan: object) -> Retries:
-    """A stream that continues from the log's frontier, 100."""
-    by = WatchRules(WatchPlan(PODS, **plan), Random(3), (1, 36))  # type: ignore[arg-type]
-    return Retries(by, start(by, cursor="100", now_s=0.0), error)
+    def checked(self, version: str = "120") -> None:
+        """A small list that shows whether lists work has shown this version."""
+        self.until(CheckLists)
+        self.step(ListsChecked(version, may_list=version not in {"", "100"}, asked_at_s=self.now_s))
 
 
 @pytest.mark.parametrize("error", [IN_STREAM, BY_HTTP, ENDED, *BY_HTTP_TOO])
 def test_after_five_failures_in_a_minute_one_list_leads_past_the_cursor(error: KubeError) -> None:
-    retries = resumed(error)
+    retries = Retries(error)
     retries.until(CheckLists)
     assert retries.watches >= 5
     slow = isinstance(error, Invalid | NotWatchable)
@@ -174,8 +139,8 @@ def test_after_five_failures_in_a_minute_one_list_leads_past_the_cursor(error: K
     )
     retries.step(PageReceived(Page("121", None, [frame("a", "119")])))
     finish = retries.action()
-    assert isinstance(finish, FinishList)
-    assert (finish.done.resource_version, finish.done.continue_from) == ("121", "")
+    assert isinstance(finish, ListDone)
+    assert (finish.resource_version, finish.continue_from) == ("121", "")
     retries.step(ListFinished(accepted=True))
     opened = retries.action()
     assert isinstance(opened, OpenWatch)
@@ -185,7 +150,7 @@ def test_after_five_failures_in_a_minute_one_list_leads_past_the_cursor(error: K
 @pytest.mark.parametrize("error", NEVER_COUNT)
 def test_what_says_nothing_about_the_cursor_never_counts(error: KubeError) -> None:
     assert not shows_failing_cursor(error)
-    retries = resumed(error)
+    retries = Retries(error)
     while retries.now_s < 3600:
         retries.until(Sleep)
         sleep = retries.action()
@@ -248,100 +213,97 @@ def an_end(rng: Random, watch: Watching, now_s: float) -> tuple[Event, bool, boo
     return event, False, broke or error not in NEVER_COUNT
 
 
+class Ruled(Played):
+    """A watch beside a table of what happened: five failures from one cursor, over at least 60 s;
+    the next list of the stream at least 5 min later, the next small one after 60 s."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        super().__init__(WatchRules(WatchPlan(PODS), Random(seed), (1, 36)), cursor="100")
+        self.row, self.began_s, self.checked_s = list[float](), -math.inf, -math.inf
+        self.pauses = self.rng.choice([[0.0], [0.0, 0.5, 20.0], [59.0, 61.0]])
+
+    @property
+    def due(self) -> bool:
+        return len(self.row) >= 5 and self.row[-1] - self.row[0] >= 60.0
+
+    def answer(self) -> Event:
+        answer = super().answer()
+        if isinstance(answer, SleepEnded):
+            self.now_s += self.rng.choice(self.pauses)
+        return answer
+
+    def check_lists(self) -> Event:
+        assert self.due, self.row
+        assert self.now_s - self.began_s >= 300.0
+        assert self.now_s - self.checked_s >= 60.0
+        newer = self.rng.random() < 0.5
+        if newer:
+            self.began_s = self.now_s
+        else:
+            self.checked_s = self.now_s
+        return ListsChecked(str(self.version + 20) if newer else "", newer, self.now_s)
+
+    def list_version(self) -> int:
+        self.row, self.version = [], self.version + 20
+        return self.version
+
+    def read(self, until_s: float) -> Event:
+        self.now_s += self.rng.choice([0.0, 0.1, 10.0])
+        assert isinstance(self.state, Watching)
+        event, begins_again, counts = an_end(self.rng, self.state, self.now_s)
+        self.row = [*([] if begins_again else self.row), *([self.now_s] if counts else [])]
+        return event
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_a_list_is_due_exactly_by_the_rule(seed: int) -> None:
-    """The machine beside a table of what happened: five failures from one cursor, over at least
-    60 s; the next list of the stream at least 5 min later, the next small one after 60 s."""
-    rng = Random(seed)
-    by = WatchRules(WatchPlan(PODS), Random(seed), (1, 36))
-    state, commands = start(by, cursor="100", now_s=0.0)
-    now_s, version, row, listed_s = 0.0, 100, list[float](), -math.inf
-    looked_s = -math.inf
-    pauses = rng.choice([[0.0], [0.0, 0.5, 20.0], [59.0, 61.0]])
+    ruled = Ruled(seed)
     for _ in range(400):
-        match commands[-1]:
-            case CheckLists():
-                assert len(row) >= 5, row
-                assert row[-1] - row[0] >= 60.0, row
-                assert now_s - listed_s >= 300.0
-                assert now_s - looked_s >= 60.0
-                newer = rng.random() < 0.5
-                looked_s = looked_s if newer else now_s
-                listed_s = now_s if newer else listed_s
-                checked = ListsChecked(str(version + 20) if newer else "", newer, now_s)
-                state, commands = step(by, state, checked, now_s)
-            case FetchPage():
-                row, version = [], version + 20
-                page = PageReceived(Page(str(version), None, []))
-                state, commands = step(by, state, page, now_s)
-            case FinishList():
-                state, commands = step(by, state, ListFinished(accepted=True), now_s)
-            case Sleep(until_s=until_s):
-                now_s = until_s + rng.choice(pauses)
-                state, commands = step(by, state, SleepEnded(), now_s)
-                due = len(row) >= 5 and row[-1] - row[0] >= 60.0
-                if due and now_s - listed_s >= 3600.0 and now_s - looked_s >= 60.0:
-                    assert isinstance(commands[-1], CheckLists), (row, now_s, listed_s)
-            case OpenWatch():
-                state, commands = step(by, state, WatchOpened(), now_s)
-            case ReadWatch() | CheckVersion():
-                now_s += rng.choice([0.0, 0.1, 10.0])
-                assert isinstance(state, Watching)
-                event, begins_again, counts = an_end(rng, state, now_s)
-                row = [*([] if begins_again else row), *([now_s] if counts else [])]
-                state, commands = step(by, state, event, now_s)
-            case CheckDiscovery():
-                state, commands = step(by, state, DiscoveryChecked(SERVED), now_s)
-            case other:
-                raise AssertionError(other)
+        slept = isinstance(ruled.action(), Sleep)
+        ruled.step(ruled.answer())
+        long_ago = ruled.now_s - ruled.began_s >= 3600.0 and ruled.now_s - ruled.checked_s >= 60.0
+        if slept and ruled.due and long_ago:
+            assert isinstance(ruled.action(), CheckLists), (ruled.row, ruled.now_s, ruled.began_s)
 
 
-class Hour:
+class Hour(Played):
     """A stream each of whose watches is opened, then ends alike: one bookmark at the cursor at
     most, then an error, or nothing. Seeds from `len(ENDS)` on: each in another way."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
-        self.by = WatchRules(WatchPlan(PODS), Random(seed), (1, 36))
         self.codes = ENDS if seed >= len(ENDS) else [ENDS[seed]]
         self.bookmark, self.newer = rng.random() < 0.5, rng.random() < 0.5
         self.in_lists = rng.random() < 0.2
-        self.cursor = "100" if rng.random() < 0.5 else ""
-        self.version, self.now_s, self.requests = 100, 0.0, 0
+        by = WatchRules(WatchPlan(PODS), Random(seed), (1, 36))
+        super().__init__(by, cursor="100" if rng.random() < 0.5 else "")
 
-    def end(self, state: State) -> Event:
+    def list_version(self) -> int:
+        self.version += self.newer
+        return self.version
+
+    def check_lists(self) -> Event:
+        return ListsChecked(str(self.version + self.newer), self.newer, self.now_s)
+
+    def answer(self) -> Event:
+        if isinstance(self.action(), CheckDiscovery):
+            return DiscoveryChecked(self.rng.choice([SERVED, GONE, UNKNOWN]))
+        return super().answer()
+
+    def read(self, until_s: float) -> Event:
+        self.now_s += self.rng.choice([0.0, 0.2])
+        state = self.state
         if isinstance(state, StreamingList) and not self.in_lists:
             bookmark = Bookmark(str(self.version), initial_end=True)
             return FramesReceived([bookmark], self.now_s)
         frames = list[Frame]()
-        if self.bookmark and isinstance(state, Watching) and not state.frames_received:
+        if self.bookmark and isinstance(state, Watching) and not state.any_frames:
             frames.append(Bookmark(state.cursor))
         if code := self.rng.choice(self.codes):
             shown = b'{"kind": "Status", "code": %d, "message": "it failed"}' % code
             frames.append(Failure(from_watch(shown)))
         return FramesReceived(frames, self.now_s) if frames else WatchEnded()
-
-    def event(self, action: Command, state: State) -> Event:
-        match action:
-            case Sleep(until_s=until_s):
-                self.now_s = max(self.now_s, until_s)
-                return SleepEnded()
-            case OpenWatch():
-                self.requests += 1
-                return WatchOpened()
-            case FetchPage():
-                self.requests += 1
-                self.version += self.newer
-                return PageReceived(Page(str(self.version), None, []))
-            case FinishList():
-                return ListFinished(accepted=True)
-            case CheckLists():
-                return ListsChecked(str(self.version + self.newer), self.newer, self.now_s)
-            case CheckDiscovery():
-                return DiscoveryChecked(self.rng.choice([SERVED, GONE, UNKNOWN]))
-            case _:
-                self.now_s += self.rng.choice([0.0, 0.2])
-                return self.end(state)
 
 
 ENDS = [0, 1, 200, *range(400, 412), 422, 429, *range(500, 505), 599, 999]
@@ -351,11 +313,8 @@ ENDS = [0, 1, 200, *range(400, 412), 422, 429, *range(500, 505), 599, 999]
 @pytest.mark.parametrize("seed", range(2 * len(ENDS)))
 def test_what_follows_the_200_of_each_watch_leads_to_few_requests(seed: int) -> None:
     hour = Hour(seed)
-    state, commands = start(hour.by, cursor=hour.cursor, now_s=0.0)
-    while hour.now_s < 3600.0:
-        event = hour.event(commands[-1], state)
-        state, commands = step(hour.by, state, event, hour.now_s)
-    assert hour.requests <= 120
+    hour.run(3600.0)
+    assert hour.watches + len(hour.listed_s) <= 120
 
 
 def test_a_frame_at_the_cursor_ends_no_row_and_a_broken_connection_counts_after_a_second() -> None:
@@ -369,10 +328,10 @@ def test_a_frame_at_the_cursor_ends_no_row_and_a_broken_connection_counts_after_
 
 @pytest.mark.parametrize("version", ["", "100"])
 def test_without_an_answer_or_with_nothing_newer_the_watch_is_tried_on(version: str) -> None:
-    retries = resumed(IN_STREAM)
+    retries = Retries(IN_STREAM)
     retries.until(CheckLists)
     retries.step(ListsChecked(version, may_list=False, asked_at_s=retries.now_s - 0.25))
-    seen = () if not version else (Deliver(ServerSeen(0.25)),)
+    seen = () if not version else (ServerSeen(0.25),)
     assert retries.commands[:-1] == seen, "at the cursor the server has shown that nothing is newer"
     assert isinstance(retries.action(), OpenWatch)
     retries.until(Sleep)
@@ -380,9 +339,8 @@ def test_without_an_answer_or_with_nothing_newer_the_watch_is_tried_on(version: 
 
 
 def test_a_server_that_went_back_is_listed_as_restored() -> None:
-    retries = resumed(IN_STREAM)
-    retries.until(CheckLists)
-    retries.step(ListsChecked("90", may_list=True, asked_at_s=retries.now_s))
+    retries = Retries(IN_STREAM)
+    retries.checked("90")
     assert isinstance(retries.state, OpeningList)
     assert retries.state.goal.cause == "restored"
 
@@ -391,16 +349,15 @@ def test_the_lists_of_a_stream_follow_after_5_10_20_40_and_60_minutes() -> None:
     failing, now_s, waits = FailingWatch(), 1000.0, []
     for _ in range(6):
         failing = failing.listed(now_s)
-        waits.append((failing.list_at_s - now_s) / 60)
-        now_s = failing.list_at_s + 50.0
+        waits.append((failing.no_list_before_s - now_s) / 60)
+        now_s = failing.no_list_before_s + 50.0
     assert waits == [5, 10, 20, 40, 60, 60]
     assert failing.listed(now_s + 3700).list_wait_s == 300.0, "a new row"
 
 
 def test_a_list_that_fails_leads_back_to_the_watch() -> None:
-    retries = resumed(IN_STREAM)
-    retries.until(CheckLists)
-    retries.step(ListsChecked("120", may_list=True, asked_at_s=retries.now_s))
+    retries = Retries(IN_STREAM)
+    retries.checked()
     began_s = retries.now_s
     retries.step(RequestFailed(Throttled("503", status=503)))
     retries.until(OpenWatch)
@@ -410,9 +367,8 @@ def test_a_list_that_fails_leads_back_to_the_watch() -> None:
 
 @pytest.mark.parametrize("code", [500, 504])
 def test_a_list_whose_minimum_is_refused_is_made_once_without_one(code: int) -> None:
-    retries = resumed(IN_STREAM)
-    retries.until(CheckLists)
-    retries.step(ListsChecked("120", may_list=True, asked_at_s=retries.now_s))
+    retries = Retries(IN_STREAM)
+    retries.checked()
     refused = BY_HTTP if code == 500 else VERSION_TOO_LARGE
     retries.step(RequestFailed(refused))
     retries.until(FetchPage)
@@ -422,15 +378,14 @@ def test_a_list_whose_minimum_is_refused_is_made_once_without_one(code: int) -> 
 
 
 def test_a_cache_that_stopped_at_the_cursor_is_passed_by() -> None:
-    retries = resumed(IN_STREAM)
-    retries.until(CheckLists)
-    retries.step(ListsChecked("120", may_list=True, asked_at_s=retries.now_s))
+    retries = Retries(IN_STREAM)
+    retries.checked()
     retries.step(PageReceived(Page("100", None, [])))
     assert retries.action() == FetchPage(ListQuery(limit=500))
 
 
 def test_a_due_consistency_list_is_made_while_the_watch_fails_and_leads_past_the_cursor() -> None:
-    retries = resumed(Interrupted("500", status=500), relist_interval_s=40.0)
+    retries = Retries(Interrupted("500", status=500), relist_interval_s=40.0)
     retries.until(FetchPage)
     assert retries.now_s < 60.0 + 44.0
     retries.step(PageReceived(Page("130", None, [])))
@@ -443,7 +398,7 @@ def test_a_due_consistency_list_is_made_while_the_watch_fails_and_leads_past_the
 def test_a_due_consistency_list_is_made_while_the_watch_is_throttled_and_the_watch_continues() -> (
     None
 ):
-    retries = resumed(Throttled("503", status=503), relist_interval_s=40.0)
+    retries = Retries(Throttled("503", status=503), relist_interval_s=40.0)
     retries.until(FetchPage)
     retries.step(PageReceived(Page("130", None, [])))
     retries.step(ListFinished(accepted=True))

@@ -497,7 +497,7 @@ def test_a_watch_that_was_silent_for_too_long_failed_where_bookmarks_came_before
 
 def test_small_lists_of_many_streams_are_spread_while_their_watches_are_read() -> None:
     admission = Admission()
-    turns = [admission.look_turn_s(100.0) for _ in range(50)]
+    turns = [admission.small_list_at_s(100.0) for _ in range(50)]
     assert turns == pytest.approx([100.0 + n / 50 for n in range(50)])
 
     async def scene() -> None:
@@ -506,7 +506,7 @@ def test_small_lists_of_many_streams_are_spread_while_their_watches_are_read() -
         admission = Admission()
         now_s = asyncio.get_running_loop().time
         for _ in range(500):
-            admission.look_turn_s(now_s())
+            admission.small_list_at_s(now_s())
         stream = watcher(source, outlet, admission, cursor="100")
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())

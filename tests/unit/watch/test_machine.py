@@ -17,42 +17,37 @@ from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
     ResourceRemoved,
-    Retrying,
     WatchedObjects,
 )
-from watchrelay.watch.machine import (
+from watchrelay.watch.machine import start, step
+from watchrelay.watch.messages import (
     CheckDiscovery,
     CheckLists,
     CheckVersion,
     DeadlineReached,
-    Deliver,
     DiscoveryChecked,
     FetchPage,
     FramesReceived,
-    ListingPages,
     ListsChecked,
-    NotServed,
     OpenWatch,
     PageReceived,
-    Pausing,
     ReadWatch,
-    ReportSkipped,
     RequestFailed,
+    Retrying,
+    Skipped,
     Sleep,
     SleepEnded,
-    State,
     VersionChecked,
+    WatchClosed,
     WatchEnded,
-    Watching,
     WatchOpened,
-    start,
-    step,
 )
+from watchrelay.watch.states import BackingOff, ListingPages, NotServed, Pausing, State, Watching
 
 
 def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch() -> None:
     state, commands = start(rules(), now_s=0.0)
-    assert commands == (Deliver(ListBegun()), FetchPage(ListQuery(limit=500)))
+    assert commands == (ListBegun(), FetchPage(ListQuery(limit=500)))
     by = rules()
     state, commands = start(by, cursor="7", now_s=0.0)
     assert isinstance(commands[0], OpenWatch)
@@ -68,7 +63,7 @@ def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch() -> None:
 def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
     state, commands = start(rules(), recovered=True, newest_on_log="900", now_s=0.0)
     assert isinstance(state, ListingPages)
-    assert (state.goal.cause, state.goal.most_recent) == ("recovered", True)
+    assert (state.goal.cause, state.goal.state) == ("recovered", "most_recent")
     by = rules()
     state, _ = start(by, cursor="7", newest_on_log="900", recovered=True, now_s=0.0)
     state, _ = step(by, state, WatchOpened(), 1.0)
@@ -92,11 +87,11 @@ def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
     state, commands = step(by, watching(by), FramesReceived(list(frames), 3.0), 3.0)
     assert isinstance(state, Watching)
     assert commands == (
-        Deliver(WatchedObjects(list(frames), 3.0)),
-        Deliver(CursorMoved("103")),
+        WatchedObjects(list(frames), 3.0),
+        CursorMoved("103"),
         ReadWatch(3.0 + 65.0),
     )
-    assert (state.cursor, state.objects) == ("103", 3)
+    assert (state.cursor, state.any_objects) == ("103", True)
 
 
 def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
@@ -108,12 +103,14 @@ def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
         FramesReceived([frame("a", "101"), Bookmark("105"), broken, frame("b", "106")], 3.0),
         3.0,
     )
-    assert [type(c.output) for c in commands if isinstance(c, Deliver)] == [
-        WatchedObjects,
-        CursorMoved,
-        Retrying,
-    ]
-    assert isinstance(state, Pausing)
+    assert isinstance(state, BackingOff)
+    assert commands == (
+        WatchedObjects([frame("a", "101")], 3.0),
+        CursorMoved("105"),
+        WatchClosed("error", 3.0, any_frames=True),
+        Retrying(broken.error, state.until_s),
+        Sleep(state.until_s),
+    )
     assert (state.context.cursor, state.goal) == ("105", None)
 
 
@@ -121,7 +118,7 @@ def test_a_bookmark_of_the_same_version_shows_that_the_server_answers() -> None:
     by = rules()
     state, commands = step(by, watching(by), FramesReceived([Bookmark("100")], 3.0), 3.0)
     assert isinstance(state, Watching)
-    assert commands == (Deliver(CursorMoved("100")), ReadWatch(state.read_until_s))
+    assert commands == (CursorMoved("100"), ReadWatch(state.read_until_s))
 
 
 def test_a_watch_that_lived_long_and_ended_cleanly_ends_the_row_of_failures() -> None:
@@ -165,7 +162,7 @@ def test_a_very_short_watch_fails_when_empty_and_else_waits_out_its_second() -> 
     assert isinstance(commands[-1], Sleep)
     state, _ = step(by, watching(by), FramesReceived([frame("a", "101")], 0.3), 0.3)
     state, commands = step(by, state, WatchEnded(), 0.5)
-    assert commands == (Sleep(1.0),)
+    assert commands[-1] == Sleep(1.0)
     assert isinstance(state, Pausing)
     assert state.context.backoff.failures == 0
     _, commands = step(by, state, SleepEnded(), 1.0)
@@ -181,17 +178,14 @@ def test_after_a_reconnect_and_a_relist_only_undecodable_objects_are_skipped() -
     bad = Undecodable("?")
     state, commands = step(
         by,
-        watching(by, undecodable=2, undecodable_at_s=0.0),
+        watching(by, undecodable_again=True, undecodable_at_s=0.0),
         FramesReceived([Failure(bad), frame("a", "101")], 3.0),
         3.0,
     )
-    assert commands[0] == ReportSkipped((bad,))
+    assert commands[0] == Skipped((bad,))
     assert isinstance(state, Watching)
-    assert (state.cursor, state.context.undecodable, state.context.undecodable_at_s) == (
-        "101",
-        2,
-        3.0,
-    )
+    assert (state.cursor, state.context.undecodable_at_s) == ("101", 3.0)
+    assert state.context.undecodable_again
     state, commands = step(by, state, FramesReceived([Failure(bad)], 700.0), 700.0)
     assert isinstance(commands[-1], Sleep), "ten clean minutes later it counts from one again"
 
@@ -210,17 +204,14 @@ def test_an_undecodable_object_of_a_streaming_list_is_skipped_by_the_next_one_wh
     assert commands[-1].query.send_initial_events, "a list by pages would have the object too"
     state, _ = step(by, state, WatchOpened(), 60.0)
     _, commands = step(by, state, FramesReceived([Failure(bad), frame("a", "9")], 61.0), 61.0)
-    assert ReportSkipped((bad,)) in commands
+    assert Skipped((bad,)) in commands
 
 
 def test_a_relist_that_is_due_is_made_and_the_watch_is_not_called_silent() -> None:
     by = rules()
     _, commands = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 500.0)
     assert isinstance(commands[-1], FetchPage)
-    assert not any(
-        isinstance(command, Deliver) and isinstance(command.output, Retrying)
-        for command in commands
-    )
+    assert not any(isinstance(command, Retrying) for command in commands)
 
 
 def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart() -> None:
@@ -231,7 +222,7 @@ def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart
     gone, now_s = 0, 10.0
     for _ in range(40):
         state, commands = step(by, state, DiscoveryChecked(GONE), now_s)
-        gone += Deliver(ResourceRemoved()) in commands
+        gone += ResourceRemoved() in commands
         assert gone == 0 or now_s >= 40.0
         sleep = commands[-1]
         assert isinstance(sleep, Sleep)
@@ -263,10 +254,7 @@ def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
         assert isinstance(state, Watching)
         assert state.cursor == "100"
         assert not any(
-            isinstance(each, Deliver)
-            and isinstance(each.output, CursorMoved)
-            and each.output.resource_version != "100"
-            for each in commands
+            isinstance(each, CursorMoved) and each.resource_version != "100" for each in commands
         )
     moving: list[list[Frame]] = [
         [frame("a", "105"), frame("b", odd)],
@@ -275,7 +263,7 @@ def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
     ]
     for frames in moving:
         state, commands = step(by, watching(by), FramesReceived(frames, 1.0), 1.0)
-        assert Deliver(CursorMoved("105")) in commands
+        assert CursorMoved("105") in commands
     state, commands = step(by, state, WatchEnded(), 60.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "105"
@@ -286,7 +274,7 @@ def test_versions_that_are_no_numbers_move_the_cursor_where_none_is_one() -> Non
     _, commands = step(
         by, watching(by, "v7"), FramesReceived([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0
     )
-    assert Deliver(CursorMoved("v1")) in commands
+    assert CursorMoved("v1") in commands
 
 
 def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the_cursor() -> None:
@@ -297,7 +285,7 @@ def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the
         FramesReceived([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0),
         1.0,
     )
-    assert isinstance(state, Pausing)
+    assert isinstance(state, BackingOff)
     assert state.context.cursor == "101"
 
 

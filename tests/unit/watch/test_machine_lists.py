@@ -21,34 +21,34 @@ from watchrelay.core.errors import (
 from watchrelay.model.frames import ListQuery, Page
 from watchrelay.model.watch_output import (
     ListBegun,
+    ListDone,
     ListedObjects,
 )
 from watchrelay.watch.context import WatchRules
-from watchrelay.watch.goals import ListGoal
-from watchrelay.watch.machine import (
-    PAGE_RETRIES,
+from watchrelay.watch.machine import PAGE_RETRIES, start, step
+from watchrelay.watch.messages import (
     DeadlineReached,
-    Deliver,
     FetchPage,
-    FinishingList,
-    FinishList,
     FramesReceived,
     ListFinished,
-    ListingPages,
     OpenWatch,
     PageReceived,
-    Pausing,
-    ReportSkipped,
     RequestFailed,
+    Skipped,
     Sleep,
     SleepEnded,
-    State,
-    Watching,
     WatchOpened,
-    start,
-    step,
 )
 from watchrelay.watch.pages import EMPTY_PAGES
+from watchrelay.watch.states import (
+    BackingOff,
+    FinishingList,
+    ListGoal,
+    ListingPages,
+    RetryingPage,
+    State,
+    Watching,
+)
 
 
 def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None:
@@ -60,8 +60,8 @@ def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None
     state, commands = step(by, state, RequestFailed(Interrupted("broken")), 1.0)
     state, commands = step(by, state, SleepEnded(), 5.0)
     state, commands = step(by, state, PageReceived(Page("5", None, [])), 6.0)
-    assert isinstance(commands[-1], FinishList)
-    assert commands[-1].done.accept_any_size
+    assert isinstance(commands[-1], ListDone)
+    assert commands[-1].accept_any_size
 
 
 @pytest.mark.parametrize("version", ["", "0", "7" * 5_000_000])
@@ -83,10 +83,10 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
     state, commands = step(
         by, state, PageReceived(Page("200", None, [], (bad, Undecodable("?")))), 6.0
     )
-    assert isinstance(commands[0], ReportSkipped)
-    assert commands[1] == Deliver(ListedObjects([], unreadable=1, damaged=(("shop", "bad"),)))
-    assert isinstance(commands[-1], FinishList)
-    assert commands[-1].done.continue_from == "100"
+    assert isinstance(commands[0], Skipped)
+    assert commands[1] == ListedObjects([], unreadable=1, damaged=(("shop", "bad"),))
+    assert isinstance(commands[-1], ListDone)
+    assert commands[-1].continue_from == "100"
     state, commands = step(by, state, ListFinished(accepted=True), 6.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"
@@ -110,8 +110,8 @@ def test_after_a_consistency_list_no_list_may_be_older_than_it() -> None:
     assert isinstance(commands[-1], FetchPage)
     assert commands[-1].query.resource_version == "200"
     lost, commands = step(by, lost, PageReceived(Page("150", None, [])), 8.0)
-    assert isinstance(lost, Pausing)
-    assert lost.goal == ListGoal("too_old", most_recent=True, by_content=True)
+    assert isinstance(lost, BackingOff)
+    assert lost.goal == ListGoal("too_old", "restored")
     state, _ = step(by, state, FramesReceived([frame("a", "201")], 7.0), 7.0)
     _, commands = step(by, state, RequestFailed(Expired("410")), 8.0)
     assert isinstance(commands[-1], FetchPage)
@@ -150,8 +150,8 @@ def test_a_consistency_list_made_again_for_its_token_or_its_size_lets_the_watch_
     state, commands = step(by, state, ListFinished(accepted=False), 7.0)
     assert isinstance(commands[-1], FetchPage)
     state, commands = step(by, state, PageReceived(Page("202", None, [])), 8.0)
-    assert isinstance(commands[-1], FinishList)
-    assert commands[-1].done.continue_from == "100"
+    assert isinstance(commands[-1], ListDone)
+    assert commands[-1].continue_from == "100"
     _, commands = step(by, state, ListFinished(accepted=True), 8.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"
@@ -161,23 +161,23 @@ def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complet
     by = rules()
     state, _ = step(by, watching(by), RequestFailed(VersionTooLarge("504")), 1.0)
     state, commands = step(by, state, SleepEnded(), 2.0)
-    assert commands[0] == Deliver(ListBegun(by_content=True))
+    assert commands[0] == ListBegun(by_content=True)
     state, _ = step(by, state, RequestFailed(Expired("410")), 3.0)
     state, commands = step(by, state, SleepEnded(), 10.0)
-    assert commands[0] == Deliver(ListBegun(by_content=True))
+    assert commands[0] == ListBegun(by_content=True)
     state, _ = step(by, state, PageReceived(Page("50", None, [])), 11.0)
     state, commands = step(by, state, ListFinished(accepted=False), 11.0)
-    assert commands[0] == Deliver(ListBegun(by_content=True))
+    assert commands[0] == ListBegun(by_content=True)
 
 
 def test_a_list_older_than_requested_is_repeated_by_content_without_a_version() -> None:
     by = rules()
     state, _ = step(by, watching(by), RequestFailed(Expired("410")), 1.0)
     state, commands = step(by, state, PageReceived(Page("90", None, [])), 2.0)
-    assert isinstance(state, Pausing)
-    assert state.goal == ListGoal("too_old", most_recent=True, by_content=True)
+    assert isinstance(state, BackingOff)
+    assert state.goal == ListGoal("too_old", "restored")
     _, commands = step(by, state, SleepEnded(), state.until_s)
-    assert commands == (Deliver(ListBegun(by_content=True)), FetchPage(ListQuery(limit=500)))
+    assert commands == (ListBegun(by_content=True), FetchPage(ListQuery(limit=500)))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_list_that_an_older_server_cannot_answer_at_once_is_repeated_in_pages(
     at_once = ListQuery(limit=0, resource_version="100", version_match="NotOlderThan")
     assert commands[-1] == FetchPage(at_once)
     state, _ = step(by, state, RequestFailed(error), 76.0)
-    assert isinstance(state, Pausing)
+    assert isinstance(state, BackingOff)
     state, commands = step(by, state, SleepEnded(), state.until_s)
     assert commands[-1] == FetchPage(ListQuery(limit=500) if pages else at_once)
     state, _ = step(by, state, RequestFailed(Unavailable("503")), 90.0)
@@ -212,7 +212,7 @@ def test_a_throttled_page_is_requested_again_and_the_list_goes_on() -> None:
     second = commands[-1]
     for failures in range(1, PAGE_RETRIES + 1):
         state, commands = step(by, state, RequestFailed(Throttled("429", retry_after_s=2)), 1.0)
-        assert isinstance(state, Pausing)
+        assert isinstance(state, RetryingPage)
         assert state.until_s >= 3.0
         state, commands = step(by, state, SleepEnded(), state.until_s)
         assert commands == (second,), "no list is begun"
@@ -222,16 +222,16 @@ def test_a_throttled_page_is_requested_again_and_the_list_goes_on() -> None:
     assert isinstance(finishing, FinishingList)
     state, _ = step(by, state, RequestFailed(Throttled("429")), 400.0)
     state, commands = step(by, state, SleepEnded(), 500.0)
-    assert commands[0] == Deliver(ListBegun(by_content=False)), "the list begins again in the end"
+    assert commands[0] == ListBegun(by_content=False), "the list begins again in the end"
 
 
 def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
     by = rules(relist_interval_s=3600.0)
     state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
     state, commands = step(by, state, PageReceived(Page("90", None, [])), 6.0)
-    assert commands[0] == Deliver(ListBegun(by_content=True))
+    assert commands[0] == ListBegun(by_content=True)
     state, commands = step(by, state, PageReceived(Page("91", None, [])), 7.0)
-    assert isinstance(commands[-1], FinishList)
+    assert isinstance(commands[-1], ListDone)
 
 
 def listing(names: Iterable[str], *, every_s: float) -> Iterator[tuple[str, float, State]]:
@@ -261,7 +261,7 @@ def test_a_list_whose_pages_repeat_or_bring_nothing_fails(
     names: Iterable[str], every_s: float, says: str, within_s: float
 ) -> None:
     _, at_s, failed = list(islice(listing(names, every_s=every_s), 5000))[-1]
-    assert isinstance(failed, Pausing)
+    assert isinstance(failed, BackingOff)
     assert says in str(failed.error)
     assert str(failed.error).startswith("the list of /api/v1/pods ")
     assert "pageSize: 0" in str(failed.error)
@@ -277,7 +277,7 @@ def test_a_list_that_goes_in_a_circle_fails_wherever_the_circle_begins(seed: int
     names = chain.from_iterable([name, *[""] * rng.randint(0, empty)] for name in circle)
     most = (3 * (before + around) + 1) * (empty + 1)
     pages = list(islice(listing(names, every_s=0.1), most))
-    assert isinstance(pages[-1][-1], Pausing)
+    assert isinstance(pages[-1][-1], BackingOff)
     came = {name for name, _, _ in pages if name}
     assert len(came) == before + around, "not before the first has come again"
 

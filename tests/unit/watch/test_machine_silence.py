@@ -5,20 +5,18 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from tests.support.watchmachine import frame, rules, watching
-from watchrelay.core.errors import Interrupted, Unreachable
+from tests.support.watchmachine import frame, rules, silent, watching
+from watchrelay.core.errors import Unreachable
 from watchrelay.model.frames import Bookmark, Frame
-from watchrelay.model.watch_output import ListBegun, ServerSeen
+from watchrelay.model.watch_output import ListBegun, ListDone, ServerSeen
 from watchrelay.watch.context import WatchRules
-from watchrelay.watch.looks import History
-from watchrelay.watch.machine import (
-    BRIEF_WATCH_S,
+from watchrelay.watch.history import History
+from watchrelay.watch.machine import BRIEF_WATCH_S, start, step
+from watchrelay.watch.messages import (
     CheckLists,
     CheckVersion,
     DeadlineReached,
-    Deliver,
     FetchPage,
-    FinishList,
     FramesReceived,
     ListFinished,
     ListsChecked,
@@ -26,14 +24,12 @@ from watchrelay.watch.machine import (
     ReadWatch,
     RequestFailed,
     SleepEnded,
-    State,
     VersionChecked,
+    WatchClosed,
     WatchEnded,
-    Watching,
     WatchOpened,
-    start,
-    step,
 )
+from watchrelay.watch.states import State, Watching
 
 
 def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() -> None:
@@ -55,7 +51,9 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
 @pytest.mark.parametrize("answer", ["", "8"])
 def test_after_a_check_at_the_opening_a_silent_watch_is_checked_as_any_other(answer: str) -> None:
     by = rules()
-    opened = watching(by, cursor="7", expects_bookmarks=True, bookmarks_seen=True, look_at_s=70.0)
+    opened = watching(
+        by, cursor="7", expects_bookmarks=True, bookmarks_seen=True, history_check_at_s=70.0
+    )
     state, commands = step(by, opened, VersionChecked(answer, 5.0, "7"), 5.0)
     assert commands == (ReadWatch(65.0),)
     state, commands = step(by, state, DeadlineReached(), 65.0)
@@ -86,18 +84,18 @@ def test_without_bookmarks_a_watch_that_may_lack_something_is_opened_again_for_a
 ) -> None:
     by = rules(bookmarks=bookmarks)
     state, _ = step(by, watching(by), DeadlineReached(), 65.0)
-    state, commands = step(by, state, VersionChecked(answer, 65.0), 65.1)
-    assert len(commands) == 1, "it is no error"
-    opened = commands[0]
+    state, commands = step(by, state, VersionChecked(answer, 65.0), 65.0)
+    closed, opened = commands
+    assert closed == WatchClosed("silent", 65.0, any_frames=False), "it is no error"
     assert isinstance(opened, OpenWatch)
     assert (opened.query.resource_version, opened.query.timeout_s) == ("100", BRIEF_WATCH_S)
     state, _ = step(by, state, WatchOpened(), 65.2)
     _, commands = step(by, state, WatchEnded(), 66.5)
-    assert not isinstance(commands[0], Deliver), "a proxy may have ended it, in mid line"
+    assert ServerSeen() not in commands, "a proxy may have ended it, in mid line"
     state, commands = step(by, state, WatchEnded(), 70.2)
-    assert commands[0] == Deliver(ServerSeen())
-    assert isinstance(commands[1], OpenWatch)
-    assert commands[1].query.timeout_s >= 300
+    assert ServerSeen() in commands
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.timeout_s >= 300
 
 
 def test_where_no_bookmarks_come_each_silence_after_objects_is_checked_too() -> None:
@@ -128,7 +126,7 @@ def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing
             "a server that does not answer delays nothing"
         )
         state, commands = step(by, state, VersionChecked("100", now_s - 0.25), now_s)
-        assert commands == (Deliver(ServerSeen(0.25)), ReadWatch(now_s + 65.0))
+        assert commands == (ServerSeen(0.25), ReadWatch(now_s + 65.0))
 
 
 def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> None:
@@ -218,12 +216,6 @@ def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() ->
     assert silence_limit_s > 300
 
 
-def silent() -> Interrupted:
-    error = Interrupted("nothing came")
-    error.reason = "inactive"
-    return error
-
-
 def test_bookmarks_a_minute_apart_shorten_a_doubled_idle_deadline_again() -> None:
     by = rules()
     for pause_s, limit_s in ((300.0, 280.0), (60.0, 70.0)):
@@ -245,7 +237,7 @@ def test_the_silence_of_a_streaming_list_counts_from_when_the_store_has_taken_it
     state, _ = step(by, state, WatchOpened(), 0.0)
     end = [frame("a", "90", "ADDED"), Bookmark("100", initial_end=True), *rest]
     state, commands = step(by, state, FramesReceived(end, 1.0), 1.0)
-    assert isinstance(commands[-1], FinishList)
+    assert isinstance(commands[-1], ListDone)
     state, commands = step(by, state, ListFinished(accepted=True), 200.0)
     assert isinstance(commands[-1], ReadWatch)
     assert commands[-1].until_s >= 250.0
@@ -303,7 +295,7 @@ def test_a_server_with_another_history_is_listed_by_content(history: History) ->
     after, commands = step(by, state, VersionChecked(version, 0.0, "100", history), 0.1)
     if history == "other":
         assert isinstance(commands[-1], FetchPage)
-        assert commands[0] == Deliver(ListBegun(by_content=True))
+        assert ListBegun(by_content=True) in commands
         return
     assert isinstance(after, Watching)
     assert commands[-1] == ReadWatch(60.0), "it is looked at again"

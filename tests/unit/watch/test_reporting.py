@@ -17,9 +17,10 @@ from watchrelay.model.streams import WatchPlan
 from watchrelay.observe.loglimit import SUBJECTS_MAX
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.watch import machine
+from watchrelay.watch import machine, messages
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.reporting import WatchReporter
+from watchrelay.watch.states import State
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
@@ -73,29 +74,29 @@ def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
 def test_a_history_that_expires_between_pages_is_not_logged_as_that_of_the_watch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def logged(state: machine.State, event: machine.Event) -> list[str]:
+    def logged(state: State, event: messages.Event) -> list[str]:
         caplog.clear()
-        reporter.began(state)
+        reporter.stepped(state)
         after, commands = machine.step(by, state, event, 0.0)
-        reporter.stepped(state, event, after, 0.0)
+        reporter.stepped(after, event)
         for command in commands[:-1]:
-            assert isinstance(command, machine.Deliver)
-            reporter.delivering(command.output)
+            if isinstance(command, messages.Retrying):
+                reporter.report(command)
         return [each.message for each in caplog.records if "expired" in each.message]
 
     status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
     reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
     with caplog.at_level(logging.INFO):
         listing, _ = machine.start(by, now_s=0.0)
-        first_page = machine.PageReceived(Page("5", "next", []))
+        first_page = messages.PageReceived(Page("5", "next", []))
         listing, _ = machine.step(by, listing, first_page, 0.0)
-        assert logged(listing, machine.RequestFailed(Expired("too old"))) == [
+        assert logged(listing, messages.RequestFailed(Expired("too old"))) == [
             "history expired between pages; listing again in one page"
         ]
         watching, _ = machine.start(by, cursor="5", now_s=0.0)
-        watching, _ = machine.step(by, watching, machine.WatchOpened(), 0.0)
+        watching, _ = machine.step(by, watching, messages.WatchOpened(), 0.0)
         frames: list[Frame] = [Failure(Expired("too old"))]
-        assert logged(watching, machine.FramesReceived(frames, 0.0)) == [
+        assert logged(watching, messages.FramesReceived(frames, 0.0)) == [
             "watch history expired; relisting"
         ]
 
@@ -111,12 +112,12 @@ def test_a_refused_form_of_a_request_asks_for_no_operator(
         status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
         reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
         listing, _ = machine.start(by, now_s=0.0)
-        reporter.began(listing)
-        event = machine.RequestFailed(Invalid("refused", about=about, status=400))
+        reporter.stepped(listing)
+        event = messages.RequestFailed(Invalid("refused", about=about, status=400))
         after, commands = machine.step(by, listing, event, 0.0)
-        reporter.stepped(listing, event, after, 0.0)
-        (delivered,) = (each for each in commands if isinstance(each, machine.Deliver))
-        reporter.delivering(delivered.output)
+        reporter.stepped(after, event)
+        (retrying,) = (each for each in commands if isinstance(each, messages.Retrying))
+        reporter.report(retrying)
         assert status.state == state
         assert (status.wait is not None) == (state == "waiting")
 
@@ -143,13 +144,13 @@ def test_a_stream_that_waited_for_the_circuit_breaker_shows_no_next_attempt_once
         status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
         reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
         before, _ = machine.start(by, cursor="7", now_s=0.0)
-        reporter.began(before)
+        reporter.stepped(before)
         reporter.paused(asyncio.get_running_loop().time() + 30.0)
         shown = [status.next_attempt_ms]
         reporter.requesting(streaming=False, listing=False)
-        event = machine.WatchOpened()
+        event = messages.WatchOpened()
         after, _ = machine.step(by, before, event, 31.0)
-        reporter.stepped(before, event, after, 31.0)
+        reporter.stepped(after, event)
         shown.append(status.next_attempt_ms)
         assert shown[0] is not None
         assert shown[1] is None

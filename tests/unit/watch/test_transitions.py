@@ -6,6 +6,8 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from tests.support.watchmachine import silent
+from tools.docs.machine import TRANSITIONS
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -26,48 +28,37 @@ from watchrelay.core.errors import (
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
 from watchrelay.model.resources import GONE, SERVED, UNKNOWN, Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
+from watchrelay.model.watch_output import ListDone
 from watchrelay.watch.context import WatchRules
-from watchrelay.watch.machine import (
-    TRANSITIONS,
+from watchrelay.watch.machine import start, step
+from watchrelay.watch.messages import (
     CheckDiscovery,
     CheckLists,
     CheckVersion,
     Command,
     DeadlineReached,
-    Deliver,
     DiscoveryChecked,
     Event,
     FetchPage,
-    FinishList,
     FramesReceived,
     ListFinished,
     ListsChecked,
     OpenWatch,
     PageReceived,
     ReadWatch,
-    ReportSkipped,
     RequestFailed,
     Sleep,
     SleepEnded,
-    State,
     VersionChecked,
     WatchEnded,
-    Watching,
     WatchOpened,
-    start,
-    step,
 )
+from watchrelay.watch.states import State, Watching
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 VERSIONS = [None, (1, 33), (1, 36), (1, 36)]
 HIDDEN = Availability("hidden", "served in v2")
 WALKS, STEPS = 3000, 60
-
-
-def silent() -> KubeError:
-    error = Interrupted("nothing came")
-    error.reason = "inactive"
-    return error
 
 
 ERRORS: list[KubeError] = [
@@ -148,16 +139,16 @@ class Walk:
                 version = rng.choice(["", "50", *[str(self.version)] * 3])
                 may_list = bool(version) and rng.random() < 0.8
                 return ListsChecked(version, may_list, self.now_s)
-            case FinishList(done=done):
-                return ListFinished(done.accept_any_size or rng.random() < 0.8)
+            case ListDone(accept_any_size=accept):
+                return ListFinished(accept or rng.random() < 0.8)
             case Sleep(until_s=until_s, wakeable=wakeable):
                 early = wakeable and rng.random() < 0.1
                 self.now_s = self.now_s if early else until_s
                 return SleepEnded(rechecked=early)
             case CheckDiscovery():
                 return DiscoveryChecked(rng.choice([SERVED, GONE, GONE, UNKNOWN, HIDDEN]))
-            case Deliver() | ReportSkipped():
-                raise AssertionError("the last command is an action")
+            case other:
+                raise AssertionError(f"the last command is an action, not {other}")
 
     def error(self) -> KubeError:
         return self.usual_error if self.rng.random() < 0.6 else self.rng.choice(ERRORS)

@@ -14,7 +14,7 @@ from watchrelay.model.resources import compare
 
 History = Literal["", "same", "unclear", "other"]
 """`same`: nothing shows another history. `other`: certainly not that of the held state. `unclear`:
-the watch may bring the difference yet, so one more look tells. "": there was no answer."""
+the watch may bring the difference yet, so one more small list tells. "": there was no answer."""
 
 
 class Held(Protocol):
@@ -29,7 +29,7 @@ class Held(Protocol):
         ...
 
 
-class Looks:
+class HistoryCheck:
     """Compares small lists of one stream, in their order, with the state that it holds.
 
     An object whose last change is not newer than the cursor is held so, unless the watch has shown

@@ -11,7 +11,7 @@ from tests.support.watchmachine import frame
 from watchrelay.core.errors import Undecodable
 from watchrelay.model.frames import ObjectFrame, Page
 from watchrelay.model.resources import compare
-from watchrelay.watch.looks import History, Looks
+from watchrelay.watch.history import History, HistoryCheck
 
 
 @dataclass
@@ -49,32 +49,32 @@ def page(version: str, *objects: ObjectFrame) -> Page:
 def test_a_first_object_up_to_the_cursor_is_held_as_it_is_shown(
     held: tuple[str, str] | None, shown: str, history: History
 ) -> None:
-    looks = Looks(State({} if held is None else {"a": held}))
-    assert looks.judge(page("120", frame("a", shown)), "100") == history
+    check = HistoryCheck(State({} if held is None else {"a": held}))
+    assert check.judge(page("120", frame("a", shown)), "100") == history
 
 
 def test_what_the_watch_may_have_deleted_since_the_list_takes_a_second_one() -> None:
     state = State({"b": ("uid-b", "50")})
-    looks = Looks(state)
+    check = HistoryCheck(state)
     shown = page("120", frame("a", "90"))
-    assert looks.judge(shown, "121") == "unclear"
-    assert looks.judge(page("130", frame("b", "50")), "131") == "same", "it was deleted"
-    assert looks.judge(shown, "131") == "unclear"
-    assert looks.judge(page("140", frame("a", "90")), "150") == "other", "it is there yet"
+    assert check.judge(shown, "121") == "unclear"
+    assert check.judge(page("130", frame("b", "50")), "131") == "same", "it was deleted"
+    assert check.judge(shown, "131") == "unclear"
+    assert check.judge(page("140", frame("a", "90")), "150") == "other", "it is there yet"
 
 
 def test_a_list_without_objects_counts_once_the_watch_has_passed_it() -> None:
     state = State({"a": ("uid-a", "50")})
-    looks = Looks(state)
-    assert looks.judge(page("120"), "100") == "unclear", "the watch may show why"
-    assert looks.judge(page("140"), "125") == "other"
-    looks = Looks(state)
-    assert looks.judge(page("120"), "120") == "other"
-    assert Looks(State()).judge(page("120"), "100") == "same"
-    looks = Looks(state)
-    looks.judge(page("120"), "100")
+    check = HistoryCheck(state)
+    assert check.judge(page("120"), "100") == "unclear", "the watch may show why"
+    assert check.judge(page("140"), "125") == "other"
+    check = HistoryCheck(state)
+    assert check.judge(page("120"), "120") == "other"
+    assert HistoryCheck(State()).judge(page("120"), "100") == "same"
+    check = HistoryCheck(state)
+    check.judge(page("120"), "100")
     state.held.clear()
-    assert looks.judge(page("140"), "125") == "same", "it has shown why"
+    assert check.judge(page("140"), "125") == "same", "it has shown why"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_list_without_objects_counts_once_the_watch_has_passed_it() -> None:
     [Page("120", "more", []), Page("120", None, [], failures=(Undecodable("a", about=None),))],
 )
 def test_a_page_whose_objects_are_elsewhere_shows_nothing(shows_nothing: Page) -> None:
-    assert Looks(State({"a": ("uid-a", "50")})).judge(shows_nothing, "120") == "same"
+    assert HistoryCheck(State({"a": ("uid-a", "50")})).judge(shows_nothing, "120") == "same"
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -91,7 +91,7 @@ def test_a_server_that_only_lags_or_runs_ahead_of_the_watch_is_never_another(see
     rng = Random(seed)
     server, state, version, cursor = State(), State(), 100, 100
     events: list[tuple[int, str, tuple[str, str] | None]] = []
-    looks = Looks(state)
+    check = HistoryCheck(state)
     asked: Page | None = None
     for number in range(2000):
         match rng.randrange(5):
@@ -115,7 +115,7 @@ def test_a_server_that_only_lags_or_runs_ahead_of_the_watch_is_never_another(see
                     each.uid = uid_of[each.name][0]
                 asked = page(str(version), *objects)
             case 4 if asked is not None:
-                assert looks.judge(asked, str(cursor)) != "other"
+                assert check.judge(asked, str(cursor)) != "other"
                 asked = None
             case _:
                 pass
