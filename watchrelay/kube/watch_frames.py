@@ -1,4 +1,8 @@
-"""The frames of an open watch, in the step of the event loop that received their bytes."""
+"""The frames of an open watch, in the step of the event loop that received their bytes.
+
+HTTP's chunked framing is taken apart here as far as it is plain: digits, a line break, the bytes, a
+line break. All else (extensions, the last chunk, trailers, damage) is left to aiohttp.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from typing import Final, Self
 import aiohttp
 
 from watchrelay.core.errors import Interrupted, KubeError
-from watchrelay.kube.chunks import is_begun, whole_chunks
 from watchrelay.kube.stream import FrameReader
 from watchrelay.kube.translate import EXPECTED, translate
 from watchrelay.model.frames import WATCH_GRACE_S, Frame, WatchQuery
@@ -28,6 +31,10 @@ _RECEIVED: Final = memoryview(bytearray(READ_BYTES))
 """One buffer for all connections: what a read puts there is parsed before the next one. A new one
 for each read would cost more than most reads bring."""
 
+_SIZE_BYTES_MAX: Final = 8
+_HEAD_BYTES_MAX: Final = _SIZE_BYTES_MAX + len(b"\r\n")
+_BEGUN_BYTES_MAX: Final = 64 << 10
+
 
 def refuse(_frames: list[Frame]) -> bool:
     return False
@@ -37,9 +44,9 @@ class _Body(asyncio.BufferedProtocol):
     """Sits between a connection and aiohttp, whose parser gets what is received: then `received`
     is called, in the same step, with its size and with the contents of chunks.
 
-    Plain chunks are taken apart here, in a third of the time that the parser needs, once the parser
-    is between two of them: it gets none of those while frames are `waited_for`, and always stays
-    between two, until it gets something that is not plain.
+    Plain chunks need a third of the parser's time here, once the parser is between two of them: it
+    gets none of those while frames are `waited_for`, and always stays between two, until it gets
+    something that is not plain.
     """
 
     def __init__(
@@ -95,6 +102,47 @@ def _is_between_chunks(content: aiohttp.StreamReader, data: bytes) -> bool:
     if not ends or ends[-1] != content.total_bytes:
         return False
     return data.endswith(b"\n\r\n")
+
+
+def whole_chunks(data: memoryview) -> tuple[list[memoryview], int]:
+    """The contents of the chunks with which `data` begins, as views of it, and where the first one
+    begins that is not whole or not plain. Use the views before the buffer is filled again."""
+    parts: list[memoryview] = []
+    at = 0
+    head = bytes(data[:_HEAD_BYTES_MAX])
+    while (span := _span(head)) is not None:
+        begin, stop = at + span[0], at + span[1]
+        after = bytes(data[stop : stop + 2 + _HEAD_BYTES_MAX])
+        if not after.startswith(b"\r\n"):
+            break
+        parts.append(data[begin:stop])
+        at, head = stop + 2, after[2:]
+    return parts, at
+
+
+def is_begun(data: bytes) -> bool:
+    """Whether `data` may be the begin of a plain chunk that is short and holds no whole line."""
+    if len(data) < _SIZE_BYTES_MAX and b"\n" not in data:
+        return True
+    span = _span(data[:_HEAD_BYTES_MAX])
+    return (
+        span is not None
+        and len(data) < min(span[1], _BEGUN_BYTES_MAX)
+        and data.find(b"\n", span[0]) < 0
+    )
+
+
+def _span(head: bytes) -> tuple[int, int] | None:
+    """Where the content of the chunk that begins with `head` begins, and where it would end: from
+    the begin of the chunk."""
+    end = head.find(b"\r\n")
+    digits = head[:end]
+    if end < 0 or not digits.isalnum() or digits.startswith(b"0"):
+        return None
+    try:
+        return end + 2, end + 2 + int(digits, 16)
+    except ValueError:
+        return None
 
 
 class WatchFrames:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchrelay.kube.chunks import is_begun, whole_chunks
+from watchrelay.kube.watch_frames import is_begun, whole_chunks
 
 
 def chunk(content: bytes) -> bytes:

@@ -18,7 +18,6 @@ from tests.unit.kube.served import (
     KnownCredentials,
     bookmark,
     client_of,
-    dumps,
     failure_status,
     line,
     pod,
@@ -31,7 +30,6 @@ from watchrelay.core.errors import (
     NotAcceptable,
     Throttled,
     Unavailable,
-    Undecodable,
 )
 from watchrelay.kube.auth.transport import open_socket
 from watchrelay.kube.client import KubeClient
@@ -113,19 +111,6 @@ async def test_T15_a_clean_end_ends_the_iteration_and_keeps_the_connection() -> 
         assert server.connections == 1
 
 
-async def test_T19_frames_do_not_depend_on_the_packets() -> None:
-    data = (
-        b"".join(line("MODIFIED", pod(f"p{n}", str(n))) for n in range(3))
-        + b"\r\n\n"
-        + bookmark("9")
-    )
-    async with sends(*(data[i : i + 1] for i in range(len(data)))) as server:
-        slow = await watched_from(server)
-    async with sends(data) as server:
-        assert slow == await watched_from(server)
-    assert len(slow) == 4
-
-
 @pytest.mark.parametrize("end", ["fin", "reset"])
 async def test_T16_a_broken_connection_is_unavailable_after_what_it_brought(end: str) -> None:
     frames: list[Frame] = []
@@ -178,21 +163,6 @@ async def test_T21_long_lines_are_delivered(mib: float) -> None:
     assert len(bytes(first.fields["note"])) == len(note) + 2
 
 
-async def test_T21_long_lines_are_delivered_and_longer_ones_are_a_typed_error() -> None:
-    async def handler(request: Request, reply: Reply) -> None:
-        await reply.start()
-        await reply.chunk(line("ADDED", pod("a", "1")) + b'{"type":"ADDED","object":{"x":"')
-        for _ in range(40):
-            await reply.chunk(b"x" * (1 << 20))
-        await reply.gone()
-
-    async with ScriptedServer(handler) as server:
-        first, failure = await watched_from(server)
-    assert isinstance(first, ObjectFrame)
-    assert isinstance(failure, Failure)
-    assert isinstance(failure.error, Undecodable)
-
-
 @pytest.mark.parametrize("length", [True, False])
 async def test_T23_an_error_line_ends_the_watch_though_the_server_keeps_it_open(
     length: bool,
@@ -208,30 +178,6 @@ async def test_T23_an_error_line_ends_the_watch_though_the_server_keeps_it_open(
         (failure,) = await watched_from(server)
     assert isinstance(failure, Failure)
     assert isinstance(failure.error, Expired)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        dumps(failure_status(410, "Expired")) + b"\n",
-        dumps({"kind": "Status", "reason": "Expired"}) + b"\n",
-        line("ERROR", {**failure_status(410, "Expired"), "details": None, "metadata": None}),
-    ],
-)
-async def test_T31_a_bare_or_sparse_status_is_an_error(data: bytes) -> None:
-    async with sends(data) as server:
-        (failure,) = await watched_from(server)
-    assert isinstance(failure, Failure)
-    assert isinstance(failure.error, Expired)
-
-
-async def test_T32_bookmarks_without_version_and_with_a_zero_valued_spec_are_bookmarks() -> None:
-    async with sends(
-        bookmark(""),
-        line("BOOKMARK", {"kind": "Pod", "metadata": {}, "spec": {"containers": None}}),
-        bookmark("5"),
-    ) as server:
-        assert await watched_from(server) == [Bookmark(""), Bookmark(""), Bookmark("5")]
 
 
 @pytest.mark.parametrize(

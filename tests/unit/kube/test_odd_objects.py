@@ -55,7 +55,7 @@ def test_an_object_at_the_depth_limit_is_an_object_in_watch_and_list(style: str)
 
 
 @pytest.mark.parametrize("style", ["maps", "lists", "apart"])
-@pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 900, 940, 960, 980, 1000, 1500, 20_000])
+@pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 980, 1000, 20_000])
 @pytest.mark.parametrize("verb", ["ADDED", "MODIFIED"])
 def test_a_deeper_object_is_undecodable_and_names_itself_in_a_watch(
     verb: str, levels: int, style: str
@@ -69,7 +69,7 @@ def test_a_deeper_object_is_undecodable_and_names_itself_in_a_watch(
 
 
 @pytest.mark.parametrize("step", [0, 1000])
-@pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 940, 960, 980, 1000, 1500, 20_000])
+@pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 980, 1000, 20_000])
 def test_a_deeper_object_is_undecodable_and_names_itself_in_a_list(levels: int, step: int) -> None:
     page = page_with(nested(levels), step)
     assert [frame.name for frame in page.objects] == ["first", "last"]
@@ -109,16 +109,12 @@ def test_a_line_that_is_no_json_is_no_deletion() -> None:
             b'{"s":"\\\\\\"}","metadata" : { "namespace" : "n" , "name" : "a"} , "t":NaN}',
             ("n", "a"),
         ),
-        (b'{"metadata":{"name":"a","namespace":"n"}}', ("n", "a")),
         (b'{"metadata":{"name":"a","namespace":"n","resourceVersion":5}}', ("n", "a")),
         (b'{"metadata":{"name":"a","namespace":5,"resourceVersion":"1"}}', None),
         (b'{"metadata":{"name":"a","name":"b","resourceVersion":"1"}}', None),
         (b'{"metadata":{"name":"a"},"metadata":{"name":"b"}}', None),
         (b'{"metadata":{"name":""}}', None),
-        (b'{"metadata":{"name":["a"]}}', None),
         (b'{"metadata":"a"}', None),
-        (b"{}", None),
-        (b"[]", None),
         (b"5", None),
     ],
 )
@@ -139,7 +135,7 @@ def test_a_bookmark_with_a_version_of_another_type_moves_nothing_and_is_no_failu
     assert isinstance(after, ObjectFrame)
 
 
-@pytest.mark.parametrize("levels", [900, 940, 950, 960, 970])
+@pytest.mark.parametrize("levels", [900, 950, 970])
 def test_a_bookmark_nested_deeply_moves_nothing_at_worst(levels: int) -> None:
     deep = b"[" * levels + b"]" * levels
     text = (

@@ -157,14 +157,11 @@ def test_an_object_that_begins_as_the_server_writes_it_is_whole_however_it_goes_
     [
         (b'{"type":"ADDED","object":null}', "shape"),
         (b'{"type":"ADDED"}', "shape"),
-        (b'{"type":"ADDED","object":[]}', "shape"),
         (b'{"type":"ADDED","object":{}}', "metadata"),
-        (b'{"type":"ADDED","object":{"metadata":null}}', "shape"),
         (b'{"type":"ADDED","object":{"metadata":"secret"}}', "shape"),
         (b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"1"}}}', "metadata.name"),
         (b'{"type":"ADDED","object":{"metadata":{"name":"secret"}}}', "metadata.resourceVersion"),
         (b'{"type":"ADDED","object":{"metadata":{"name":"","resourceVersion":"1"}}}', "empty"),
-        (b'{"type":"ADDED","object":{"metadata":{"name":null,"resourceVersion":"1"}}}', "empty"),
         (b'{"type":"ADDED","object":{"metadata":{"name":5,"resourceVersion":"1"}}}', "shape"),
         (b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":1}}}', "shape"),
         (
@@ -177,10 +174,6 @@ def test_an_object_that_begins_as_the_server_writes_it_is_whole_however_it_goes_
         ),
         (
             b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"spec":"\xff"}}',
-            "UTF-8",
-        ),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"\xc3\x28","resourceVersion":"1"}}}',
             "UTF-8",
         ),
         (
@@ -212,11 +205,8 @@ def test_an_object_that_begins_as_the_server_writes_it_is_whole_however_it_goes_
         ),
         (b'{"type":"SECRET","object":{}}', "unknown"),
         (b'{"type":null,"object":{}}', "no type"),
-        (b'{"type":5,"object":{}}', "shape"),
         (b'{"object":{"metadata":{"name":"secret"}}}', "no type"),
-        (b"{}", "no type"),
         (b"[]", "shape"),
-        (b"null", "shape"),
         (b"<html>secret</html>", "not JSON"),
         (b'{"type":"ADDED","object":{"metadata":{"name":"secret"', "not JSON"),
     ],
@@ -290,9 +280,7 @@ def test_T32_a_bookmark_with_a_zero_valued_spec_is_only_a_version() -> None:
     [
         ({"k8s.io/initial-events-end": "true"}, True),
         ({"k8s.io/initial-events-end": "false"}, False),
-        ({"k8s.io/initial-events-end": ""}, False),
         ({"k8s.io/initial-events-end": True}, False),
-        ({"k8s.io/initial-events-end": None}, False),
         ({"other": "true"}, False),
         (None, False),
         ("true", False),
@@ -308,16 +296,9 @@ def test_the_end_of_the_initial_events_is_marked_by_the_value_true(
     ("status", "kind", "retry_after_s"),
     [
         (failure_status(410, "Expired", "too old resource version: 1 (2)"), Expired, 0.0),
-        (failure_status(410, "Gone"), Expired, 0.0),
         (failure_status("410", "Gone"), Expired, 0.0),
         (failure_status(None, "Expired"), Expired, 0.0),
         (failure_status(500, "InternalError", "boom"), Interrupted, 0.0),
-        (failure_status(504, "Timeout", "slow"), Interrupted, 0.0),
-        (
-            failure_status(429, "TooManyRequests", details={"retryAfterSeconds": 3}),
-            Interrupted,
-            3.0,
-        ),
         (
             failure_status(429, "TooManyRequests", details={"retryAfterSeconds": "4"}),
             Interrupted,
@@ -327,19 +308,6 @@ def test_the_end_of_the_initial_events_is_marked_by_the_value_true(
             failure_status(429, "TooManyRequests", details={"retryAfterSeconds": -4}),
             Interrupted,
             0.0,
-        ),
-        (
-            failure_status(
-                504,
-                "Timeout",
-                "Timeout: Too large resource version: 5399771, current: 5399139",
-                details={
-                    "causes": [{"reason": "ResourceVersionTooLarge", "message": "x"}],
-                    "retryAfterSeconds": 1,
-                },
-            ),
-            VersionTooLarge,
-            1.0,
         ),
         (
             failure_status(504, "Timeout", "Too large resource version: 2, current: 1"),
@@ -354,17 +322,14 @@ def test_the_end_of_the_initial_events_is_marked_by_the_value_true(
         (failure_status(401, "Unauthorized"), Unauthorized, 0.0),
         (failure_status(403, "Forbidden"), Forbidden, 0.0),
         (failure_status(404, "NotFound"), NotFound, 0.0),
-        (failure_status(500, "", details=None), Interrupted, 0.0),
         (
             failure_status(500, "", details={"causes": [None, 5, {"reason": None}]}),
             Interrupted,
             0.0,
         ),
-        ({"kind": "Status"}, Interrupted, 0.0),
         ({}, Interrupted, 0.0),
         (None, Interrupted, 0.0),
         ("boom", Interrupted, 0.0),
-        ([1], Interrupted, 0.0),
     ],
 )
 def test_T31_an_error_line_is_an_error_by_its_code_and_ends_the_stream(

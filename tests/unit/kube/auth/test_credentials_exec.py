@@ -283,10 +283,6 @@ async def test_an_expired_answer_is_no_credential(plugin: Plugin) -> None:
             {"env": [{"name": "A", "value": "hunter2\0"}]},
             "env: holds a NUL character, which no program can be given",
         ),
-        (
-            {"env": [{"name": "A\0", "value": "hunter2"}]},
-            "env: holds a NUL character, which no program can be given",
-        ),
         ({"args": ["hunter2", "\0"]}, "args: holds a NUL character, which no program can be given"),
         ({"command": "plu\0gin"}, "command: holds a NUL character, which no program can be given"),
     ],
