@@ -17,7 +17,7 @@ PACKAGE = ROOT / "watchrelay"
 
 LINES_MAX, TEST_LINES_MAX, FUNCTION_LINES_MAX = 750, 900, 120
 
-LONGER = {"watchrelay/watch/machine.py": 1130}
+LONGER = {"watchrelay/watch/machine.py": 1110}
 """Files that hold more: a state machine is read in one piece."""
 
 NOT_UPDATED: dict[str, str] = {}

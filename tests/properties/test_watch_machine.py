@@ -236,10 +236,9 @@ class WatchOfAServer(RuleBasedStateMachine):
     @precondition(lambda self: self._out(CheckLists))
     @rule(answered=st.booleans())
     def lists(self, *, answered: bool) -> None:
-        check = self.commands[-1]
-        assert isinstance(check, CheckLists)
         version = str(self.version) if answered else ""
-        self._step(ListsChecked(version, version not in {"", check.cursor}, self.now_s))
+        cursor = self.state.context.cursor
+        self._step(ListsChecked(version, version not in {"", cursor}, self.now_s))
 
     @precondition(lambda self: self._out(ListDone))
     @rule(accepted=st.booleans())

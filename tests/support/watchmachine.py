@@ -1,7 +1,7 @@
 """A watch for the steps of the machine, and servers to play it with."""
 
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from watchrelay.core.errors import Interrupted, KubeError
 from watchrelay.model.frames import FrameType, ObjectFrame, Page
@@ -30,6 +30,7 @@ from watchrelay.watch.messages import (
 )
 from watchrelay.watch.states import OpeningWatch, Watching
 
+T = TypeVar("T")
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
 
 
@@ -54,6 +55,13 @@ def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:
     opened, _ = step(by, opening, WatchOpened(), 0.0)
     assert isinstance(opened, Watching)
     return opened
+
+
+def last(commands: tuple[Command, ...], kind: type[T]) -> T:
+    """The action of a step, which is of this kind."""
+    action = commands[-1]
+    assert isinstance(action, kind), action
+    return action
 
 
 class Played:

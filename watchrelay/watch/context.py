@@ -169,11 +169,6 @@ class StreamContext(msgspec.Struct, frozen=True):
         return compare(version, newest) == -1 or (comparable(version) and not comparable(newest))
 
     @property
-    def forbidden_grace_left_s(self) -> float:
-        """How much longer a 403 is retried quickly; not positive: no longer, or not yet."""
-        return self.forbidden_grace_s or 0.0
-
-    @property
     def list_pace_s(self) -> float:
         """What a list waits for beside the delay of its error: longer after each list from whose
         version no watch worked, up to `LIST_AGAIN_S`."""

@@ -375,7 +375,7 @@ class Watcher:
         asked_at_s = _now_s()
         page = await self._small_list(action.query)
         version = "" if page is None else page.resource_version
-        may_list = version not in {"", action.cursor} and lists.take(_now_s())
+        may_list = version not in {"", self.cursor} and lists.take(_now_s())
         return messages.ListsChecked(version, may_list, asked_at_s)
 
     async def _sleep(self, until_s: float, *, wakeable: bool) -> bool:

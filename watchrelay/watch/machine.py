@@ -299,13 +299,9 @@ def _watch_again(rules: WatchRules, context: StreamContext, now_s: float) -> Ste
 
 
 def _wait(
-    context: StreamContext,
-    goal: ListGoal | None,
-    error: KubeError,
-    until_s: float,
-    *,
+    context: StreamContext, goal: ListGoal | None, error: KubeError, until_s: float, *,
     wakeable: bool = False,
-) -> Step:
+) -> Step:  # fmt: skip
     """Send nothing until `until_s`, and report why."""
     return BackingOff(context, goal, until_s, error), (
         Retrying(error, until_s),
@@ -421,7 +417,8 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
             whole_objects=context.whole_objects,
         )
         return ListingPages(context, goal, query, version, 0, pages), (*commands, FetchPage(query))
-    return FinishingList(context, goal, version), (*commands, _finish(context, goal, version))
+    done = _list_done(context, goal, version)
+    return FinishingList(context, goal, done), (*commands, done)
 
 
 def _list_failed(
@@ -459,15 +456,11 @@ def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Co
     return [listed] if objects else []
 
 
-def _finish(context: StreamContext, goal: ListGoal, version: str) -> ListDone:
-    return ListDone(version, goal.accept_any_size, _continue_from(context, goal, version))
-
-
-def _continue_from(context: StreamContext, goal: ListGoal, version: str) -> str:
-    """Where the watch continues after a list, "" for the list's version. A watch that works does so
-    from its cursor, if that is older."""
-    works = goal.watch == "works"
-    return context.cursor if works and compare(context.cursor, version) == -1 else ""
+def _list_done(context: StreamContext, goal: ListGoal, version: str) -> ListDone:
+    """The end of a list of this version. A watch that works continues from its cursor, if that is
+    older."""
+    continues = goal.watch == "works" and compare(context.cursor, version) == -1
+    return ListDone(version, goal.accept_any_size, context.cursor if continues else "")
 
 
 def _list_again(
@@ -552,10 +545,8 @@ def _end_bookmark(
         context, version, state.query, state.query.idle_timeout_s, state.opened_at_s,
         silent_since_s=at_s, any_frames=True, version_check="due",
     )  # fmt: skip
-    return FinishingList(context, goal, version, watch, rest, at_s), (
-        *commands,
-        _finish(context, goal, version),
-    )
+    done = _list_done(context, goal, version)
+    return FinishingList(context, goal, done, watch, rest, at_s), (*commands, done)
 
 
 def _streaming_list_broke(
@@ -568,45 +559,40 @@ def _streaming_list_broke(
     return _closed(state, reason, now_s, then=then)
 
 
+_PAGES_FAIL_TOO = (Expired, Forbidden, Misconfigured, NotAcceptable, NotFound, Unauthorized)
+"""With these a list by pages would fail as well."""
+
+
 def _streaming_list_failed(
     rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
 ) -> Step:
+    """A list that does not come to its initial-events-end bookmark is streamed once more, then made
+    by pages (client-go retries without end: k/k#140890)."""
     context, goal = state.context, state.goal
     healthy = isinstance(state, StreamingList) and state.any_objects
-    if isinstance(error, Invalid | NotWatchable):
-        # The parameters are refused (feature gate off, old server, proxy): page lists for 6 hours.
-        # Source: docs/watch-facts.md 3.4.
-        return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
-    if isinstance(error, Undecodable):
-        context = context.with_undecodable_listed(now_s)
-        return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
-    if isinstance(error, VersionTooLarge):
-        # A lagging cache may fail like this each time, though it answers paged lists: so it counts
-        # as a failed streaming list. Source: k/k#139766.
-        context = context.with_failed_streaming_list(rules, now_s)
-        return _list_failed(rules, context, goal, error, now_s)
-    errors_of_paged_lists_too = (
-        Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
-    )
-    unavailable = isinstance(error, Unavailable) and isinstance(state, OpeningList)
-    if unavailable or isinstance(error, errors_of_paged_lists_too):
-        return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
-    return _streaming_list_incomplete(rules, state, error, now_s)
-
-
-def _streaming_list_incomplete(
-    rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
-) -> Step:
-    """The streaming list broke before its initial-events-end bookmark: once more, then by pages
-    (client-go retries without end: k/k#140890)."""
-    context = state.context.with_failed_streaming_list(rules, now_s)
-    healthy = isinstance(state, StreamingList) and state.any_objects
-    if state.goal.watch != "lost":
-        return _list_failed(rules, context, state.goal, error, now_s, healthy=healthy)
-    context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-    if state.context.streaming_list_failed and not isinstance(error, Unavailable):
-        return _begin_at_once(rules, context, state.goal, error, now_s)
-    return _wait(context, state.goal, error, now_s + delay_s)
+    match error:
+        case Invalid() | NotWatchable():
+            # The parameters are refused (feature gate off, old server, proxy): page lists for 6
+            # hours. Source: docs/watch-facts.md 3.4.
+            return _begin_at_once(rules, context.with_paged_lists(rules, now_s), goal, error, now_s)
+        case VersionTooLarge():
+            # A lagging cache may fail like this each time, though it answers paged lists. Source:
+            # k/k#139766.
+            context = context.with_failed_streaming_list(rules, now_s)
+            return _list_failed(rules, context, goal, error, now_s)
+        case Undecodable():
+            context = context.with_undecodable_listed(now_s)
+        case Unavailable() if isinstance(state, OpeningList):
+            pass
+        case _ if not isinstance(error, _PAGES_FAIL_TOO):
+            by_pages = context.streaming_list_failed
+            context = context.with_failed_streaming_list(rules, now_s)
+            if goal.watch == "lost":
+                context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
+                if by_pages and not isinstance(error, Unavailable):
+                    return _begin_at_once(rules, context, goal, error, now_s)
+                return _wait(context, goal, error, now_s + delay_s)
+    return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
 
 
 # ---- after a list -------------------------------------------------------------------------------
@@ -615,22 +601,20 @@ def _streaming_list_incomplete(
 def _list_finished(
     rules: WatchRules, state: FinishingList, now_s: float, *, accepted: bool
 ) -> Step:
-    """After an accepted list a watch, from its version or from the cursor (`_continue_from`). After
-    a suspicious one another list, of the most recent state, which is then accepted
-    (docs/watch-facts.md 5.8)."""
-    context, goal = state.context, state.goal
+    """After an accepted list a watch. After a suspicious one another list, of the most recent
+    state, which is then accepted (docs/watch-facts.md 5.8)."""
+    context, goal, done = state.context, state.goal, state.done
     if not accepted:
         most_recent = "restored" if goal.state == "restored" else "most_recent"
         again = replace(
             goal, cause="suspicious", state=most_recent, in_one_page=False, accept_any_size=True
         )
         return _begin_list(rules, context, again, now_s)
-    continue_from = _continue_from(context, goal, state.version)
     context = replace(
         context,
-        cursor=continue_from or state.version,
+        cursor=done.continue_from or done.resource_version,
         has_state=True,
-        held_version=state.version if continue_from else "",
+        held_version=done.resource_version if done.continue_from else "",
         history_check_at_s=math.inf,
         vain_lists=context.vain_lists + 1,
         removal_reported=False,
@@ -640,7 +624,7 @@ def _list_finished(
         version_rejected=False,
         relist_at_s=rules.relist_at_s(now_s),
     )
-    if state.watch is None or continue_from:
+    if state.watch is None or done.continue_from:
         return _begin_watch(rules, context)
     # nothing was read while the list waited for room in the queues
     watch = replace(state.watch, context=context, silent_since_s=now_s)
@@ -690,14 +674,8 @@ def _frames_received(
         objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just checked for each one
         newest = objects[-1].resource_version
         if not _advances(newest, cursor):
-            newest = next(
-                (
-                    each.resource_version
-                    for each in reversed(objects)
-                    if _advances(each.resource_version, cursor)
-                ),
-                cursor,
-            )
+            versions = (each.resource_version for each in reversed(objects))
+            newest = next((each for each in versions if _advances(each, cursor)), cursor)
     else:
         objects, newest, bookmark, skipped, end = _split_frames(
             frames, state.context, cursor, now_s
@@ -724,10 +702,16 @@ def _frames_received(
         # where bookmarks come, none is needed: without the next one it is frozen
         version_check="" if state.context.bookmarks_seen else "due",
     )
+    context, ends_s = state.context, state.opened_at_s + state.query.timeout_s + WATCH_GRACE_S
+    if end is None and now_s < min(ends_s, context.relist_at_s, context.history_check_at_s):
+        return state, (*commands, ReadWatch(state.read_until_s))
     if end is not None:
         return _after(*commands, then=_watch_failed(rules, state, end, now_s))
-    after, action = _read_on(rules, state, now_s)
-    return after, (*commands, *action)
+    if now_s >= min(ends_s, context.relist_at_s):
+        # The server did not end its watch in time, or a list is due while frames keep coming.
+        again = _watch_again(rules, _context_after(state, now_s), now_s)
+        return _after(*commands, then=_closed(state, "timeout", now_s, then=again))
+    return _after(*commands, then=_check_version(state, now_s))
 
 
 def _after_bookmark(rules: WatchRules, state: Watching, at_s: float) -> Watching:
@@ -741,18 +725,6 @@ def _after_bookmark(rules: WatchRules, state: Watching, at_s: float) -> Watching
     if at_s - state.bookmark_at_s <= SILENCE_LIMIT_S < context.silence_limit_s:
         context = replace(context, silence_limit_s=SILENCE_LIMIT_S)
     return replace(state, context=context, frozen_after_s=frozen_after_s, bookmark_at_s=at_s)
-
-
-def _read_on(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    """What follows the frames of a watch that goes on."""
-    opened_s = now_s - state.opened_at_s
-    if opened_s > state.query.timeout_s + WATCH_GRACE_S or now_s >= state.context.relist_at_s:
-        # The server did not end its watch in time, or a list is due while frames keep coming.
-        again = _watch_again(rules, _context_after(state, now_s), now_s)
-        return _closed(state, "timeout", now_s, then=again)
-    if state.context.history_check_at_s <= now_s:
-        return _check_version(state, now_s)
-    return state, (ReadWatch(state.read_until_s),)
 
 
 def _advances(version: str, cursor: str) -> bool:
@@ -979,7 +951,7 @@ def _try_again(
     relist_due = context.relist_at_s <= now_s
     list_due = context.failing.list_due(context.cursor, now_s)
     if goal is None and list_due and not relist_due:
-        return CheckingLists(context), (CheckLists(_small_list(context), context.cursor),)
+        return CheckingLists(context), (CheckLists(_small_list(context)),)
     return _begin(rules, context, goal, now_s)
 
 
@@ -1031,8 +1003,8 @@ def _after_error(
                 CheckDiscovery(),
             )
         # not for a watch that was never allowed though a list was: its 403 is a missing right
-        case Forbidden() if context.forbidden_grace_left_s > 0 and (
-            context.watch_was_allowed or goal is not None
+        case Forbidden() if (context.watch_was_allowed or goal is not None) and (
+            (context.forbidden_grace_s or 0.0) > 0
         ):
             return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):
@@ -1057,7 +1029,7 @@ def _forbidden(
 ) -> Step:
     """A 403 for what was allowed before. Operator action is required only after
     `FORBIDDEN_GRACE_S`."""
-    grace_s = context.forbidden_grace_left_s
+    grace_s = context.forbidden_grace_s or 0.0
     refused = TransientlyForbidden(
         f"{error.what}; it was allowed before: the API server may be starting", status=error.status
     )

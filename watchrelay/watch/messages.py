@@ -169,7 +169,6 @@ class CheckLists(msgspec.Struct, frozen=True):
     `ListsChecked`."""
 
     query: ListQuery
-    cursor: str
 
 
 class CheckDiscovery(msgspec.Struct, frozen=True):

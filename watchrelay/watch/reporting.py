@@ -31,32 +31,7 @@ from watchrelay.model.watch_output import (
 from watchrelay.observe.loglimit import LINE_EVERY_S, LogLimit
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.watch import machine
-from watchrelay.watch.messages import (
-    Event,
-    FramesReceived,
-    ListFinished,
-    PageReceived,
-    Report,
-    Retrying,
-    Skipped,
-    WatchClosed,
-    WatchOpened,
-)
-from watchrelay.watch.states import (
-    BackingOff,
-    CheckingLists,
-    ListingPages,
-    NotServed,
-    OpeningList,
-    OpeningWatch,
-    Pausing,
-    RetryingPage,
-    StreamingList,
-    Watching,
-    list_due,
-)
-from watchrelay.watch.states import State as MachineState
+from watchrelay.watch import machine, messages, states
 
 log = logging.getLogger(__name__)
 
@@ -93,41 +68,42 @@ class WatchReporter:
         """A list is under way; its first request was sent at `_list_began_at_s`."""
         self._list_began_at_s: float | None = None
         self._has_watched = self._logged_silent = False
-        self._state: MachineState | None = None
+        self._state: states.State | None = None
         self._gauges_at_ms = 0
         self._log_limit = LogLimit()
         self.objects_listed = 0
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def stepped(self, state: MachineState, event: Event | None = None) -> None:
+    def stepped(self, state: states.State, event: messages.Event | None = None) -> None:
         """`event` led to `state`; None: the watch begins. Not called for frames between two
         `Watching` states."""
-        self._state, self._progress.list_due = state, list_due(state)
-        if isinstance(event, PageReceived):
+        self._state, self._progress.list_due = state, states.list_due(state)
+        if isinstance(event, messages.PageReceived):
             self._server_sent(clock.wall_ms())
-        if isinstance(event, ListFinished):
+        if isinstance(event, messages.ListFinished):
             self._list_ended("success" if event.accepted else "error")
-        answered = isinstance(event, PageReceived | WatchOpened | FramesReceived)
-        if answered and not isinstance(state, BackingOff | NotServed):
-            if not isinstance(event, WatchOpened):
-                self._last_logged_reason = None  # data came: the same error is logged again
+        opened = isinstance(event, messages.WatchOpened)
+        data = isinstance(event, messages.PageReceived | messages.FramesReceived)
+        if (opened or data) and not isinstance(state, states.BackingOff | states.NotServed):
+            if data:
+                self._last_logged_reason = None  # the same error is logged again
             self._status.recovered("watch")
         self._show_state(self._status_state(state))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: messages.Report) -> None:
         """What the step reports beside its state."""
         match report:
-            case Retrying():
+            case messages.Retrying():
                 if self._list_under_way and not report.list_goes_on:
                     self._list_ended("expired" if isinstance(report.error, Expired) else "error")
                 self._retrying(report)
-            case Skipped(errors=errors):
+            case messages.Skipped(errors=errors):
                 self.skipped(errors)
-            case WatchClosed():
+            case messages.WatchClosed():
                 self._watch_closed(report)
 
-    def _watch_closed(self, closed: WatchClosed) -> None:
+    def _watch_closed(self, closed: messages.WatchClosed) -> None:
         self._metrics.watch_ends_total[closed.reason].inc()
         if closed.reason == "silent" and not self._logged_silent:
             self._logged_silent = True
@@ -152,22 +128,22 @@ class WatchReporter:
                 took_s = asyncio.get_running_loop().time() - self._list_began_at_s
                 self._metrics.list_duration_seconds.observe(took_s)
 
-    def _status_state(self, state: MachineState) -> State:
+    def _status_state(self, state: states.State) -> State:
         match state:
-            case CheckingLists():
+            case states.CheckingLists():
                 return self._progress.state
-            case OpeningWatch() if self._progress.state in _STATES_AFTER_FAILURE:
+            case states.OpeningWatch() if self._progress.state in _STATES_AFTER_FAILURE:
                 return self._progress.state  # this attempt may fail like those before it
-            case Watching():
+            case states.Watching():
                 self._has_watched = True
                 return "watching"
-            case OpeningWatch() | Pausing(goal=None):
+            case states.OpeningWatch() | states.Pausing(goal=None):
                 return "watching" if self._has_watched else "resuming"
-            case BackingOff(error=error):
+            case states.BackingOff(error=error):
                 return "waiting" if _is_of(SHOWN_AS_WAITING, error) else "backoff"
-            case RetryingPage():
+            case states.RetryingPage():
                 return "backoff"
-            case NotServed():
+            case states.NotServed():
                 return "waiting"
             case _:
                 return "listing"
@@ -178,9 +154,9 @@ class WatchReporter:
             return
         extra: dict[str, object] = {"stream": self._stream, "state": state, "was": was}
         match self._state:
-            case ListingPages(goal=goal):
+            case states.ListingPages(goal=goal):
                 extra |= {"because": goal.cause, "mode": "pages"}
-            case OpeningList(goal=goal) | StreamingList(goal=goal):
+            case states.OpeningList(goal=goal) | states.StreamingList(goal=goal):
                 extra |= {"because": goal.cause, "mode": "stream"}
         self._progress.state = state
         log.info("stream changed state", extra=extra)
@@ -269,11 +245,11 @@ class WatchReporter:
                 }
                 log.error("undecodable object skipped", extra=extra)
 
-    def _retrying(self, event: Retrying) -> None:
+    def _retrying(self, event: messages.Retrying) -> None:
         error, status, at_s = event.error, self._status, event.retry_at_s
         if at_s is None and isinstance(error, Expired):
             extra: dict[str, object] = {"stream": self._stream, "error": str(error)}
-            if isinstance(self._state, ListingPages) and self._state.goal.in_one_page:
+            if isinstance(self._state, states.ListingPages) and self._state.goal.in_one_page:
                 log.info("history expired between pages; listing again in one page", extra=extra)
             else:
                 log.info("watch history expired; relisting", extra=extra)

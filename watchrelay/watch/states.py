@@ -13,6 +13,7 @@ import msgspec
 
 from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, WatchQuery
+from watchrelay.model.watch_output import ListDone
 from watchrelay.watch.context import StreamContext
 from watchrelay.watch.pages import Pages
 
@@ -138,12 +139,12 @@ class StreamingList(msgspec.Struct, frozen=True):
 
 
 class FinishingList(msgspec.Struct, frozen=True):
-    """A list is complete; whether the store accepts it is awaited. `watch`: the streaming list
-    continues as this watch, with the frames `rest`, which came at `rest_at_s`."""
+    """A list is complete; whether the store accepts it, as `done`, is awaited. `watch`: the
+    streaming list continues as this watch, with the frames `rest`, which came at `rest_at_s`."""
 
     context: StreamContext
     goal: ListGoal
-    version: str
+    done: ListDone
     watch: Watching | None = None
     rest: tuple[Frame, ...] = ()
     rest_at_s: float = 0.0

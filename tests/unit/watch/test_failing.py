@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.support.watchmachine import PODS, Played, frame, rules, watching
+from tests.support.watchmachine import PODS, Played, frame, last, rules, watching
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -130,20 +130,17 @@ def test_after_five_failures_in_a_minute_one_list_leads_past_the_cursor(error: K
     assert retries.watches >= 5
     slow = isinstance(error, Invalid | NotWatchable)
     assert 60.0 <= retries.now_s <= (1700.0 if slow else 250.0)
-    check = retries.action()
-    assert isinstance(check, CheckLists)
-    assert (check.query.limit, check.query.resource_version, check.cursor) == (1, "", "100")
+    check = last(retries.commands, CheckLists)
+    assert check.query == ListQuery(limit=1)
     retries.step(ListsChecked("120", may_list=True, asked_at_s=retries.now_s))
     assert retries.action() == FetchPage(
         ListQuery(limit=500, resource_version="100", version_match="NotOlderThan")
     )
     retries.step(PageReceived(Page("121", None, [frame("a", "119")])))
-    finish = retries.action()
-    assert isinstance(finish, ListDone)
+    finish = last(retries.commands, ListDone)
     assert (finish.resource_version, finish.continue_from) == ("121", "")
     retries.step(ListFinished(accepted=True))
-    opened = retries.action()
-    assert isinstance(opened, OpenWatch)
+    opened = last(retries.commands, OpenWatch)
     assert opened.query.resource_version == "121"
 
 
@@ -153,8 +150,7 @@ def test_what_says_nothing_about_the_cursor_never_counts(error: KubeError) -> No
     retries = Retries(error)
     while retries.now_s < 3600:
         retries.until(Sleep)
-        sleep = retries.action()
-        assert isinstance(sleep, Sleep)
+        sleep = last(retries.commands, Sleep)
         retries.now_s = sleep.until_s
         retries.step(SleepEnded())
         assert not isinstance(retries.action(), CheckLists | FetchPage)
@@ -390,8 +386,7 @@ def test_a_due_consistency_list_is_made_while_the_watch_fails_and_leads_past_the
     assert retries.now_s < 60.0 + 44.0
     retries.step(PageReceived(Page("130", None, [])))
     retries.step(ListFinished(accepted=True))
-    opened = retries.action()
-    assert isinstance(opened, OpenWatch)
+    opened = last(retries.commands, OpenWatch)
     assert opened.query.resource_version == "130"
 
 
@@ -402,8 +397,7 @@ def test_a_due_consistency_list_is_made_while_the_watch_is_throttled_and_the_wat
     retries.until(FetchPage)
     retries.step(PageReceived(Page("130", None, [])))
     retries.step(ListFinished(accepted=True))
-    opened = retries.action()
-    assert isinstance(opened, OpenWatch)
+    opened = last(retries.commands, OpenWatch)
     assert opened.query.resource_version == "100", "what the watch does not show was missed"
 
 
@@ -414,8 +408,7 @@ def test_a_watch_that_brings_bookmarks_before_it_fails_is_not_taken_for_stuck() 
     for number in range(20):
         frames: list[Frame] = [Bookmark(str(101 + number)), Failure(IN_STREAM)]
         state, commands = step(by, state, FramesReceived(frames, now_s), now_s)
-        sleep = commands[-1]
-        assert isinstance(sleep, Sleep)
+        sleep = last(commands, Sleep)
         now_s = sleep.until_s
         state, commands = step(by, state, SleepEnded(), now_s)
         assert isinstance(commands[-1], OpenWatch)

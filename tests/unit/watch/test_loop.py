@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from tests.support import virtualtime
+from tests.support.watchmachine import PODS, frame
 from watchrelay.core.errors import Expired, Interrupted
 from watchrelay.model.frames import (
     Bookmark,
@@ -29,11 +30,6 @@ from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
 
 Take = Callable[[list[Frame]], bool]
-PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
-
-
-def frame(name: str, version: str) -> ObjectFrame:
-    return ObjectFrame("ADDED", "shop", name, f"uid-{name}", version, {}, {}, 10)
 
 
 class Countdown:
@@ -127,11 +123,11 @@ def watcher(
     metrics, shown = Metrics(), status or StreamStatus("pods")
     return Watcher(
         "pods",
-        WatchPlan(Selection(PODS), relist_interval_s=relist_interval_s),
+        WatchPlan(PODS, relist_interval_s=relist_interval_s),
         source=source,
         outlet=outlet,
         admission=admission,
-        metrics=metrics.stream("pods", PODS),
+        metrics=metrics.stream("pods", PODS.resource),
         status=shown,
         progress=shown.progress,
         availability=served,
@@ -139,6 +135,14 @@ def watcher(
         rng=Random(1),
         cursor=cursor,
     )
+
+
+@asynccontextmanager
+async def running(stream: Watcher) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(stream.run(), name="pods")
+        yield
+        task.cancel()
 
 
 @pytest.mark.parametrize("awaits", range(1, 20))
@@ -227,8 +231,7 @@ def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
     async def scene() -> None:
         source, status = Forgetful(), StreamStatus("pods")
         stream = watcher(source, Outlet(Countdown(-1)), Admission(), cursor="100", status=status)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(0.05)
             assert (status.state, status.progress.list_due) == ("watching", False)
             await asyncio.sleep(0.1)
@@ -238,7 +241,6 @@ def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
             source.lists_fail = False
             await asyncio.sleep(60)
             assert (status.state, status.progress.list_due) == ("watching", False)
-            running.cancel()
 
     virtualtime.run(scene())
 
@@ -306,8 +308,7 @@ def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is
     async def scene() -> None:
         source, outlet = Direct(1.0, 4), Following()
         stream = watcher(source, outlet, Admission(), cursor="100")
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(2.5)
             assert (stream.cursor, outlet.followed) == (
                 "198",
@@ -319,7 +320,6 @@ def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is
             outlet.full = False
             await asyncio.sleep(1)
             assert (stream.cursor, source.refused) == ("200", 1)
-            running.cancel()
 
     virtualtime.run(scene())
 
@@ -360,15 +360,13 @@ def test_nothing_of_a_watch_is_delivered_before_the_end_of_its_list_is_taken() -
     async def scene() -> None:
         outlet = SlowAtEnds()
         stream = watcher(Streaming(1.0, 0), outlet, Admission(), server_version=(1, 34))
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(59)
             assert outlet.followed[-1] == "ListDone"
             await asyncio.sleep(2)
             end = outlet.followed.index("taken")
             assert outlet.followed[end - 1] == "ListDone"
             assert outlet.followed[end:].count("WatchedObjects") == 2
-            running.cancel()
 
     virtualtime.run(scene())
 
@@ -377,13 +375,11 @@ def test_delivered_frames_move_the_deadline_of_a_read_and_another_deadline_is_ke
     async def scene() -> None:
         source, outlet = Direct(30.0, 6), Following()
         stream = watcher(source, outlet, Admission(), cursor="100", relist_interval_s=400.0)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(300)  # a watch that brings nothing is checked after 65 s
             assert (stream.cursor, source.watches, source.lists) == ("200", 1, 1)
             await asyncio.sleep(200)
             assert source.lists > 1
-            running.cancel()
 
     virtualtime.run(scene())
 
@@ -392,14 +388,12 @@ def test_a_watch_whose_frames_go_on_after_its_time_is_ended_and_counted() -> Non
     async def scene() -> None:
         source, outlet = Direct(30.0, 80), Following()
         stream = watcher(source, outlet, Admission(), cursor="100")
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(1990)
             assert source.watches > 2
             ends = stream._reporter._metrics.watch_ends_total
             assert ends["timeout"]._value.get() == source.watches - 1
             assert sum(each._value.get() for each in ends.values()) == source.watches - 1
-            running.cancel()
 
     virtualtime.run(scene())
 
@@ -445,10 +439,8 @@ def test_an_error_that_comes_back_after_a_healthy_watch_is_a_warning_again(
 ) -> None:
     async def scene() -> None:
         stream = watcher(Breaking(lived_s), Following(), Admission(), cursor="100")
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(2000)
-            running.cancel()
 
     with caplog.at_level(logging.WARNING):
         virtualtime.run(scene())
@@ -481,14 +473,12 @@ def test_a_watch_that_was_silent_for_too_long_failed_where_bookmarks_came_before
     async def scene() -> None:
         source = Marking(1.0, bookmarks)  # its list shows a version that its watches do not bring
         stream = watcher(source, Following(), Admission(), cursor="99")
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(75)
             assert source.watches == 2
             ends = stream._reporter._metrics.watch_ends_total
             counts = {name: each._value.get() for name, each in ends.items()}
             assert counts == dict.fromkeys(counts, 0) | {reason: 1}
-            running.cancel()
 
     with caplog.at_level(logging.WARNING):
         virtualtime.run(scene())
@@ -508,13 +498,11 @@ def test_small_lists_of_many_streams_are_spread_while_their_watches_are_read() -
         for _ in range(500):
             admission.small_list_at_s(now_s())
         stream = watcher(source, outlet, admission, cursor="100")
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(9.5)
             assert (source.lists, len(outlet.followed)) == (0, 2), "its turn comes at 10 s"
             await asyncio.sleep(1)
             assert source.lists == 1
-            running.cancel()
 
     virtualtime.run(scene())
 
@@ -550,13 +538,11 @@ def test_a_list_that_is_made_again_counts_as_failed_and_is_timed_by_itself(
 ) -> None:
     async def scene() -> None:
         stream = watcher(source, outlet, Admission(), cursor="101", relist_interval_s=5.0)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(stream.run())
+        async with running(stream):
             await asyncio.sleep(10)
             metrics = stream._reporter._metrics
             counts = {result: each._value.get() for result, each in metrics.list_total.items()}
             assert counts == {"success": 1, "expired": 0, "error": 1}
             assert 2.0 <= metrics.list_duration_seconds._sum.get() < 3.0
-            running.cancel()
 
     virtualtime.run(scene())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.watchmachine import frame, rules, watching
+from tests.support.watchmachine import frame, last, rules, watching
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     Expired,
@@ -134,9 +134,8 @@ def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest(
     state: State = watching(by)
     for _ in range(10):  # a proxy cuts what is silent for 35 s
         state, commands = step(by, state, RequestFailed(Unavailable("cut")), now_s + 35)
-        assert isinstance(commands[-1], Sleep)
-        assert 0.8 <= commands[-1].until_s - (now_s + 35) < 1.6
-        now_s = commands[-1].until_s
+        assert 0.8 <= last(commands, Sleep).until_s - (now_s + 35) < 1.6
+        now_s = last(commands, Sleep).until_s
         state, commands = step(by, state, SleepEnded(), now_s)
         if isinstance(commands[-1], CheckLists):
             unknown = ListsChecked("", may_list=False, asked_at_s=now_s)
@@ -144,11 +143,10 @@ def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest(
         state, _ = step(by, state, WatchOpened(), now_s)
     for number in range(1, 5):
         state, commands = step(by, state, RequestFailed(Unavailable("cut")), now_s + 20)
-        assert isinstance(commands[-1], Sleep)
-        assert commands[-1].until_s - (now_s + 20) >= 0.8 * 2**number, (
+        assert last(commands, Sleep).until_s - (now_s + 20) >= 0.8 * 2**number, (
             "one that ends sooner is reopened after growing delays"
         )
-        now_s = commands[-1].until_s
+        now_s = last(commands, Sleep).until_s
         state, commands = step(by, state, SleepEnded(), now_s)
         if isinstance(commands[-1], CheckLists):
             unknown = ListsChecked("", may_list=False, asked_at_s=now_s)
@@ -166,8 +164,7 @@ def test_a_very_short_watch_fails_when_empty_and_else_waits_out_its_second() -> 
     assert isinstance(state, Pausing)
     assert state.context.backoff.failures == 0
     _, commands = step(by, state, SleepEnded(), 1.0)
-    assert isinstance(commands[-1], OpenWatch)
-    assert commands[-1].query.resource_version == "101"
+    assert last(commands, OpenWatch).query.resource_version == "101"
     state, _ = step(by, watching(by), FramesReceived([frame("a", "101")], 0.3), 0.3)
     _, commands = step(by, state, WatchEnded(), 1.5)
     assert isinstance(commands[-1], OpenWatch), "it lived long enough"
@@ -200,8 +197,9 @@ def test_an_undecodable_object_of_a_streaming_list_is_skipped_by_the_next_one_wh
     state, commands = step(by, state, FramesReceived([Failure(bad)], 1.0), 1.0)
     assert isinstance(commands[-1], Sleep)
     state, commands = step(by, state, SleepEnded(), 60.0)
-    assert isinstance(commands[-1], OpenWatch)
-    assert commands[-1].query.send_initial_events, "a list by pages would have the object too"
+    assert last(commands, OpenWatch).query.send_initial_events, (
+        "a list by pages would have the object too"
+    )
     state, _ = step(by, state, WatchOpened(), 60.0)
     _, commands = step(by, state, FramesReceived([Failure(bad), frame("a", "9")], 61.0), 61.0)
     assert Skipped((bad,)) in commands
@@ -224,8 +222,7 @@ def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart
         state, commands = step(by, state, DiscoveryChecked(GONE), now_s)
         gone += ResourceRemoved() in commands
         assert gone == 0 or now_s >= 40.0
-        sleep = commands[-1]
-        assert isinstance(sleep, Sleep)
+        sleep = last(commands, Sleep)
         now_s = sleep.until_s
         state, commands = step(by, state, SleepEnded(), now_s)
         if isinstance(commands[-1], FetchPage | OpenWatch):
@@ -265,8 +262,7 @@ def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
         state, commands = step(by, watching(by), FramesReceived(frames, 1.0), 1.0)
         assert CursorMoved("105") in commands
     state, commands = step(by, state, WatchEnded(), 60.0)
-    assert isinstance(commands[-1], OpenWatch)
-    assert commands[-1].query.resource_version == "105"
+    assert last(commands, OpenWatch).query.resource_version == "105"
 
 
 def test_versions_that_are_no_numbers_move_the_cursor_where_none_is_one() -> None:

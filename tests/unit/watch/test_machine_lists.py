@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.support.watchmachine import frame, rules, watching
+from tests.support.watchmachine import frame, last, rules, watching
 from watchrelay.core.errors import (
     Expired,
     Interrupted,
@@ -60,8 +60,7 @@ def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None
     state, commands = step(by, state, RequestFailed(Interrupted("broken")), 1.0)
     state, commands = step(by, state, SleepEnded(), 5.0)
     state, commands = step(by, state, PageReceived(Page("5", None, [])), 6.0)
-    assert isinstance(commands[-1], ListDone)
-    assert commands[-1].accept_any_size
+    assert last(commands, ListDone).accept_any_size
 
 
 @pytest.mark.parametrize("version", ["", "0", "7" * 5_000_000])
@@ -85,11 +84,9 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
     )
     assert isinstance(commands[0], Skipped)
     assert commands[1] == ListedObjects([], unreadable=1, damaged=(("shop", "bad"),))
-    assert isinstance(commands[-1], ListDone)
-    assert commands[-1].continue_from == "100"
+    assert last(commands, ListDone).continue_from == "100"
     state, commands = step(by, state, ListFinished(accepted=True), 6.0)
-    assert isinstance(commands[-1], OpenWatch)
-    assert commands[-1].query.resource_version == "100"
+    assert last(commands, OpenWatch).query.resource_version == "100"
 
 
 def after_a_consistency_list(by: WatchRules, version: str) -> State:
@@ -107,15 +104,13 @@ def test_after_a_consistency_list_no_list_may_be_older_than_it() -> None:
     by = rules(relist_interval_s=3600.0)
     state = after_a_consistency_list(by, "200")
     lost, commands = step(by, state, RequestFailed(Expired("410")), 7.0)
-    assert isinstance(commands[-1], FetchPage)
-    assert commands[-1].query.resource_version == "200"
+    assert last(commands, FetchPage).query.resource_version == "200"
     lost, commands = step(by, lost, PageReceived(Page("150", None, [])), 8.0)
     assert isinstance(lost, BackingOff)
     assert lost.goal == ListGoal("too_old", "restored")
     state, _ = step(by, state, FramesReceived([frame("a", "201")], 7.0), 7.0)
     _, commands = step(by, state, RequestFailed(Expired("410")), 8.0)
-    assert isinstance(commands[-1], FetchPage)
-    assert commands[-1].query.resource_version == "201", "the watch has passed it"
+    assert last(commands, FetchPage).query.resource_version == "201", "the watch has passed it"
 
 
 @pytest.mark.parametrize(
@@ -132,12 +127,10 @@ def test_a_consistency_list_that_cannot_be_served_loses_no_history(error: KubeEr
     by = rules(relist_interval_s=3600.0)
     state, _ = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 5.0)
     state, commands = step(by, state, RequestFailed(error), 6.0)
-    assert isinstance(commands[-1], Sleep)
-    assert commands[-1].until_s < 10.0
+    assert last(commands, Sleep).until_s < 10.0
     assert not state.context.version_rejected
-    _, commands = step(by, state, SleepEnded(), commands[-1].until_s)
-    assert isinstance(commands[-1], OpenWatch)
-    assert commands[-1].query.resource_version == "100"
+    _, commands = step(by, state, SleepEnded(), last(commands, Sleep).until_s)
+    assert last(commands, OpenWatch).query.resource_version == "100"
 
 
 def test_a_consistency_list_made_again_for_its_token_or_its_size_lets_the_watch_continue() -> None:
@@ -150,11 +143,9 @@ def test_a_consistency_list_made_again_for_its_token_or_its_size_lets_the_watch_
     state, commands = step(by, state, ListFinished(accepted=False), 7.0)
     assert isinstance(commands[-1], FetchPage)
     state, commands = step(by, state, PageReceived(Page("202", None, [])), 8.0)
-    assert isinstance(commands[-1], ListDone)
-    assert commands[-1].continue_from == "100"
+    assert last(commands, ListDone).continue_from == "100"
     _, commands = step(by, state, ListFinished(accepted=True), 8.0)
-    assert isinstance(commands[-1], OpenWatch)
-    assert commands[-1].query.resource_version == "100"
+    assert last(commands, OpenWatch).query.resource_version == "100"
 
 
 def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complete() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from tests.support.watchmachine import frame, rules, silent, watching
+from tests.support.watchmachine import frame, last, rules, silent, watching
 from watchrelay.core.errors import Unreachable
 from watchrelay.model.frames import Bookmark, Frame
 from watchrelay.model.watch_output import ListBegun, ListDone, ServerSeen
@@ -37,8 +37,7 @@ def test_after_ten_silent_minutes_the_next_watch_begins_with_a_liveness_check() 
     state, commands = step(by, watching(by, cursor="7"), WatchEnded(), 600.0)
     assert isinstance(commands[-1], OpenWatch)
     opened, commands = step(by, state, WatchOpened(), 600.0)
-    assert isinstance(commands[-1], CheckVersion)
-    assert commands[-1].until_s == 660.0, "the watch is read meanwhile"
+    assert last(commands, CheckVersion).until_s == 660.0, "the watch is read meanwhile"
     state, commands = step(by, opened, VersionChecked("8", 600.1), 600.1)
     assert isinstance(commands[-1], ReadWatch)
     state, _ = step(by, state, WatchEnded(), 900.0)
@@ -65,16 +64,15 @@ def test_after_a_check_at_the_opening_a_silent_watch_is_checked_as_any_other(ans
 def test_the_first_bookmark_shortens_the_idle_deadline_at_once() -> None:
     by = rules()
     state, commands = step(by, watching(by), FramesReceived([Bookmark("105")], 60.0), 60.0)
-    read = commands[-1]
-    assert isinstance(read, ReadWatch)
+    read = last(commands, ReadWatch)
     assert 130.0 <= read.until_s <= 133.0
     state, commands = step(by, state, DeadlineReached(), read.until_s)
-    assert isinstance(commands[-1], OpenWatch)
-    assert 70.0 <= commands[-1].query.idle_timeout_s <= 73.0
+    assert 70.0 <= last(commands, OpenWatch).query.idle_timeout_s <= 73.0
     state, commands = step(by, state, WatchOpened(), 140.0)
     state, commands = step(by, state, FramesReceived([Bookmark("110")], 200.0), 200.0)
-    assert isinstance(commands[-1], ReadWatch)
-    assert 270.0 <= commands[-1].until_s <= 273.0, "from the newest frame, however it is read on"
+    assert 270.0 <= last(commands, ReadWatch).until_s <= 273.0, (
+        "from the newest frame, however it is read on"
+    )
 
 
 @pytest.mark.parametrize("answer", ["107", "", "8" * 40])
@@ -94,8 +92,7 @@ def test_without_bookmarks_a_watch_that_may_lack_something_is_opened_again_for_a
     assert ServerSeen() not in commands, "a proxy may have ended it, in mid line"
     state, commands = step(by, state, WatchEnded(), 70.2)
     assert ServerSeen() in commands
-    assert isinstance(commands[-1], OpenWatch)
-    assert commands[-1].query.timeout_s >= 300
+    assert last(commands, OpenWatch).query.timeout_s >= 300
 
 
 def test_where_no_bookmarks_come_each_silence_after_objects_is_checked_too() -> None:
@@ -103,8 +100,7 @@ def test_where_no_bookmarks_come_each_silence_after_objects_is_checked_too() -> 
     state, commands = step(by, watching(by), FramesReceived([frame("a", "101")], 30.0), 30.0)
     assert commands[-1] == ReadWatch(95.0)
     state, commands = step(by, state, FramesReceived([Bookmark("102")], 90.0), 90.0)
-    read = commands[-1]
-    assert isinstance(read, ReadWatch)
+    read = last(commands, ReadWatch)
     assert 160.0 <= read.until_s <= 163.0, "a watch that brought a bookmark is frozen by then"
 
 
@@ -121,8 +117,7 @@ def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing
     assert read.until_s == 65.0, "past the moment of the first bookmark"
     for now_s in (65.0, 130.0, 195.0):
         state, commands = step(by, state, DeadlineReached(), now_s)
-        assert isinstance(commands[-1], CheckVersion)
-        assert now_s < commands[-1].until_s <= now_s + 8.0, (
+        assert now_s < last(commands, CheckVersion).until_s <= now_s + 8.0, (
             "a server that does not answer delays nothing"
         )
         state, commands = step(by, state, VersionChecked("100", now_s - 0.25), now_s)
@@ -141,11 +136,9 @@ def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> N
     assert read.until_s == 50.0
     state, _ = step(by, state, DeadlineReached(), 50.0)
     state, commands = step(by, state, VersionChecked("107", 50.0), 50.0)
-    assert isinstance(commands[-1], ReadWatch)
-    assert 70.0 <= commands[-1].until_s <= 73.0
+    assert 70.0 <= last(commands, ReadWatch).until_s <= 73.0
     state, commands = step(by, state, FramesReceived([Bookmark("107")], 60.0), 60.0)
-    assert isinstance(commands[-1], ReadWatch)
-    assert 130.0 <= commands[-1].until_s <= 133.0
+    assert 130.0 <= last(commands, ReadWatch).until_s <= 133.0
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -171,9 +164,8 @@ def test_a_silent_watch_of_a_server_that_does_not_answer_is_closed_within_75_sec
     state, read = silent_from_its_start(by, late=late)
     state, _ = step(by, state, DeadlineReached(), read.until_s)
     state, commands = step(by, state, VersionChecked("", read.until_s), read.until_s)
-    assert isinstance(commands[-1], ReadWatch)
-    assert commands[-1].until_s <= 75.0
-    _, commands = step(by, state, DeadlineReached(), commands[-1].until_s)
+    assert last(commands, ReadWatch).until_s <= 75.0
+    _, commands = step(by, state, DeadlineReached(), last(commands, ReadWatch).until_s)
     assert isinstance(commands[-1], OpenWatch)
 
 
@@ -239,8 +231,7 @@ def test_the_silence_of_a_streaming_list_counts_from_when_the_store_has_taken_it
     state, commands = step(by, state, FramesReceived(end, 1.0), 1.0)
     assert isinstance(commands[-1], ListDone)
     state, commands = step(by, state, ListFinished(accepted=True), 200.0)
-    assert isinstance(commands[-1], ReadWatch)
-    assert commands[-1].until_s >= 250.0
+    assert last(commands, ReadWatch).until_s >= 250.0
     assert isinstance(state, Watching)
     assert state.silent_since_s == 200.0
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from random import Random
 
 import pytest
 
 from tests.support.virtualtime import run
+from tests.support.watchmachine import PODS, frame, rules
 from watchrelay.core.errors import Expired, Invalid, Undecodable
-from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
-from watchrelay.model.progress import StreamProgress
-from watchrelay.model.resources import Resource, Selection
-from watchrelay.model.streams import WatchPlan
+from watchrelay.model.frames import Bookmark, Failure, Frame, Page
 from watchrelay.observe.loglimit import SUBJECTS_MAX
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine, messages
-from watchrelay.watch.context import WatchRules
 from watchrelay.watch.reporting import WatchReporter
 from watchrelay.watch.states import State
 
-PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+
+def reporter_of(status: StreamStatus, metrics: Metrics | None = None) -> WatchReporter:
+    of_stream = (metrics or Metrics()).stream("pods", PODS.resource)
+    return WatchReporter("pods", of_stream, status, status.progress)
 
 
 def bad(name: str, why: str = "deep") -> Undecodable:
@@ -35,9 +34,7 @@ def test_an_object_skipped_again_and_again_is_one_line_per_cause_with_a_count(
     metrics = Metrics()
 
     async def scene() -> None:
-        reporter = WatchReporter(
-            "pods", metrics.stream("pods", PODS), StreamStatus("pods"), StreamProgress()
-        )
+        reporter = reporter_of(StreamStatus("pods"), metrics)
         for _ in range(600):
             reporter.skipped((bad("a"), bad("b")))
             await asyncio.sleep(1)
@@ -59,9 +56,7 @@ def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:
-        reporter = WatchReporter(
-            "pods", Metrics().stream("pods", PODS), StreamStatus("pods"), StreamProgress()
-        )
+        reporter = reporter_of(StreamStatus("pods"))
         for number in range(5000):
             reporter.skipped((bad(f"p{number}" + "x" * 5000),))
 
@@ -84,8 +79,8 @@ def test_a_history_that_expires_between_pages_is_not_logged_as_that_of_the_watch
                 reporter.report(command)
         return [each.message for each in caplog.records if "expired" in each.message]
 
-    status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
-    reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
+    status, by = StreamStatus("pods"), rules()
+    reporter = reporter_of(status)
     with caplog.at_level(logging.INFO):
         listing, _ = machine.start(by, now_s=0.0)
         first_page = messages.PageReceived(Page("5", "next", []))
@@ -109,8 +104,8 @@ def test_a_refused_form_of_a_request_asks_for_no_operator(
     about: str, level: str, state: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene() -> None:
-        status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
-        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
+        status, by = StreamStatus("pods"), rules()
+        reporter = reporter_of(status)
         listing, _ = machine.start(by, now_s=0.0)
         reporter.stepped(listing)
         event = messages.RequestFailed(Invalid("refused", about=about, status=400))
@@ -128,12 +123,11 @@ def test_a_refused_form_of_a_request_asks_for_no_operator(
 
 def test_objects_and_bookmarks_of_the_watch_have_their_newest_times() -> None:
     status = StreamStatus("pods")
-    metrics = Metrics()
-    reporter = WatchReporter("pods", metrics.stream("pods", PODS), status, status.progress)
+    reporter = reporter_of(status)
     reporter.received([Bookmark("7")])
     assert status.last_bookmark_ms is not None
     assert status.last_event_ms is None, "a bookmark is no event"
-    reporter.received([ObjectFrame("ADDED", "shop", "a", "u", "8", {}, {}, 2)])
+    reporter.received([frame("a", "8")])
     assert status.last_event_ms is not None
 
 
@@ -141,8 +135,8 @@ def test_a_stream_that_waited_for_the_circuit_breaker_shows_no_next_attempt_once
     None
 ):
     async def scene() -> None:
-        status, by = StreamStatus("pods"), WatchRules(WatchPlan(Selection(PODS)), Random(1))
-        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), status, status.progress)
+        status, by = StreamStatus("pods"), rules()
+        reporter = reporter_of(status)
         before, _ = machine.start(by, cursor="7", now_s=0.0)
         reporter.stepped(before)
         reporter.paused(asyncio.get_running_loop().time() + 30.0)
