@@ -95,7 +95,7 @@ class Admission:
 
     def notify(self) -> None:
         """Wake every stream that waits for the circuit breaker."""
-        if self._gauge is not None:  # an older word: the gate is closed until the probe is answered
+        if self._gauge is not None:  # it calls an open circuit a closed gate
             self._gauge.set(0 if self.breaker.open_until_s is None else 1)
         self._changed.set()
         self._changed = asyncio.Event()

@@ -131,8 +131,7 @@ class CircuitBreaker:
         """A running server answered `stream`, with success or an error of the request. True when
         that closed the circuit."""
         self._others_answered.pop(stream, None)
-        for each in self._others_answered:
-            self._others_answered[each] = True
+        self._others_answered = dict.fromkeys(self._others_answered, True)
         if self.state == HalfOpen(stream):
             waiting, self._waiting = sorted(self._waiting), set()
             self.state = Closed(

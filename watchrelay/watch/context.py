@@ -146,8 +146,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     """A watch has brought one, beside the end of its initial events. Until then its silence is no
     error."""
     check_early: bool = False
-    """Check a silent watch already after `VERSION_CHECK_EARLY_S` (machine.py): such a check showed
-    a newer version than the watch, or lists are streamed."""
+    """A silent watch is checked already after `VERSION_CHECK_EARLY_S` (states.py): a check showed a
+    newer version than the watch, or lists are streamed."""
     silence_limit_s: float = SILENCE_LIMIT_S
     """How long a watch with bookmarks may be silent; jitter comes on top. Longer while the server
     is taken for one that sends few."""

@@ -47,23 +47,23 @@ seconds it proves little."""
 END_IN_TIME_S = (-1.0, 3.0)
 """A clean end in this range, counted from the watch's timeout, is the end in its time."""
 
-_OF_NO_CURSOR = frozenset({0, 401, 403, 407, 408, 429, 503, 504})
+_NOT_BY_CURSOR = frozenset({0, 401, 403, 407, 408, 429, 503, 504})
 """Codes of missing rights, of overload and of timeouts; 0: no answer, the connection broke."""
 
 
 def shows_failing_cursor(error: KubeError, lived_s: float = 0.0) -> bool:
-    """Whether the failure of a watch that was open for `lived_s` counts: it may be by its cursor,
-    as far as the answer shows, in the stream or by HTTP. Whether lists work, the small list tells.
-    Versions that are refused lead to a list by another rule."""
+    """Whether the failure of a watch that was open for `lived_s` counts: its cursor may be the
+    cause. A small list then shows whether lists work. A version that is refused does not count: it
+    leads to a list anyway."""
     if isinstance(error, Invalid) and error.about == "version":
         return False
     if isinstance(error, Interrupted | Unavailable) and not error.status:
         return lived_s >= BROKE_AFTER_S
-    return error.status not in _OF_NO_CURSOR and not isinstance(error, Expired | VersionTooLarge)
+    return error.status not in _NOT_BY_CURSOR and not isinstance(error, Expired | VersionTooLarge)
 
 
 def may_be_the_minimum(error: KubeError) -> bool:
-    """Whether the list may succeed without its minimum version."""
+    """Whether a list that failed so may succeed without its minimum version."""
     refused = isinstance(error, Expired | VersionTooLarge | Invalid | Undecodable)
     return refused or error.status == 500
 
@@ -99,8 +99,9 @@ class FailingWatch(msgspec.Struct, frozen=True):
     def list_due(
         self, cursor: str, now_s: float, failures: int = FAILURES, for_s: float = FAILING_FOR_S
     ) -> bool:
-        """Whether it fails each time, and another list is allowed. Failures that do not count do
-        not extend the row: five within 3 s, then a minute of 503s, lead to no list."""
+        """Whether the watch fails from `cursor` each time, and another list is allowed. Failures
+        that do not count do not extend the row: five within 3 s, then a minute of 503s, lead to no
+        list."""
         return (
             cursor == self.cursor
             and self.failures >= failures
@@ -109,8 +110,8 @@ class FailingWatch(msgspec.Struct, frozen=True):
         )
 
     def proof_due(self, cursor: str, now_s: float) -> bool:
-        """Whether the next watch is one of `PROVING_WATCH_S`: a list is due if it fails too, or in
-        `PROVE_AHEAD_S`."""
+        """Whether the next watch is the proving one: if it fails too, a list is due, at once or
+        within `PROVE_AHEAD_S`."""
         ahead_s = FAILING_FOR_S - PROVE_AHEAD_S
         return self.failures <= FAILURES and self.list_due(cursor, now_s, FAILURES - 1, ahead_s)
 
@@ -119,7 +120,8 @@ class FailingWatch(msgspec.Struct, frozen=True):
         return replace(self, no_check_before_s=now_s + CHECK_LISTS_AGAIN_S)
 
     def listed(self, now_s: float) -> FailingWatch:
-        """Such a list begins. If the one before is long past, the pace starts again."""
+        """A list that leads past the cursor begins. If the one before is long past, the pace starts
+        again."""
         again = now_s - self.no_list_before_s < LIST_AGAIN_MAX_S
         wait_s = min(LIST_AGAIN_MAX_S, 2 * self.list_wait_s) if again else LIST_AGAIN_S
         return replace(self, no_list_before_s=now_s + wait_s, list_wait_s=wait_s)

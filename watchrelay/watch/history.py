@@ -54,7 +54,7 @@ class HistoryCheck:
         if compare(first.resource_version, cursor) not in {-1, 0} or not self._held.lacks(first):
             return "same"
         self._suspect = (first.namespace, first.name, first.uid, first.resource_version)
-        # a watch that is past the list may have shown that it ended since
+        # a watch that is past the list may have shown that the object was deleted since
         past_list = compare(cursor, page.resource_version) not in {-1, 0}
         return "unclear" if past_list and suspect != self._suspect else "other"
 

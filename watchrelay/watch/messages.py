@@ -93,7 +93,7 @@ Event = (
 
 class Retrying(msgspec.Struct, frozen=True):
     """Report that a request or a watch failed, and is tried again at `retry_at_s`; None: at once.
-    `list_goes_on`: it is a page that is requested again; any other list that was under way has
+    `list_goes_on`: a page of a list is requested again; otherwise a list that was under way has
     failed."""
 
     error: KubeError
