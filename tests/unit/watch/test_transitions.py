@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any, get_args
+from typing import get_args
 
 from msgspec.structs import replace
 
-from tests.support.watchmachine import silent
+from tests.support.watchmachine import PODS, Played, frame, silent
 from tools.docs.machine import TRANSITIONS
 from watchrelay.core.errors import (
     Expired,
@@ -26,17 +26,12 @@ from watchrelay.core.errors import (
     VersionTooLarge,
 )
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
-from watchrelay.model.resources import GONE, SERVED, UNKNOWN, Availability, Resource, Selection
+from watchrelay.model.resources import GONE, SERVED, UNKNOWN, Availability, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_output import ListDone
 from watchrelay.watch.context import WatchRules
-from watchrelay.watch.machine import start, step
 from watchrelay.watch.messages import (
     CheckDiscovery,
-    CheckLists,
-    CheckVersion,
-    Command,
-    DeadlineReached,
     DiscoveryChecked,
     Event,
     FetchPage,
@@ -45,17 +40,14 @@ from watchrelay.watch.messages import (
     ListsChecked,
     OpenWatch,
     PageReceived,
-    ReadWatch,
     RequestFailed,
     Sleep,
     SleepEnded,
     VersionChecked,
     WatchEnded,
-    WatchOpened,
 )
 from watchrelay.watch.states import State, Watching
 
-PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 VERSIONS = [None, (1, 33), (1, 36), (1, 36)]
 HIDDEN = Availability("hidden", "served in v2")
 WALKS, STEPS = 3000, 60
@@ -72,53 +64,47 @@ ERRORS: list[KubeError] = [
 ]  # fmt: skip
 
 
-class Walk:
+class Walk(Played):
     """One stream's watch with an API server that answers at random."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
-        self.version = 100
-        self.failing = False
-        self.usual_error = rng.choice(ERRORS)
-        self.now_s = 0.0
+        self.failing, self.usual_error = False, rng.choice(ERRORS)
         plan = WatchPlan(
-            Selection(PODS, metadata_only=rng.random() < 0.5),
+            Selection(PODS.resource, metadata_only=rng.random() < 0.5),
             initial_list=rng.choice(["auto", "auto", "auto", "paged", "streaming", "streaming"]),
             list_semantic=rng.choice(["mostRecent", "any"]),
             page_size=rng.choice([0, 2]),
             bookmarks=rng.random() < 0.8,
             relist_interval_s=rng.choice([0.0, 60.0, 60.0, 3600.0]),
         )
-        self.rules = WatchRules(plan, Random(seed), rng.choice(VERSIONS))
-        self.first: dict[str, Any] = {
-            "cursor": rng.choice(["", "100"]),
-            "newest_on_log": rng.choice(["", "90", "110"]),
-            "recovered": rng.random() < 0.5,
-            "first_wait_s": rng.choice([0.0, 0.0, 1.0]),
-        }
+        super().__init__(
+            WatchRules(plan, Random(seed), rng.choice(VERSIONS)),
+            cursor=rng.choice(["", "100"]),
+            newest_on_log=rng.choice(["", "90", "110"]),
+            recovered=rng.random() < 0.5,
+            first_wait_s=rng.choice([0.0, 0.0, 1.0]),
+        )
 
     def events(self) -> Iterator[tuple[State, Event, State]]:
         """Every step of the walk."""
-        state, commands = start(self.rules, now_s=self.now_s, **self.first)
         for _ in range(STEPS):
-            self.let_pass(commands[-1])
-            event = self.event(state, commands[-1])
-            before = state
-            state, commands = step(self.rules, before, event, self.now_s)
-            yield before, event, state
+            self.let_pass()
+            before, event = self.state, self.answer()
+            self.step(event)
+            yield before, event, self.state
 
-    def let_pass(self, action: Command) -> None:
+    def let_pass(self) -> None:
         """Time, changes, and an upgrade of the server now and then."""
         rng = self.rng
-        if not isinstance(action, Sleep):
+        if not isinstance(self.action(), Sleep):
             self.now_s += rng.choice([0.0, 0.0, 0.1, 2.0, 40.0, 100.0, 700.0])
         self.version += rng.choice([0, 0, 1, 5])
         if rng.random() < 0.03:
-            self.rules = replace(self.rules, server_version=rng.choice(VERSIONS))
+            self.by = replace(self.by, server_version=rng.choice(VERSIONS))
 
-    def event(self, state: State, action: Command) -> Event:
-        """What may come of `action`."""
-        rng = self.rng
+    def answer(self) -> Event:
+        rng, action = self.rng, self.action()
         if isinstance(action, FetchPage | OpenWatch):
             # what failed is likely to fail again
             self.failing = rng.random() < (0.7 if self.failing else 0.2)
@@ -126,29 +112,26 @@ class Walk:
                 return RequestFailed(self.error())
         match action:
             case FetchPage():
-                return PageReceived(self.page())
-            case OpenWatch():
-                return WatchOpened()
-            case ReadWatch(until_s=until_s):
-                return self.read(until_s)
-            case CheckVersion():
-                cursor = state.cursor if isinstance(state, Watching) else ""
-                version = rng.choice(["", cursor, cursor, str(self.version), "50"])
-                return VersionChecked(version, self.now_s)
-            case CheckLists():
-                version = rng.choice(["", "50", *[str(self.version)] * 3])
-                may_list = bool(version) and rng.random() < 0.8
-                return ListsChecked(version, may_list, self.now_s)
+                failures = rng.choice([(), (), (), (Undecodable("?"),)])
+                token = rng.choice([None, None, "a", "b", "c"])
+                return PageReceived(Page(self.any_version(), token, self.objects(), failures))
             case ListDone(accept_any_size=accept):
                 return ListFinished(accept or rng.random() < 0.8)
-            case Sleep(until_s=until_s, wakeable=wakeable):
-                early = wakeable and rng.random() < 0.1
-                self.now_s = self.now_s if early else until_s
-                return SleepEnded(rechecked=early)
+            case Sleep(wakeable=True) if rng.random() < 0.1:
+                return SleepEnded(rechecked=True)
             case CheckDiscovery():
                 return DiscoveryChecked(rng.choice([SERVED, GONE, GONE, UNKNOWN, HIDDEN]))
-            case other:
-                raise AssertionError(f"the last command is an action, not {other}")
+            case _:
+                return super().answer()
+
+    def check_version(self, until_s: float) -> Event:
+        cursor = self.state.cursor if isinstance(self.state, Watching) else ""
+        versions = ["", cursor, cursor, str(self.version), "50"]
+        return VersionChecked(self.rng.choice(versions), self.now_s)
+
+    def check_lists(self) -> Event:
+        version = self.rng.choice(["", "50", *[str(self.version)] * 3])
+        return ListsChecked(version, bool(version) and self.rng.random() < 0.8, self.now_s)
 
     def error(self) -> KubeError:
         return self.usual_error if self.rng.random() < 0.6 else self.rng.choice(ERRORS)
@@ -156,18 +139,8 @@ class Walk:
     def any_version(self) -> str:
         return self.rng.choice([str(self.version)] * 8 + ["60", ""])
 
-    def page(self) -> Page:
-        rng = self.rng
-        failures = rng.choice([(), (), (), (Undecodable("?"),)])
-        token = rng.choice([None, None, "a", "b", "c"])
-        return Page(self.any_version(), token, self.objects(), failures)
-
     def objects(self) -> list[ObjectFrame]:
-        version = str(self.version)
-        return [
-            ObjectFrame("ADDED", "shop", name, "uid", version, {}, {}, 10)
-            for name in "ab"[: self.rng.randrange(3)]
-        ]
+        return [frame(name, str(self.version)) for name in "ab"[: self.rng.randrange(3)]]
 
     def read(self, until_s: float) -> Event:
         rng = self.rng
@@ -177,8 +150,7 @@ class Walk:
         if kind == 1:
             return RequestFailed(self.error())
         if kind == 2 and until_s < float("inf"):
-            self.now_s = max(self.now_s, until_s)
-            return DeadlineReached()
+            return super().read(until_s)
         frames: list[Frame] = [*self.objects()]
         if rng.random() < 0.5:
             frames.append(Bookmark(self.any_version(), initial_end=rng.random() < 0.7))
