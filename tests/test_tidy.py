@@ -81,6 +81,7 @@ SUFFIXES = {
     ".xml",
     ".mod",
     ".go",
+    ".rs",
     ".java",
     ".tpl",
     ".js",

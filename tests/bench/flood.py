@@ -12,9 +12,10 @@ import functools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -23,7 +24,6 @@ from tests.bench.rig import (
     PARTITIONS,
     RELAY,
     Program,
-    Relay,
     Rig,
     SourceProcess,
     cpu_s,
@@ -32,8 +32,9 @@ from tests.bench.rig import (
 )
 from tests.bench.source import STAMP, STAMP_DIGITS
 from tests.bench.table import Row
-from tests.bench.turns import compared, in_rounds
+from tests.bench.turns import compared, in_rounds, ratios
 
+T = TypeVar("T")
 OBJECTS, FLOOD_EVENTS = 20_000, 12_000
 """Short turns: a core that shares its hardware with others changes its speed by half within
 seconds, and neighbours see the same."""
@@ -58,38 +59,41 @@ class Turn:
 
 Turns = Mapping[str, Sequence[Turn]]
 """By program, a turn for each round."""
+Makers = Mapping[str, Callable[[SourceProcess], Program]]
+"""How to make programs, by name."""
 
 
 def take_turns(
-    rig: Rig, once: Callable[[Program], Turn], *, partitions: int, warm: int = 0
-) -> Turns:
+    rig: Rig, once: Callable[[Program], T], makers: Makers, warm: int = 0
+) -> dict[str, list[T]]:
     """All programs live, those that wait at rest."""
-    turns: dict[str, list[Turn]] = {}
+    turns: dict[str, list[T]] = {}
     for begun in range(0, rig.rounds, LIVE_ROUNDS):
         rounds = min(LIVE_ROUNDS, rig.rounds - begun)
-        for name, its in _live(rig, once, partitions=partitions, warm=warm, rounds=rounds).items():
-            turns.setdefault(name, []).extend(its)
+        with live(makers) as programs:
+            doers = {name: functools.partial(once, program) for name, program in programs.items()}
+            for name, its in in_rounds(doers, rounds=rounds, warm=warm).items():
+                turns.setdefault(name, []).extend(its)
     return turns
 
 
-def _live(
-    rig: Rig, once: Callable[[Program], Turn], *, partitions: int, warm: int, rounds: int
-) -> Turns:
-    doers = {}
+@contextmanager
+def live(makers: Makers) -> Iterator[dict[str, Program]]:
+    """Programs that have published what they listed, each with a source of its own, at rest."""
+    programs = {}
     with ExitStack() as stack:
-        for name, make in rig.programs(partitions).items():
+        for name, make in makers.items():
             source = stack.enter_context(SourceProcess(objects=OBJECTS))
-            program = stack.enter_context(make(source))
-            program.await_published()
-            program.settle()
-            doers[name] = functools.partial(once, program)
-        return in_rounds(doers, rounds=rounds, warm=warm)
+            programs[name] = stack.enter_context(make(source))
+            programs[name].await_published()
+            programs[name].settle()
+        yield programs
 
 
 def flood(rig: Rig) -> list[Row]:
     """CPU and rate under flood."""
-    turns = take_turns(rig, flood_once, partitions=PARTITIONS, warm=1)
-    cpu = _of(turns, "cpu_us")
+    turns = take_turns(rig, flood_once, rig.programs(), warm=1)
+    cpu = of(turns, "cpu_us")
     first, *rows = compared(rig, "flood: CPU per event", cpu, "us", to_go_raw=1.0)
     pure = dataclasses.replace(first, what=f"{first.what}, bound for pure Python", goal=1.1)
     mean = statistics.mean(cpu[RELAY])
@@ -98,8 +102,8 @@ def flood(rig: Rig) -> list[Row]:
         pure,
         *rows,
         Row("flood: CPU per event, mean of all turns, with the snapshots they cause", mean, "us"),
-        Row.of("flood: events per second on one core", _of(turns, "rate")[RELAY], "/s"),
-        *_machine("flood", turns),
+        Row.of("flood: events per second on one core", of(turns, "rate")[RELAY], "/s"),
+        *machine("flood", turns),
     ]
 
 
@@ -129,37 +133,38 @@ def paced(rig: Rig) -> list[Row]:
     """CPU and latency at 1,000 events a second."""
     what = f"{PACE_RATE} events/s"
     rows = _paced(rig, what, PARTITIONS, cpu_goal=1.15, p50_goal=0.5)
-    return [*rows, *_at_the_same_time(rig, what)]
+    return [*rows, *_beside_the_tree_before(rig, what)]
 
 
-def _at_the_same_time(rig: Rig, what: str) -> list[Row]:
-    """This tree and the tree before on one core together: what the machine does meanwhile, it does
-    to both, so the ratio varies by 2 % where that of turns varies by 15 %."""
+def _beside_the_tree_before(rig: Rig, what: str) -> list[Row]:
     if BEFORE not in rig.relays:
         return []
-    with ExitStack() as stack:
-        relays = {}
-        for name, tree in rig.relays.items():
-            source = stack.enter_context(SourceProcess(objects=OBJECTS))
-            relays[name] = stack.enter_context(Relay(rig, source, tree=tree))
-            relays[name].await_published()
-            relays[name].settle()
-        ratios = [_ratio_once(relays, seconds) for seconds in (WARM_S, *[PACE_S] * rig.rounds)]
+    makers = rig.programs()
+    cpu = at_the_same_time(rig, {name: makers[name] for name in rig.relays})
     about = f"{what}: CPU per event, relay / {BEFORE}, both at the same time"
-    return [Row.of(about, ratios[1:], "")]
+    return [Row.of(about, ratios(cpu, RELAY, BEFORE), "")]
 
 
-def _ratio_once(relays: Mapping[str, Relay], seconds: int) -> float:
-    used_s = {name: cpu_s(relay.pid) for name, relay in relays.items()}
-    sources = [relay.source for relay in relays.values() if relay.source is not None]
+def at_the_same_time(rig: Rig, makers: Makers) -> dict[str, list[float]]:
+    """Microseconds per event at 1,000 a second for each, on one core together: what the machine
+    does meanwhile, it does to all, so a ratio varies by 2 % where that of turns varies by 15 %."""
+    with live(makers) as programs:
+        windows = [_window(programs, seconds) for seconds in (WARM_S, *[PACE_S] * rig.rounds)]
+    return {name: [window[name] for window in windows[1:]] for name in programs}
+
+
+def _window(programs: Mapping[str, Program], seconds: int) -> dict[str, float]:
+    used_s, events = {name: cpu_s(each.pid) for name, each in programs.items()}, PACE_RATE * seconds
+    sources = [each.source for each in programs.values() if each.source is not None]
     for source in sources:
-        source.begin(f"pace {PACE_RATE * seconds} {PACE_RATE}")
+        source.begin(f"pace {events} {PACE_RATE}")
     for source in sources:
         source.finish()
-    for relay in relays.values():
-        relay.settle()
-    took_s = {name: cpu_s(relay.pid) - used_s[name] for name, relay in relays.items()}
-    return took_s[RELAY] / took_s[BEFORE]
+    for each in programs.values():
+        each.settle()
+    return {
+        name: (cpu_s(each.pid) - used_s[name]) / events * 1e6 for name, each in programs.items()
+    }
 
 
 def paced_on_one(rig: Rig) -> list[Row]:
@@ -170,14 +175,14 @@ def paced_on_one(rig: Rig) -> list[Row]:
 def _paced(
     rig: Rig, what: str, partitions: int, *, cpu_goal: float, p50_goal: float | None = None
 ) -> list[Row]:
-    turns = take_turns(rig, pace_once, partitions=partitions)
-    cpu, p50, p99 = (_of(turns, field) for field in ("cpu_us", "p50", "p99"))
+    turns = take_turns(rig, pace_once, rig.programs(partitions))
+    cpu, p50, p99 = (of(turns, field) for field in ("cpu_us", "p50", "p99"))
     added = f"{what}: added latency, source to a consumer"
     return [
         *compared(rig, f"{what}: CPU per event", cpu, "us", to_go_raw=cpu_goal),
         *compared(rig, f"{added}, p50", p50, "ms", goal=3.5, to_go_raw=p50_goal),
         *compared(rig, f"{added}, p99", p99, "ms", goal=8.0),
-        *_machine(what, turns),
+        *machine(what, turns),
     ]
 
 
@@ -203,11 +208,12 @@ def pace_once(program: Program) -> Turn:
     return Turn(cpu_us, events / took_s, waited, speed_ms, cuts[49], cuts[98])
 
 
-def _of(turns: Turns, field: str) -> dict[str, list[float]]:
+def of(turns: Turns, field: str) -> dict[str, list[float]]:
+    """One figure of each turn."""
     return {name: [getattr(turn, field) for turn in its] for name, its in turns.items()}
 
 
-def _machine(what: str, turns: Turns) -> list[Row]:
+def machine(what: str, turns: Turns) -> list[Row]:
     """What tells how much the machine disturbed."""
     loops = [turn.loop_ms for its in turns.values() for turn in its]
     waited = [turn.waited for turn in turns[RELAY]]

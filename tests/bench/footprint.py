@@ -6,17 +6,30 @@ idle streams; what has a goal in turns with the programs that it is measured aga
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
-from tests.bench.rig import RELAY, Program, Relay, Rig, SourceProcess, Usage, cpu_s, wait_for
+from tests.bench.rig import (
+    RELAY,
+    Program,
+    Relay,
+    Rig,
+    SourceProcess,
+    Usage,
+    cpu_s,
+    loop_ms,
+    wait_for,
+)
 from tests.bench.table import Row
-from tests.bench.turns import compared, in_rounds
+from tests.bench.turns import compared, in_rounds, ratios
 from tests.support.pace import measure_for
 
 SMALL, LARGE = 20_000, 100_000
+STREAMS = (1, 50, 300, 1_000)
 IDLE_STREAMS, IDLE_S = 200, 10.0
 """As long as a heartbeat interval: each window has as many heartbeats."""
 BARE = "this tree without byte code"
@@ -86,6 +99,35 @@ def _memory_and_time(what: str, runs: Sequence[FirstList]) -> list[Row]:
     ]
 
 
+def streams(rig: Rig) -> list[Row]:
+    """First starts of many streams on one topic, to the first snapshot of each."""
+
+    def started(count: int) -> float:
+        with Relay(rig, source, resources=_namespaces(count)) as relay:
+            relay.await_snapshots(count, deadline_s=600.0)
+            return relay.used().cpu_s
+
+    with SourceProcess(objects=0) as source:
+        starts: dict[str, Callable[[], float]] = {
+            f"{count:,}": functools.partial(started, count) for count in STREAMS
+        }
+        cpu = in_rounds({**starts, "loop": loop_ms}, rounds=rig.rounds)
+    what, (*_, fewer, most) = "first start on one topic, CPU", starts
+    goals = {fewer: 5.0, most: 15.0}
+    return [
+        Row.of(f"{what}: {most} streams / {fewer}", ratios(cpu, most, fewer), "", goal=3.5),
+        *(
+            Row.of(f"{what}: {count} streams", cpu[count], "s", goal=goals.get(count))
+            for count in starts
+        ),
+        Row.of(f"{what}: the core's own speed, a fixed loop in each round", cpu["loop"], "ms"),
+    ]
+
+
+def _namespaces(count: int) -> list[dict[str, Any]]:
+    return [{"resource": "pods", "namespaces": [f"ns-{number}" for number in range(count)]}]
+
+
 def memory(rig: Rig) -> list[Row]:
     """Resident memory per pod held, above the process that holds none, after first list and
     snapshot."""
@@ -104,13 +146,11 @@ def memory(rig: Rig) -> list[Row]:
 def idle(rig: Rig) -> list[Row]:
     """Many streams with nothing to do but heartbeats and bookmarks; the trees at the same time, as
     they hardly disturb each other."""
-    namespaces = [f"ns-{number}" for number in range(IDLE_STREAMS)]
-    resources = [{"resource": "pods", "namespaces": namespaces}]
     shares: dict[str, list[float]] = {name: [] for name in rig.relays}
     with SourceProcess(objects=0) as source, ExitStack() as stack:
         relays = {}
         for name, tree in rig.relays.items():
-            relay = Relay(rig, source, resources=resources, tree=tree)
+            relay = Relay(rig, source, resources=_namespaces(IDLE_STREAMS), tree=tree)
             relays[name] = stack.enter_context(relay)
             relay.await_snapshots(IDLE_STREAMS)
             relay.settle()

@@ -1,25 +1,34 @@
 """`kafka.flushInterval`: what a longer one saves at 1,000 events a second, and how the relay compares
 with go-raw at the latency of go-raw.
 
-Input: a rig. Output: by interval, CPU of relay and broker, latency, bytes of the log; each in turns.
+Input: a rig. Output: the ratio to go-raw at the default and at equal latency; by interval, CPU of
+relay and broker, latency, bytes of the log; each in turns.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.flood import OBJECTS, PACE_RATE, PACE_S, WARM_S, pace_once
+from tests.bench.flood import (
+    PACE_RATE,
+    PACE_S,
+    WARM_S,
+    Makers,
+    at_the_same_time,
+    pace_once,
+    take_turns,
+)
 from tests.bench.rig import GO_RAW, Program, Relay, Rig, SourceProcess, cpu_s
 from tests.bench.table import Row
-from tests.bench.turns import in_rounds
+from tests.bench.turns import ratios
 
 INTERVALS_MS = (3, 10, 30, 100)
 LIKE_GO_RAW_MS = 10
 """go-raw waits for as long with its requests (the linger of franz-go)."""
+WHAT = f"{PACE_RATE} events/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +42,49 @@ class Paced:
     log_bytes: float
 
 
+FIGURES = (
+    ("cpu_us", "CPU per event", "us"),
+    ("p50", "added latency, p50", "ms"),
+    ("log_bytes", "log, per event", "B"),
+    ("broker_us", "CPU of the broker, per event", "us"),
+)
+
+
 def intervals(rig: Rig) -> list[Row]:
     """CPU, latency and log by interval."""
-    with _live(rig) as doers:
-        turns = in_rounds(doers, rounds=rig.rounds)
-    shortest, like_go_raw = _name(INTERVALS_MS[0]), _name(LIKE_GO_RAW_MS)
-    what = f"{PACE_RATE} events/s"
+    makers: Makers = {_name(each): _relay(rig, each) for each in INTERVALS_MS}
+    if go_raw := rig.programs().get(GO_RAW):
+        makers = {**makers, GO_RAW: go_raw}
+    turns = take_turns(rig, functools.partial(_once, rig), makers)
+    rows = _to_go_raw(rig, makers, turns)
+    shortest = _name(INTERVALS_MS[0])
+    for field, label, unit in FIGURES:
+        runs = {name: [getattr(turn, field) for turn in its] for name, its in turns.items()}
+        for name in runs:
+            rows.append(Row.of(f"{WHAT}, {name}: {label}", runs[name], unit))
+            if name not in (shortest, GO_RAW):
+                about = f"{WHAT}, {name}: {label}, to {shortest}"
+                rows.append(Row.of(about, ratios(runs, name, shortest), ""))
+    return rows
 
-    def ratios(one: str, other: str, field: str) -> list[float]:
-        pairs = zip(turns[one], turns[other], strict=True)
-        return [getattr(mine, field) / getattr(its, field) for mine, its in pairs]
 
-    about = f"{what}, {like_go_raw}: CPU per event, relay / {GO_RAW}"
-    rows = [Row(about, missing=rig.no_go_raw, headline=True)]
-    if GO_RAW in turns:
-        latency = f"{what}, {like_go_raw}: latency, p50, relay / {GO_RAW}"
-        rows = [
-            Row.of(about, ratios(like_go_raw, GO_RAW, "cpu_us"), "", goal=0.95, headline=True),
-            Row.of(latency, ratios(like_go_raw, GO_RAW, "p50"), ""),
+def _to_go_raw(rig: Rig, makers: Makers, turns: dict[str, list[Paced]]) -> list[Row]:
+    """At the default and at its latency; CPU at the same time on one core, latency in turns."""
+    names = [_name(LIKE_GO_RAW_MS), _name(INTERVALS_MS[0])]
+    goals: Sequence[float | None] = (0.95, None)
+    about = [f"{WHAT}, {name}: CPU per event, relay / {GO_RAW}" for name in names]
+    if GO_RAW not in makers:
+        return [Row(about[0], missing=rig.no_go_raw, headline=True)]
+    cpu = at_the_same_time(rig, {name: makers[name] for name in (*names, GO_RAW)})
+    p50 = {name: [turn.p50 for turn in its] for name, its in turns.items()}
+    rows = []
+    for name, what, goal in zip(names, about, goals, strict=True):
+        rows += [
+            Row.of(what, ratios(cpu, name, GO_RAW), "", goal=goal, headline=goal is not None),
+            Row.of(
+                f"{WHAT}, {name}: latency, p50, relay / {GO_RAW}", ratios(p50, name, GO_RAW), ""
+            ),
         ]
-    for name in map(_name, INTERVALS_MS):
-        for field, label in (
-            ("cpu_us", "CPU per event"),
-            ("broker_us", "CPU of the broker"),
-            ("log_bytes", "bytes of the log"),
-        ):
-            if name != shortest:
-                about = f"{what}, {name}: {label}, to {shortest}"
-                rows.append(Row.of(about, ratios(name, shortest, field), ""))
-        rows.append(Row.of(f"{what}, {name}: CPU per event", [t.cpu_us for t in turns[name]], "us"))
-        rows.append(Row.of(f"{what}, {name}: latency, p50", [t.p50 for t in turns[name]], "ms"))
-        rows.append(
-            Row.of(f"{what}, {name}: log, per event", [t.log_bytes for t in turns[name]], "B")
-        )
     return rows
 
 
@@ -73,28 +92,8 @@ def _name(interval_ms: int) -> str:
     return f"flushInterval {interval_ms} ms"
 
 
-@contextmanager
-def _live(rig: Rig) -> Iterator[dict[str, Callable[[], Paced]]]:
-    """All programs at rest, by name."""
-    doers: dict[str, Callable[[], Paced]] = {}
-    with ExitStack() as stack:
-
-        def add(name: str, make: Callable[[SourceProcess], Program]) -> None:
-            source = stack.enter_context(SourceProcess(objects=OBJECTS))
-            program = stack.enter_context(make(source))
-            program.await_published()
-            program.settle()
-            doers[name] = functools.partial(_once, rig, program)
-
-        for interval_ms in INTERVALS_MS:
-            add(_name(interval_ms), functools.partial(_relay, rig, interval_ms))
-        if go_raw := rig.programs().get(GO_RAW):
-            add(GO_RAW, go_raw)
-        yield doers
-
-
-def _relay(rig: Rig, interval_ms: int, source: SourceProcess) -> Relay:
-    return Relay(rig, source, flush_interval=f"{interval_ms}ms")
+def _relay(rig: Rig, interval_ms: int) -> Callable[[SourceProcess], Relay]:
+    return lambda source: Relay(rig, source, flush_interval=f"{interval_ms}ms")
 
 
 def _once(rig: Rig, program: Program) -> Paced:

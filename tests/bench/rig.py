@@ -53,6 +53,16 @@ def wait_for(claim: str, condition: Callable[[], object], *, deadline_s: float =
         raise PartError(str(late)) from None
 
 
+@functools.cache
+def built(name: str) -> tuple[Path, str]:
+    """The program of `tests/bench/NAME`; why it could not be built, if so."""
+    script = _ROOT / "tests" / "bench" / "build.sh"
+    done = subprocess.run([script, name], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return Path(done.stdout.strip()) / name, ""
+    return Path(), (done.stderr.strip().splitlines() or ["no message"])[-1]
+
+
 class SourceProcess:
     """`tests.bench.source` as a process of its own on the other core; a context manager."""
 
@@ -72,6 +82,8 @@ class SourceProcess:
         """When the first request came since this was set to 0 (monotonic)."""
         self.lists = 0
         """Requests for a list so far: pages and streaming lists."""
+        self.watched = 0
+        """Watches of all pods so far."""
         threading.Thread(target=self._hear, daemon=True).start()
         self.port = int(self._next("port"))
 
@@ -83,6 +95,8 @@ class SourceProcess:
                 self.asked_s = self.asked_s or float(words[1])
             elif words[0] == "listed":
                 self.lists += 1
+            elif words[0] == "watched":
+                self.watched += 1
             else:
                 self._printed.put(words)
         self._printed.put(["ended", ""])
@@ -95,7 +109,11 @@ class SourceProcess:
 
     def prepare(self, events: int) -> None:
         """Have so many events made, for the command `flood`."""
-        self.begin(f"prepare {events}")
+        self.order(f"prepare {events}")
+
+    def order(self, command: str) -> None:
+        """Give a command, and wait until it is done."""
+        self.begin(command)
         self.finish()
 
     def begin(self, command: str) -> None:
@@ -206,6 +224,10 @@ class Program(ABC):
     @abstractmethod
     def _kill(self) -> None: ...
 
+    @abstractmethod
+    def stop(self) -> None:
+        """End it as an operator would."""
+
     @property
     @abstractmethod
     def pid(self) -> int:
@@ -268,11 +290,7 @@ class Relay(Program):
         flush_interval: str = "",
     ) -> None:
         self.cluster = cluster = rig.next_cluster()
-        if isinstance(source, Path):
-            kubeconfig = source
-        else:
-            kubeconfig = rig.workspace.path / f"{cluster}.kubeconfig"
-            kubeconfig.write_text(_KUBECONFIG.format(port=source.port))
+        kubeconfig = source if isinstance(source, Path) else rig.kubeconfig(source)
         config = relay_config(
             cluster,
             bootstrap=rig.bootstrap,
@@ -312,13 +330,13 @@ class Relay(Program):
         """Return once the first snapshot is acknowledged and indexed."""
         self.await_snapshots()
 
-    def await_snapshots(self, streams: int = 1) -> None:
+    def await_snapshots(self, streams: int = 1, *, deadline_s: float = 120.0) -> None:
         """Return once the first snapshots of `streams` streams are acknowledged and indexed. Its
         log says so: asking it would cost it."""
         self.daemon.wait(
             "first snapshots are complete",
             lambda: len(self.daemon.logged("snapshot complete")) >= streams,
-            deadline_s=120.0,
+            deadline_s=deadline_s,
         )
 
     def stop(self) -> None:
@@ -329,16 +347,19 @@ class Relay(Program):
 
 class Raw(Program):
     """A program with nothing to it, `tests.bench.floor` or go-raw: it lists, publishes that, says
-    "watching", and publishes what it watches."""
+    "watching", and publishes what it watches. `argv` makes its command, for a topic."""
 
     def __init__(
-        self, rig: Rig, source: SourceProcess, argv: Sequence[str | Path], partitions: int
+        self,
+        rig: Rig,
+        source: SourceProcess,
+        argv: Callable[[str], Sequence[str | Path]],
+        partitions: int,
     ) -> None:
         name = f"{rig.next_cluster()}.raw"
         super().__init__(rig, source, name, partitions)
         self._log = rig.workspace.path / f"{name}.log"
-        more = (str(source.port), rig.bootstrap, name, str(partitions))
-        self._process = Process(name, [*argv, *more], log=self._log)
+        self._process = Process(name, argv(name), log=self._log)
 
     def __enter__(self) -> Self:
         topic = NewTopic(self.topic, num_partitions=self.partitions, replication_factor=1)
@@ -360,6 +381,10 @@ class Raw(Program):
     def await_published(self) -> None:
         """Return once all that was listed is acknowledged, and it watches."""
         self._process.await_ready(lambda: "watching" in self._log.read_text(), deadline_s=120.0)
+
+    def stop(self) -> None:
+        """End it as an operator would."""
+        self._process.stop()
 
 
 class Rig:
@@ -393,6 +418,12 @@ class Rig:
         compileall.compile_dir(tree, quiet=2)
         return tree
 
+    def kubeconfig(self, source: SourceProcess) -> Path:
+        """A kubeconfig for a source."""
+        file = self.workspace.path / f"{source.port}.kubeconfig"
+        file.write_text(_KUBECONFIG.format(port=source.port))
+        return file
+
     def uncompiled(self) -> Path:
         """A copy of this tree's package without byte code."""
         tree = self.workspace.path / "uncompiled"
@@ -400,19 +431,10 @@ class Rig:
         shutil.copytree(_ROOT / "watchrelay", tree / "watchrelay", ignore=leave_out)
         return tree
 
-    @functools.cached_property
-    def _go_raw(self) -> tuple[Path | None, str]:
-        """go-raw, built; else why it could not be."""
-        script = _ROOT / "tests" / "bench" / "goraw" / "build.sh"
-        done = subprocess.run([script], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return Path(done.stdout.strip()) / "goraw", ""
-        return None, (done.stderr.strip().splitlines() or ["no message"])[-1]
-
     @property
     def no_go_raw(self) -> str:
         """Why go-raw takes no turns."""
-        return self._go_raw[1]
+        return built("goraw")[1]
 
     def programs(
         self, partitions: int = PARTITIONS
@@ -423,12 +445,18 @@ class Rig:
             return lambda source: Relay(self, source, partitions=partitions, tree=tree)
 
         def raw(*argv: str | Path) -> Callable[[SourceProcess], Program]:
-            return lambda source: Raw(self, source, argv, partitions)
+            def made_for(source: SourceProcess) -> Raw:
+                more = (str(source.port), self.bootstrap)
+                return Raw(
+                    self, source, lambda topic: [*argv, *more, topic, str(partitions)], partitions
+                )
+
+            return made_for
 
         made = {name: relay(tree) for name, tree in self.relays.items()}
         made[FLOOR] = raw(sys.executable, "-m", "tests.bench.floor")
-        if go_raw := self._go_raw[0]:
-            made = {GO_RAW: raw("env", "GOMAXPROCS=1", go_raw), **made}
+        if not self.no_go_raw:
+            made = {GO_RAW: raw("env", "GOMAXPROCS=1", built("goraw")[0]), **made}
         return made
 
     @functools.cached_property

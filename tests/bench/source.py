@@ -1,9 +1,10 @@
 """The API server of the benchmarks: pods encoded beforehand, sent as fast as they are taken, or one
 by one at a given rate.
 
-Input: commands on stdin, one a line (`prepare N`, then `flood`; `pace N RATE`; `churn N RATE`).
-Output: discovery, lists in pages and watches over HTTP; on stdout its port, when it was asked what
-it serves or for a list, and a line when a command is done. Every event is one HTTP chunk, as
+Input: commands on stdin, one a line (`prepare N`, then `flood`; `pace N RATE`; `churn N RATE`;
+`delete N`, `lose N`). Output: discovery, lists in pages and watches over HTTP; on stdout its port,
+when it was asked what it serves or for a list, when a watch of all pods was opened, and a line when
+a command is done. Every event is one HTTP chunk, as
 kube-apiserver writes it: the next pod in turn, with a new version and a new annotation. Threads and
 blocking sockets: what is measured is the relay, and an event that is due is sent at once.
 """
@@ -35,6 +36,7 @@ _SAYING = threading.Lock()
 _ZEROS = b"0" * STAMP_DIGITS
 _VERSION = b'"resourceVersion":"'
 _MODIFIED = b'{"type":"MODIFIED","object":%b}\n'
+_DELETED = b'{"type":"DELETED","object":%b}\n'
 _NAMED = b'{"kind":"Pod","apiVersion":"v1",'
 
 
@@ -59,6 +61,7 @@ class Source:
         self.pods = [encoded(number, FIRST_VERSION + number) for number in range(objects)]
         self.listed, self.turn = FIRST_VERSION + objects, 0
         self._prepared = b""
+        self._deleted: list[tuple[int, bytes]] = []
         self.watches: list[socket.socket] = []
         self.opened = threading.Condition()
 
@@ -98,10 +101,26 @@ class Source:
                     except OSError:
                         self.watches.remove(watch)
 
+    def delete(self, count: int) -> None:
+        """Delete the last `count` pods."""
+        self.lose(count)
+        for _, line in self._deleted[-count:]:
+            self._watch().sendall(chunk(line))
+
+    def lose(self, count: int) -> None:
+        """The same while there is no watch: one that continues from before is sent it."""
+        for _ in range(count):
+            pod = self._renewed(len(self.pods) - 1)
+            self._deleted.append((self.listed, _DELETED % pod))
+            self.pods.pop()
+
     def _changed(self) -> bytes:
         """The next pod in turn, with a new version and a new stamp."""
-        number, was = self.turn % len(self.pods), self.pods[self.turn % len(self.pods)]
-        self.turn, self.listed = self.turn + 1, self.listed + 1
+        self.turn += 1
+        return self._renewed((self.turn - 1) % len(self.pods))
+
+    def _renewed(self, number: int) -> bytes:
+        was, self.listed = self.pods[number], self.listed + 1
         before, _, after = was.partition(_VERSION)
         head, stamp, tail = (_VERSION + b"%d" % self.listed + after[after.index(b'"') :]).partition(
             STAMP
@@ -140,10 +159,11 @@ class Source:
             say("asked", time.monotonic())
         if path.endswith("/pods"):
             everywhere = path == "/api/v1/pods"
-            watches = query.get("watch") == "1" and query.get("sendInitialEvents") != "true"
-            if not watches and query.get("limit") != "1":  # one object: the check beside a watch
+            watch = query.get("watch") in ("1", "true")
+            continues = watch and query.get("sendInitialEvents") != "true"
+            if not continues and query.get("limit") != "1":  # one object: the check beside a watch
                 say("listed", time.monotonic())
-            if query.get("watch") == "1":
+            if watch:
                 self._serve_watch(connection, query, everywhere=everywhere)
             else:
                 _send(connection, 200, self._page(query, everywhere=everywhere))
@@ -197,20 +217,25 @@ class Source:
         with self.opened:
             connection.sendall(head)
             if everywhere and self.turn and "resourceVersion" in query:
-                missed = self._since(int(query["resourceVersion"]))
-                connection.sendall(b"".join(chunk(_MODIFIED % pod) for pod in missed))
+                connection.sendall(self._since(int(query["resourceVersion"])))
             self.watches.append(connection)
             self.opened.notify_all()
+        if everywhere:
+            say("watched", time.monotonic())
         while True:
             pace(BOOKMARK_EVERY_S)
             # a flooded watch needs none, and would get it in the middle of a line
             if not everywhere:
                 connection.sendall(chunk(self._bookmark({})))
 
-    def _since(self, version: int) -> list[bytes]:
-        """The pods changed after `version`, in the order of their versions."""
-        found = [(int(pod.partition(_VERSION)[2].partition(b'"')[0]), pod) for pod in self.pods]
-        return [pod for at, pod in sorted(found) if at > version]
+    def _since(self, version: int) -> bytes:
+        """What happened after `version`, in the order of the versions."""
+        found = [
+            (int(pod.partition(_VERSION)[2].partition(b'"')[0]), _MODIFIED % pod)
+            for pod in self.pods
+        ]
+        lines = sorted([*found, *self._deleted])
+        return b"".join(chunk(line) for at, line in lines if at > version)
 
     def _bookmark(self, annotations: dict[str, str]) -> bytes:
         metadata = {
@@ -272,6 +297,10 @@ def main() -> None:
             source.pace(int(numbers[0]), float(numbers[1]))
         elif verb == "churn":
             source.churn(int(numbers[0]), float(numbers[1]))
+        elif verb == "delete":
+            source.delete(int(numbers[0]))
+        elif verb == "lose":
+            source.lose(int(numbers[0]))
         say("done", verb)
 
 

@@ -68,7 +68,9 @@ class Row:
 
 
 def figure(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Three significant digits, without an exponent; of a count all."""
+    if isinstance(value, int):
+        return f"{value:,}"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:,.{digits}f}"
 
@@ -185,6 +187,9 @@ wide, compare ratios only; if the process waited more than a few percent of the 
 | the tree before | the git revision named by `BEFORE`, run by the same interpreter with the same libraries |
 | floor | `tests/bench/floor.py`: a minimal relay in Python, which decodes one level, hashes, stores, packs and sends, with all headers |
 | go-raw | `tests/bench/goraw`: the same in Go with franz-go and its defaults (10 ms linger), without a JSON tree, by byte search, with two headers; it cannot resume, and has no snapshots, bounds or metrics |
+| client-go | `tests/bench/clientgo`: a shared informer of client-go 0.36.3 and franz-go 1.22.2 |
+| kube-rs | `tests/bench/kubers`: a watcher of kube-rs 5.0.0 and rdkafka 0.39.0 |
+| collector | `tests/bench/collector`: an OpenTelemetry Collector 0.111.0 with the k8sobjects receiver and the Kafka exporter |
 
 A median hides what happens in few turns: a flood of about 70,000 events triggers a snapshot. The row "mean of all turns" includes it.
 "Byte code" is what Python makes of the sources when it first runs them: a checkout without it, whose directory cannot be written, compiles them

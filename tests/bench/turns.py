@@ -27,6 +27,11 @@ def in_rounds(
     return {name: its[warm:] for name, its in given.items()}
 
 
+def ratios(runs: Mapping[str, Sequence[float]], one: str, other: str) -> list[float]:
+    """What one program needed to what another one did, round by round."""
+    return [mine / its for mine, its in zip(runs[one], runs[other], strict=True)]
+
+
 def compared(
     rig: Rig,
     what: str,
@@ -42,10 +47,15 @@ def compared(
     if to_go_raw is not None and GO_RAW not in others:
         yield Row(f"{what}, relay / {GO_RAW}", missing=rig.no_go_raw, headline=True)
     for other in others:
-        ratios = [one / its for one, its in zip(mine, runs[other], strict=True)]
         bound = to_go_raw if other == GO_RAW else None
         headline = bound is not None
-        yield Row.of(f"{what}, relay / {other}", ratios, "", goal=bound, headline=headline)
+        yield Row.of(
+            f"{what}, relay / {other}",
+            ratios(runs, RELAY, other),
+            "",
+            goal=bound,
+            headline=headline,
+        )
     yield Row.of(what, mine, unit, goal=goal, headline=goal is not None)
     for other in others:
         yield Row.of(f"{what}: {other}", runs[other], unit)

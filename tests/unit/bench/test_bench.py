@@ -68,7 +68,9 @@ def test_a_go_that_builds_nothing_is_explained_in_the_last_line(tmp_path: Path) 
     )
     go.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WATCHRELAY_TOOLS": str(tmp_path)}
-    script = ROOT / "tests" / "bench" / "goraw" / "build.sh"
-    done = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+    script = ROOT / "tests" / "bench" / "build.sh"
+    done = subprocess.run(
+        [script, "goraw"], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1] == "go-raw: it was not built: no module"
+    assert done.stderr.splitlines()[-1] == "goraw: it was not built: no module"
