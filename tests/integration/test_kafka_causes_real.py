@@ -74,6 +74,19 @@ async def test_a_client_without_a_user_at_a_listener_of_sasl_is_pointed_to_the_p
     assert "does this port speak TLS, or want a user? check kafka.security.protocol" in message
 
 
+@pytest.mark.parametrize("ask", [check_topic, write])
+async def test_a_broker_at_its_limit_of_connections_is_pointed_to_that_limit(
+    real_parts: None, ask: Ask
+) -> None:
+    with KafkaBroker("4.1", properties={"max.connections.per.ip": "2"}) as broker:
+        host, port = broker.bootstrap.split(":")
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        with pytest.raises(SinkUnavailable, match=r"max\.connections\.per\.ip"):
+            await ask(KafkaConnection(bootstrap_servers=(broker.bootstrap,)))
+        for _, writer in held:
+            writer.close()
+
+
 @pytest.mark.parametrize("ask", [check_topic, read_control, check])
 async def test_an_advertised_address_that_cannot_be_reached_is_named_as_such(
     elsewhere: KafkaBroker, ask: Ask
@@ -105,3 +118,12 @@ async def test_a_session_that_the_brokers_would_refuse_is_found_by_the_check_whi
 
     async with asyncio.timeout(60.0):
         assert await loaded() == 0
+
+
+async def test_a_cluster_too_small_for_the_topic_of_groups_is_pointed_to_its_replication_factor(
+    real_parts: None,
+) -> None:
+    with KafkaBroker("4.1", properties={"offsets.topic.replication.factor": "3"}) as broker:
+        connection = KafkaConnection(bootstrap_servers=(broker.bootstrap,))
+        with pytest.raises(SinkUnavailable, match=r"offsets\.topic\.replication\.factor"):
+            await check_group(connection, fresh_topic(), session_s=6.0)

@@ -36,6 +36,7 @@ PROBLEM: Final = "group"
 _OK = 0
 _AWAY = frozenset((14, 15, 16))
 """The coordinator loads the group, or is another broker."""
+_NO_COORDINATOR: Final = 15
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED, _FENCED_INSTANCE = (
     22,
     25,
@@ -348,7 +349,7 @@ class GroupMember:
         if code in _CURES:
             return self._refused(code)
         if code in _AWAY:
-            return self._away(SinkUnavailable(plain_words(for_code(code)())))
+            return self._away(_uncoordinated(code))
         if code not in (_OK, _REBALANCE, _ID_REQUIRED):
             _log.warning(
                 "unexpected answer of the coordinator", extra=self._extra(error=_name(code))
@@ -427,7 +428,7 @@ async def check_group(connection: KafkaConnection, group: str, *, session_s: flo
 
     Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when no broker answers.
     """
-    brokers = Brokers(connection)
+    brokers, described = Brokers(connection), DescribedGroup(_OK, "", 0)
     try:
         async with asyncio.timeout(_CHECK_S):
             while True:
@@ -436,6 +437,8 @@ async def check_group(connection: KafkaConnection, group: str, *, session_s: flo
                     break
                 await asyncio.sleep(_AWAY_PAUSE_S)
     except (KafkaError, OSError) as error:
+        if isinstance(error, TimeoutError) and described.code in _AWAY:
+            raise _uncoordinated(described.code, f"group {group} is not usable: ") from error
         raise unreachable(connection, error) from error
     finally:
         brokers.close()
@@ -479,6 +482,17 @@ def _code_of(error: Exception) -> int | None:
     # the errno of an OSError is none of Kafka's
     code = getattr(error, "errno", None) if isinstance(error, KafkaError) else None
     return code if code in _AWAY or code in _CURES else None
+
+
+def _uncoordinated(code: int, where: str = "") -> SinkUnavailable:
+    """The error of a code of `_AWAY` that lasts."""
+    cure = (
+        "the brokers name no coordinator: is offsets.topic.replication.factor more than there are "
+        "brokers, or are those that hold its part of __consumer_offsets down?"
+    )
+    if code != _NO_COORDINATOR:
+        return SinkUnavailable(f"{where}{plain_words(for_code(code)())}")
+    return SinkUnavailable(f"{where}{cure}", cure=cure)
 
 
 def _unusable(group: str, code: int) -> SinkMisconfigured:

@@ -299,6 +299,22 @@ async def test_a_heartbeat_without_an_answer_is_sent_again_by_another_connection
 
 
 @virtual
+async def test_brokers_without_a_coordinator_are_shown_with_the_setting_that_is_the_usual_cause() -> (
+    None
+):
+    group = FakeGroup()
+    group.script["find"].extend([15] * 1000)
+    replica = Replica(group)
+    async with replica.running():
+        await until(lambda: bool(replica.problem), deadline_s=30.0)
+        assert "does not answer" in replica.problem
+        assert "offsets.topic.replication.factor" in replica.problem
+        group.script["find"].clear()
+        await until(lambda: replica.member.generation >= 1)
+        assert replica.problem == ""
+
+
+@virtual
 async def test_an_error_of_this_machine_is_no_answer_of_the_coordinator() -> None:
     group = FakeGroup()
     replica = Replica(group)

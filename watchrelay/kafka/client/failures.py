@@ -199,6 +199,9 @@ def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
     return next((cure for sign, cure in cures if sign in reason), "")
 
 
+_OR_FULL: Final = "; or the broker is at its limit of connections, max.connections.per.ip"
+
+
 def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
     """A broker that is silent, or closes the connection, gives no reason; what is likely depends on
     the protocol."""
@@ -207,14 +210,14 @@ def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
     if not reason.endswith(("closed", "reset by peer")):
         return ""
     if connection.protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
-        return "does this port speak TLS, or want a user? check kafka.security.protocol"
+        return f"does this port speak TLS, or want a user? check kafka.security.protocol{_OR_FULL}"
     if not connection.cert_file:
         return (
             "the broker hung up: the port may not speak TLS, or want a client certificate, "
             "kafka.security.certFile, "
-            "or a user, protocol SASL_SSL"
+            f"or a user, protocol SASL_SSL{_OR_FULL}"
         )
     return (
         "the broker hung up: it may not know the authority of the client certificate in "
-        "kafka.security.certFile"
+        f"kafka.security.certFile{_OR_FULL}"
     )

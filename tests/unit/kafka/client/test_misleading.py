@@ -85,7 +85,8 @@ async def test_a_listener_that_wants_a_user_is_named_as_such(ask: Ask) -> None:
         message = await why(ask, KafkaConnection(bootstrap_servers=bootstrap))
         assert message.startswith(f"kafka at {bootstrap[0]} is not usable: ")
         assert message.endswith(
-            "(does this port speak TLS, or want a user? check kafka.security.protocol)"
+            "(does this port speak TLS, or want a user? check kafka.security.protocol; or the "
+            "broker is at its limit of connections, max.connections.per.ip)"
         )
 
 
