@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
+from watchrelay.core.joined import Joined
 from watchrelay.core.tasks import UnexpectedErrors, first_of
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
@@ -88,6 +89,7 @@ class Supervisor:
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
+        self._refreshes = Joined(self._refresh)
         self._described = False
         """`described` was called."""
         self._stopped = False
@@ -157,16 +159,18 @@ class Supervisor:
             self._look.set()
 
     async def availability(self, resource: Resource) -> Availability:
-        """What discovery reports about `resource` now, by a new request."""
+        """What discovery reports about `resource` now, by a new request, one for all streams that
+        ask at the same time: a resource that is gone was one in each of their namespaces."""
         try:
-            await self._refresh()
+            await self._refreshes.result(None)
         except KubeError:
             return UNKNOWN
         catalog = self._discovery.catalog
-        self._look.set()
+        if self._catalog_changed:
+            self._look.set()
         return UNKNOWN if catalog is None else catalog.availability(resource)
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, _: None = None) -> None:
         if await self._discovery.refresh():
             self._catalog_changed = True
 

@@ -86,6 +86,26 @@ def test_the_group_still_hears_of_a_stream_that_runs_while_its_resource_is_not_s
     virtually(body)
 
 
+def test_streams_that_ask_discovery_at_the_same_time_share_its_answers(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, "pods") as rig:
+            await until("pods are found", lambda: rig.topics)
+            pods = rig.context.planned[0].plan.selection.resource
+
+            def requests() -> float:
+                sample = rig.daemon.metrics.registry.get_sample_value
+                codes = ({"verb": "get", "code": code} for code in ("200", "304"))
+                return sum(sample("watchrelay_kube_requests_total", each) or 0 for each in codes)
+
+            before = requests()
+            async with asyncio.TaskGroup() as tasks:
+                asking = [tasks.create_task(rig.supervisor.availability(pods)) for _ in range(200)]
+            assert {each.result().state for each in asking} == {"served"}
+            assert 2 <= requests() - before <= 7, "/api and /apis, and those of the next look"
+
+    virtually(body)
+
+
 def runners() -> list[str]:
     return sorted(
         task.get_name().removeprefix("stream ")
