@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from tests.support.memorycontrol import DESCRIBED, MemoryControl
 from tests.support.relays import until
@@ -144,7 +145,7 @@ class Replica:
         self._tenures: dict[str, SharedTenure] = {}
         self.plan("pods", "jobs")
 
-    def _make_group(self, replica: group.Replica) -> ScriptedGroup:
+    def _make_group(self, replica: group.Replica) -> Any:
         self.group = ScriptedGroup(replica)
         return self.group
 

@@ -15,6 +15,7 @@ from watchrelay.core.clock import Clocks
 from watchrelay.core.errors import SinkUnavailable, TopicLost
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.publish.writer import RELEASE_WAIT_S
+from watchrelay.replicas.group import GroupMember
 
 log = logging.getLogger(__name__)
 
@@ -25,24 +26,6 @@ SURE_S: Final = 2.0
 """How long a replica writes on after such a look, if no heartbeat is answered meanwhile."""
 _CHECK_S: Final = 0.5
 """One that sends nothing, for nothing is answered, must not have that arrive later either."""
-
-
-class Group(Protocol):
-    """The group as a member sees it. Implemented and described by group.py."""
-
-    generation: int
-    leads: bool
-    answered_s: float
-
-    @property
-    def doubtful(self) -> bool: ...
-    @property
-    def silent(self) -> bool: ...
-    @property
-    def forgotten(self) -> bool: ...
-    def rejoin(self) -> None: ...
-    async def run(self) -> None: ...
-    async def leave(self, *, within_s: float) -> None: ...
 
 
 class HoldableSink(Protocol):
@@ -68,7 +51,7 @@ class Doubt:
 
     def __init__(
         self,
-        group: Group,
+        group: GroupMember,
         *,
         control: ControlTopic,
         sink: HoldableSink,

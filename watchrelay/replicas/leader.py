@@ -25,7 +25,7 @@ from watchrelay.replicas.assignor import (
     encode,
     summarize,
 )
-from watchrelay.replicas.doubt import Group
+from watchrelay.replicas.group import GroupMember
 from watchrelay.replicas.ownership import objects_of
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Leader:
             )
         self._unreadable = frozenset(members)
 
-    async def run(self, group: Group) -> None:
+    async def run(self, group: GroupMember) -> None:
         """Let streams move once the group was uneven and quiet for long enough. Loads change with
         each snapshot, and time ends the patience with older configs: what would be decided
         otherwise for either is decided in a new generation."""

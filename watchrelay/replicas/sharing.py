@@ -29,9 +29,9 @@ from watchrelay.replicas.assignor import (
     decode_assignment,
     encode,
 )
-from watchrelay.replicas.doubt import Doubt, Group, HoldableSink
+from watchrelay.replicas.doubt import Doubt, HoldableSink
 from watchrelay.replicas.fitness import Fitness
-from watchrelay.replicas.group import Replica
+from watchrelay.replicas.group import GroupMember, Replica
 from watchrelay.replicas.leader import Leader, group_status, rebalance_reason
 from watchrelay.replicas.offers import Offers
 from watchrelay.replicas.ownership import Copy, Tenure, show_owner
@@ -228,7 +228,7 @@ class Sharing:
     def __init__(
         self,
         *,
-        make_group: Callable[[Replica], Group],
+        make_group: Callable[[Replica], GroupMember],
         control: ControlTopic,
         sink: HoldableSink,
         metrics: Metrics,
