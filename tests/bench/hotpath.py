@@ -30,6 +30,7 @@ from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.daemon.memory import tune_collector
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.record_batch import Packer
+from watchrelay.kafka.partition import TopicLimits
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kafka.topics import Topics
@@ -40,8 +41,8 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.publish.ports import BATCH_BYTES
 from watchrelay.publish.stream_queues import StreamQueues
-from watchrelay.publish.writer import BATCH_BYTES
 from watchrelay.store.objects import Store
 from watchrelay.store.pack import ObjectCompressor
 from watchrelay.store.transform import Transform
@@ -224,10 +225,8 @@ class _Stages:
             for records in batches:
                 packer.pack(
                     records,
-                    start=0,
-                    stop=len(records),
-                    batch_bytes=512 * 1024,
-                    limit_bytes=1 << 20,
+                    most=len(records),
+                    limits=TopicLimits(1 << 20, 512 * 1024),
                     now_ms=1_790_000_000_000,
                 )
 

@@ -16,6 +16,7 @@ from watchrelay.core.errors import RecordTooLarge, TopicRefused
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.partition import TopicLimits
 from watchrelay.kafka.producer import ProducerSettings
 from watchrelay.kafka.topics import Topics, TopicSpec
 
@@ -164,13 +165,9 @@ async def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not(
     name = fresh_topic()
     record = WireRecord(b"k", random.Random(1).randbytes(3000), [])
     async with running_sink(plain(kafka_broker)) as running:
-        size = (
-            Packer()
-            .pack([record], start=0, stop=1, batch_bytes=1 << 20, limit_bytes=1 << 20, now_ms=0)[0][
-                0
-            ]
-            .size()
-        )
+        packed = Packer().pack([record], most=1, limits=TopicLimits(1 << 20, 1 << 20), now_ms=0)
+        assert not isinstance(packed, int)
+        size = packed.size
         await asyncio.to_thread(
             kafka_broker.create_topic, name, config={"max.message.bytes": str(size)}
         )

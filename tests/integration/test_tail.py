@@ -28,6 +28,7 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.progress import StreamProgress
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
+from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamWriter
 
@@ -54,15 +55,17 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
     control = ControlTopic(connection(kafka), CONTROL, sink)
     relay = StreamWriter(
         spec,
-        sink=sink,
-        control=control,
-        store=store,
-        metrics=metrics.stream(spec.id, PODS),
-        topic_metrics=metrics.topic(spec.topic),
-        status=statuses.open(spec.id, spec.topic),
-        progress=progress,
-        heartbeat_interval=HeartbeatInterval(1.0),
-        queue_bytes=1 << 20,
+        WriterContext(
+            sink=sink,
+            control=control,
+            store=store,
+            metrics=metrics.stream(spec.id, PODS),
+            topic_metrics=metrics.topic(spec.topic),
+            status=statuses.open(spec.id, spec.topic),
+            progress=progress,
+            heartbeat_interval=HeartbeatInterval(1.0),
+            queue_bytes=1 << 20,
+        ),
     )
 
     async def nothing_there() -> int:

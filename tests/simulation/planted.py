@@ -51,6 +51,7 @@ from watchrelay.contract.control_state import from_value, index_origins
 from watchrelay.contract.records import Decoded, Foreign, LogRecord, MarkerRecord, ObjectRecord
 from watchrelay.contract.wire import WireRecord
 from watchrelay.kafka.client.record_batch import Packer
+from watchrelay.kafka.partition import TopicLimits
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
@@ -249,7 +250,7 @@ class HastyBetweenPieces(StreamWriter):
 
     def _may_snapshot(self) -> bool:
         idle = self._snapshot is None and not self._queues.conflating and not self._repairs.waiting
-        return idle and not self._preparing_snapshot and may_snapshot(self._phase)
+        return idle and not self._schedule.preparing and may_snapshot(self._phase)
 
 
 # ---- F7 ------------------------------------------------------------------------------------------
@@ -298,10 +299,12 @@ class RerenderingWire(Wire):
                     tuple((name, changed.get(name, held)) for name, held in headers),
                 )
             )
-        (packed,), _ = Packer().pack(
-            records, start=0, stop=len(records), batch_bytes=1 << 30, limit_bytes=1 << 30, now_ms=0
+        packed = Packer().pack(
+            records, most=len(records), limits=TopicLimits(1 << 30, 1 << 30), now_ms=0
         )
-        return packed.stamped(*head[:3])
+        assert not isinstance(packed, int)
+        packed.stamp(*head[:3])
+        return packed.data
 
 
 class RerenderingLife(Life):

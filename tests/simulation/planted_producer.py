@@ -9,18 +9,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from watchrelay.kafka.client.link import Link
-from watchrelay.kafka.produce_state import (
+from watchrelay.contract.wire import Receipt
+from watchrelay.core.errors import RecordTooLarge
+from watchrelay.kafka.client.record_batch import Packer
+from watchrelay.kafka.partition import (
     STEPS,
+    Delivery,
     Effect,
     Identity,
-    PartitionState,
+    Pack,
+    Partition,
     Phase,
     Renew,
-    Settled,
     Step,
 )
-from watchrelay.kafka.producer import CUT, Producer
+from watchrelay.kafka.producer import Producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,83 +40,79 @@ class ProducerPlant:
         return any(sign in line for line in broken for sign in self.signs)
 
 
-def with_state(state: type[PartitionState]) -> type[Producer]:
-    """A producer whose partitions have that state."""
-
-    class Planted(Producer):
-        """As the real one otherwise."""
-
-        def _new_state(self) -> PartitionState:
-            return state()
-
-    return Planted
+def with_partitions(kind: type[Partition]) -> type[Producer]:
+    """A producer with partitions of that class."""
+    return type("Planted", (Producer,), {"partition_class": kind})
 
 
 # ---- the bytes of a batch ------------------------------------------------------------------------
 
 
-class StampsAgain(PartitionState):
+class StampsAgain(Partition):
     """A batch that is sent again gets the next sequence."""
 
     def take(self) -> bytes:
-        if self.in_flight is not None:
-            self.in_flight.data = b""
+        if self.batch is not None:
+            self.batch.data = b""
         return super().take()
 
 
-class PacksAgain(PartitionState):
+class PacksAgain(Partition):
     """Where a batch is sent again, the next one leaves under its sequence."""
 
     def take(self) -> bytes:
-        data, batch = super().take(), self._batch()
-        if batch.tries > 1 and self.queue and self.identity is not None:
-            return self.queue[0].packed.stamped(*self.identity, batch.sequence)
+        data, batch = super().take(), self.batch
+        if data and batch is not None and batch.tries > 1 and self.identity is not None:
+            for waiting in [*self.deliveries][self.in_flight :]:
+                other = Packer().pack(waiting.left, most=9, limits=self.limits, now_ms=0)
+                assert not isinstance(other, int)
+                other.stamp(*self.identity, batch.sequence)
+                return other.data
         return data
 
 
-class TakesTheNewest(PartitionState):
+class TakesTheNewest(Partition):
     """Not the oldest batch is sent, but the newest."""
 
-    def take(self) -> bytes:
-        if self.in_flight is None:
-            self.queue.rotate(1)
-        return super().take()
+    def pack(self, pack: Pack, now_ms: int, now_s: float) -> tuple[Delivery, RecordTooLarge] | None:
+        self.deliveries.rotate(1)
+        return super().pack(pack, now_ms, now_s)
 
 
 # ---- what may be in the log ----------------------------------------------------------------------
 
 
-class TrustsSilence(PartitionState):
+class TrustsSilence(Partition):
     """A batch without an answer is taken for one that is not in the log."""
 
     def unanswered(self) -> tuple[Effect, ...]:
         effects = super().unanswered()
-        self._batch().unresolved = False
+        self._sent().unresolved = False
         return effects
 
 
-class DoesNotLook(PartitionState):
+class DoesNotLook(Partition):
     """A batch that may be in the log is refused without looking for it."""
 
     def answered(self, code: int, offset: int) -> tuple[Effect, ...]:
         effects = super().answered(code, offset)
-        return self.located(None) if self.phase is Phase.LOCATING else effects
+        return self.located(None, code) if self.phase is Phase.LOCATING else effects
 
 
-class UsesTheSequenceAgain(PartitionState):
+class UsesTheSequenceAgain(Partition):
     """A batch that may be in the log is handed back, and the next one gets its sequence."""
 
-    def _not_written(self, code: int) -> tuple[Effect, ...]:
-        batch = self._batch()
+    def _not_appended(self, code: int) -> tuple[Effect, ...]:
+        batch = self._sent()
         if STEPS.get(code, Step.REFUSE) is Step.REFUSE:
             batch.unresolved = False
-        return super()._not_written(code)
+        return super()._not_appended(code)
 
 
 # ---- duplicates ----------------------------------------------------------------------------------
 
 
-class SendsDuplicatesAgain(PartitionState):
+class SendsDuplicatesAgain(Partition):
     """What the broker has already is sent once more, under another identity."""
 
     def answered(self, code: int, offset: int) -> tuple[Effect, ...]:
@@ -123,23 +122,23 @@ class SendsDuplicatesAgain(PartitionState):
         return super().answered(code, offset)
 
 
-class GuessesTheOffset(PartitionState):
+class GuessesTheOffset(Partition):
     """What the broker has already is where it was expected."""
 
     def answered(self, code: int, offset: int) -> tuple[Effect, ...]:
         if STEPS.get(code) is Step.DUPLICATE and offset < 0 <= self.expected:
-            return (self._written(self.expected),)
+            return (self._appended(self.expected),)
         return super().answered(code, offset)
 
 
 # ---- identities ----------------------------------------------------------------------------------
 
 
-class KeepsTheSequence(PartitionState):
+class KeepsTheSequence(Partition):
     """Another identity goes on with the sequence of the former, as it does with the batch."""
 
     def renewed(self, identity: Identity) -> tuple[Effect, ...]:
-        batch = self.in_flight
+        batch = self.batch
         data, self.identity = batch.data if batch is not None else b"", identity
         effects = super().renewed(self.identity)
         if batch is not None:
@@ -150,85 +149,90 @@ class KeepsTheSequence(PartitionState):
 class RenewsAll(Producer):
     """One identity that is refused is replaced for all partitions."""
 
-    def _perform(self, partition: Any, effects: Iterable[Effect]) -> None:
+    def _perform(self, partition: Partition, effects: Iterable[Effect]) -> None:
         effects = tuple(effects)
         super()._perform(partition, effects)
         if any(isinstance(each, Renew) for each in effects):
-            for other in self._partitions.values():
-                state = other.state
-                if other is not partition and state.phase is Phase.NONE and not state.in_flight:
-                    state.phase = Phase.RENEWING
+            for other in self.partitions.values():
+                if other.phase is Phase.IDLE:
+                    other.phase = Phase.RENEWING
                     self._spawn(self._renew(other), "producer-identity")
 
 
 class RemembersNobody(Producer):
     """A partition that was forgotten begins at sequence 0 under the identity that wrote it."""
 
-    def forget(self, topic: str) -> None:
-        identity = self._identity
-        super().forget(topic)
-        self._identity = identity
+    def forget(self, topic: str) -> list[Any]:
+        identity = self.leaders.identity
+        forgotten = super().forget(topic)
+        self.leaders.identity = identity
+        return forgotten
 
 
 # ---- the end -------------------------------------------------------------------------------------
 
 
 class LeavesLinksOpen(Producer):
-    """A cut answers everybody, and lets the links be."""
+    """A cut takes nothing more from streams, and lets the links be."""
 
     def cut(self) -> None:
-        links: dict[int, Link] = dict(self._links)
-        self._links.clear()
-        super().cut()
-        self._is_cut = not links
-        self._links.update(links)
+        if self._is_cut:
+            super().cut()
+        self._is_cut = True
 
 
-class AnswersTwice(PartitionState):
-    """A batch whose answer was lost is answered as refused, and goes on."""
+class AnswersTwice(Partition):
+    """A batch whose answer was lost is answered, and goes on."""
 
     def unanswered(self) -> tuple[Effect, ...]:
-        return Settled(self._batch(), -1, CUT), *super().unanswered()
+        for each in [*self.deliveries][: self.in_flight]:
+            if each.done is not None:
+                each.done(Receipt([]))
+        return super().unanswered()
 
 
 PLANTS: dict[str, ProducerPlant] = {
     "sequence": ProducerPlant(
         "a batch is sent again under another sequence",
-        with_state(StampsAgain),
+        with_partitions(StampsAgain),
         ("is in the log 2 times", "is in the log 3 times"),
     ),
     "bytes": ProducerPlant(
-        "other bytes are sent under the same sequence", with_state(PacksAgain), ("other bytes",)
+        "other bytes are sent under the same sequence",
+        with_partitions(PacksAgain),
+        ("other bytes",),
     ),
     "order": ProducerPlant(
-        "a newer batch overtakes", with_state(TakesTheNewest), ("before an older one",)
+        "a newer batch overtakes", with_partitions(TakesTheNewest), ("before an older one",)
     ),
     "silence": ProducerPlant(
         "no answer means not written",
-        with_state(TrustsSilence),
-        ("was refused, and is in the log", "is reported at"),
+        with_partitions(TrustsSilence),
+        ("is in the log 2 times", "was refused, and is in the log", "is reported at"),
     ),
     "look": ProducerPlant(
         "what may be written is not looked for",
-        with_state(DoesNotLook),
-        ("was refused, and is in the log",),
+        with_partitions(DoesNotLook),
+        ("is in the log 2 times", "was refused, and is in the log"),
     ),
     "reuse": ProducerPlant(
         "a sequence is used again that may be written",
-        with_state(UsesTheSequenceAgain),
+        with_partitions(UsesTheSequenceAgain),
         ("is reported at",),
     ),
     "duplicate": ProducerPlant(
         "a duplicate is sent again",
-        with_state(SendsDuplicatesAgain),
+        with_partitions(SendsDuplicatesAgain),
         ("is in the log 2 times", "is in the log 3 times"),
     ),
     "offset": ProducerPlant(
-        "the offset of a duplicate is guessed", with_state(GuessesTheOffset), ("is reported at",)
+        "the offset of a duplicate is guessed",
+        with_partitions(GuessesTheOffset),
+        ("is reported at",),
     ),
     "identity": ProducerPlant(
         "what is renewed is not stamped again",
-        with_state(KeepsTheSequence),
+        with_partitions(KeepsTheSequence),
         ("is not answered", "another identity"),
     ),
     "all": ProducerPlant(
@@ -239,6 +243,6 @@ PLANTS: dict[str, ProducerPlant] = {
     ),
     "cut": ProducerPlant("bytes leave after the cut", LeavesLinksOpen, ("after the cut",)),
     "twice": ProducerPlant(
-        "a batch is answered twice", with_state(AnswersTwice), ("and nobody waits",)
+        "a batch is answered twice", with_partitions(AnswersTwice), ("and nobody waits",)
     ),
 }

@@ -33,10 +33,10 @@ from watchrelay.model.resources import SERVED, Availability, Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
-from watchrelay.publish.ports import GapReader
+from watchrelay.publish.ports import BATCH_BYTES, GapReader, WriterContext
 from watchrelay.publish.recovery import FirstSnapshot, RecoveredState, WatchFrom
 from watchrelay.publish.timing import HeartbeatInterval
-from watchrelay.publish.writer import BATCH_BYTES, StreamWriter
+from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import PIECE_KEYS, Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import Transform
@@ -342,21 +342,23 @@ class Life:
         """The stream's writer."""
         return self.relay_class(
             self.spec,
-            sink=self.sink,
-            control=self.control,
-            store=self.store,
-            metrics=self.metrics.stream(STREAM, PODS),
-            topic_metrics=self.metrics.topic(TOPIC),
-            status=self.status,
-            progress=self.status.progress,
-            heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
-            queue_bytes=self.world.shape.queue_bytes,
-            batch_bytes=self.world.shape.relay_bytes,
-            conflate=self.world.shape.conflate,
-            gap_reader=gap_reader,
-            rng=self.rng,
-            now_s=now_s,
-            wall_ms=wall_ms,
+            WriterContext(
+                sink=self.sink,
+                control=self.control,
+                store=self.store,
+                metrics=self.metrics.stream(STREAM, PODS),
+                topic_metrics=self.metrics.topic(TOPIC),
+                status=self.status,
+                progress=self.status.progress,
+                heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
+                queue_bytes=self.world.shape.queue_bytes,
+                batch_bytes=self.world.shape.relay_bytes,
+                conflate=self.world.shape.conflate,
+                gap_reader=gap_reader,
+                rng=self.rng,
+                now_s=now_s,
+                wall_ms=wall_ms,
+            ),
         )
 
     def make_admission(self) -> Admission:

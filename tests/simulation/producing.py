@@ -23,13 +23,23 @@ from tests.simulation.partition_log import Stored
 from tests.simulation.weather import Weather
 from tests.support.producefake import batch_head
 from tests.support.relays import run_virtually
-from watchrelay.contract.wire import WireRecord
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import RecordTooLarge
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.record_batch import Packer
-from watchrelay.kafka.produce_state import STEPS, PendingBatch, Step
-from watchrelay.kafka.producer import CUT, Producer, ProducerSettings
+from watchrelay.kafka.partition import (
+    STEPS,
+    Appended,
+    Delivery,
+    Partition,
+    Place,
+    Step,
+    TopicLimits,
+)
+from watchrelay.kafka.producer import Producer, ProducerSettings
+from watchrelay.kafka.record_times import RecordTimes
 
 TOPICS = ("a", "b")
 PARTITIONS = 3
@@ -84,11 +94,14 @@ class Written:
     place: TopicPartition
     keys: list[bytes]
     number: int
-    pending: PendingBatch | None = None
-    offset: int = -1
-    code: int | None = None
+    delivery: Delivery | None = None
+    answer: Receipt | Exception | None = None
     over: bool = False
     doubtful: int = 0
+
+    @property
+    def is_acked(self) -> bool:
+        return isinstance(self.answer, Receipt)
 
 
 class StrictBroker(Broker):
@@ -213,7 +226,6 @@ class Run:
         self.leaders = {place: self.rng.randrange(NODES) for place in PLACES}
         self.was_cut = False
         self.batches: dict[TopicPartition, list[Written]] = {place: [] for place in PLACES}
-        self.packer = Packer()
         self.broker = StrictBroker(self)
         self.broker.control_topics |= set(TOPICS)  # nothing of them is decoded
         self.wire = StrictWire(self.broker)
@@ -221,6 +233,8 @@ class Run:
             _CONNECTION,
             ProducerSettings(request_timeout_s=2.0),
             self,
+            packer=Packer(),
+            times=RecordTimes(),
             reach=self.wire.reach,
             rng=random.Random(self.rng.random()),
         )
@@ -236,8 +250,20 @@ class Run:
     def rebuilt(self, reason: str) -> None:
         """Nothing is decided by it."""
 
-    def gather(self) -> None:
-        """Nothing else waits."""
+    def limits(self, topic: str) -> TopicLimits:
+        """More than any batch has."""
+        return TopicLimits(1 << 20, 1 << 20)
+
+    def acked(self, partition: Partition, appended: Appended) -> None:
+        """The batch is in the log."""
+        for each in partition.acked(appended.first):
+            if each.done is not None:
+                each.done(Receipt(each.offsets))
+
+    def answered(self, place: Place, delivery: Delivery, answer: Receipt | Exception) -> None:
+        """A record is too large, as a broker says."""
+        if delivery.done is not None:
+            delivery.done(answer)
 
     # ---- what the brokers tell -------------------------------------------------------------------
 
@@ -247,7 +273,7 @@ class Run:
     def not_found(self, place: TopicPartition) -> None:
         """A search of the log gave nothing: what was looked for may be there, or come."""
         for each in self.batches[place]:
-            if each.code is None:
+            if each.answer is None:
                 each.doubtful += 1
 
     # ---- the course ------------------------------------------------------------------------------
@@ -260,28 +286,26 @@ class Run:
         batch = Written(place, keys, number)
         batches.append(batch)
         records = [WireRecord(key, b"v", []) for key in keys]
-        (packed,), _ = self.packer.pack(
-            records, start=0, stop=len(keys), batch_bytes=1 << 20, limit_bytes=1 << 20, now_ms=0
+
+        def done(answer: Receipt | Exception) -> None:
+            self._answered(batch, answer)
+
+        batch.delivery = self.producer.send(
+            Batch(place.topic, place.partition, records, "stream"), done
         )
 
-        def done(offset: int, code: int) -> None:
-            self._answered(batch, offset, code)
-
-        batch.pending = self.producer.append(place, packed, done)
-
-    def _answered(self, batch: Written, offset: int, code: int) -> None:
+    def _answered(self, batch: Written, answer: Receipt | Exception) -> None:
         place, name = batch.place, f"{batch.place} batch {batch.number}"
-        if batch.over or batch.code is not None:
+        if batch.over or batch.answer is not None:
             self.broken.append(f"{name} is answered, and nobody waits")
             return
-        batch.code, batch.offset = code, offset
-        if code == OK:
-            keys = [
-                each.key for each in self.broker.log(place).read(offset, offset + len(batch.keys))
-            ]
+        batch.answer, log = answer, self.broker.log(place)
+        if isinstance(answer, Receipt):
+            keys = [each.key for at in answer.offsets for each in log.read(at, at + 1)]
             if keys != batch.keys:
-                self.broken.append(f"{name} is reported at {offset}, where {keys} are")
-        if any(each.code is None and not each.over for each in self.batches[place][: batch.number]):
+                self.broken.append(f"{name} is reported at {answer.offsets}, where {keys} are")
+        older = self.batches[place][: batch.number]
+        if any(each.answer is None and not each.over for each in older):
             self.broken.append(f"{name} is answered before an older one")
 
     async def play(self) -> None:
@@ -298,11 +322,12 @@ class Run:
         self.trouble = Trouble()
         self.broker.calm()
         for _ in range(SETTLE_S):
-            if self._pending():
+            if self._pending() and not self.was_cut:
                 await asyncio.sleep(1.0)
-        self.broken += [
-            f"{each.place} batch {each.number} is not answered" for each in self._pending()
-        ]
+        if not self.was_cut:
+            self.broken += [
+                f"{each.place} batch {each.number} is not answered" for each in self._pending()
+            ]
         self.producer.cut()
         task.cancel()
         await asyncio.wait([task])
@@ -317,7 +342,7 @@ class Run:
             each
             for batches in self.batches.values()
             for each in batches
-            if each.code is None and not each.over
+            if each.answer is None and not each.over
         ]
 
     async def _write(self, place: TopicPartition) -> None:
@@ -337,16 +362,16 @@ class Run:
                 self._forget(place.topic)
 
     def _withdraw(self, batch: Written) -> None:
-        if batch.code is None and batch.pending is not None:
+        if batch.answer is None and batch.delivery is not None:
             batch.over = True
-            self.producer.withdraw(batch.place, batch.pending)
+            self.producer.withdraw(batch.delivery)
 
     def _forget(self, topic: str) -> None:
         for place in PLACES:
             if place.topic == topic:
                 self.broker.may_change.add(place)
                 for each in self.batches[place]:
-                    each.over = each.over or each.code is None
+                    each.over = each.over or each.answer is None
         self.producer.forget(topic)
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -360,13 +385,15 @@ class Run:
         last = -1
         for each in batches:
             name, times = f"{place} batch {each.number}", {found[key] for key in each.keys}
-            certain = each.code == OK and not each.over
+            certain = each.is_acked and not each.over
             if max(times) > 1 + each.doubtful:
                 broken.append(f"{name} is in the log {max(times)} times")
             elif certain and 0 in times:
                 broken.append(f"{name} was acknowledged, and is not in the log")
             elif (
-                max(times) and each.code not in (OK, CUT, None) and not (each.doubtful or each.over)
+                isinstance(each.answer, RecordTooLarge)
+                and not (each.doubtful or each.over)
+                and any(found[key] for key in each.keys[len(each.answer.acked) :])
             ):
                 broken.append(f"{name} was refused, and is in the log")
             if certain and not each.doubtful:

@@ -20,6 +20,7 @@ from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.status import StreamStatus
+from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
 
@@ -83,22 +84,24 @@ class Runner(StreamRunner):
     def _writer(self, store: Store, message_bytes: int, reader: LogReader) -> StreamWriter:
         return StreamWriter(
             self.spec,
-            sink=self._context.sink,
-            control=self._context.control,
-            store=store,
-            metrics=self._metrics,
-            topic_metrics=self._context.metrics.topic(TOPIC),
-            status=self._status,
-            progress=self._progress,
-            heartbeat_interval=self._context.heartbeat_interval,
-            queue_bytes=64 << 20,
-            max_message_bytes=message_bytes,
-            may_finish=self._tenure.may_finish,
-            gap_reader=reader,
-            transactions=self._transactions(),
-            rng=self._context.rng,
-            now_s=now_s,
-            wall_ms=wall_ms,
+            WriterContext(
+                sink=self._context.sink,
+                control=self._context.control,
+                store=store,
+                metrics=self._metrics,
+                topic_metrics=self._context.metrics.topic(TOPIC),
+                status=self._status,
+                progress=self._progress,
+                heartbeat_interval=self._context.heartbeat_interval,
+                queue_bytes=64 << 20,
+                max_message_bytes=message_bytes,
+                may_finish=self._tenure.may_finish,
+                gap_reader=reader,
+                transactions=self._transactions(),
+                rng=self._context.rng,
+                now_s=now_s,
+                wall_ms=wall_ms,
+            ),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +20,10 @@ from tests.simulation.planted_replicas import NeverDoubts
 from tests.simulation.process import Reader
 from tests.simulation.replica_runner import Runner
 from tests.simulation.replicas import Faults, ReplicaWorld, Rules
-from watchrelay.kafka.produce_state import Effect, PendingBatch, Settled
-from watchrelay.kafka.producer import OutgoingPartition
+from watchrelay.kafka.partition import Appended, Effect, Partition
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.stream_transactions import StreamTransactions
-from watchrelay.kafka.transactions import TransactionalProducer
+from watchrelay.kafka.transactions import Transactions
 from watchrelay.model.progress import StreamProgress
 from watchrelay.replicas.sharing import SharedTenure, Sharing
 
@@ -78,7 +77,7 @@ KINDS = {
 Look = Callable[[], Awaitable[bool]]
 
 
-class Looking(TransactionalProducer):
+class Looking(Transactions):
     """Sees in its looks at the claims what a test wants."""
 
     def look(self, real: Look, number: int) -> Look:
@@ -129,33 +128,21 @@ class GivesUp(Looking):
         return _never if self.taken.is_set() else real
 
 
-class TakesItsOwn(TransactionalProducer):
+class TakesItsOwn(Transactions):
     """Does not take the ids of former writers."""
 
     def __init__(self, *arguments: Any, former_ids: object, **more: Any) -> None:
         super().__init__(*arguments, former_ids=(), **more)
 
 
-class AcknowledgesAppends(TransactionalProducer):
+class AcknowledgesAppends(Transactions):
     """Gives receipts before the commit."""
 
-    def _perform(self, partition: OutgoingPartition, effects: Iterable[Effect]) -> None:
-        effects = tuple(effects)
-        super()._perform(partition, effects)
-        for effect in effects:
-            match effect:
-                case Settled(batch, offset, 0):
-                    done, batch.done = batch.done, _answered
-                    done(offset, 0)
-                case _:
-                    pass
-
-    def _pending(self, partition: OutgoingPartition) -> list[PendingBatch]:
-        return [each for each in super()._pending(partition) if each.done is not _answered]
-
-
-def _answered(_offset: int, _code: int) -> None:
-    """It was answered before."""
+    def passes(self, partition: Partition, effect: Effect) -> bool:
+        passes = super().passes(partition, effect)
+        if isinstance(effect, Appended):
+            self._listener.acked(partition, effect)
+        return passes
 
 
 class OwnIds(Runner):
@@ -193,15 +180,15 @@ class Plant:
     about: str
     right: Kind
     sign: str
-    producer: type[TransactionalProducer] | None = None
+    transactions: type[Transactions] | None = None
     runner: type[Runner] | None = None
 
     @property
     def kind(self) -> Kind:
         """The run in which the rule is broken."""
         rules = self.right.rules
-        if self.producer is not None:
-            sink = type("PlantedSink", (KafkaSink,), {"transactional_producer": self.producer})
+        if self.transactions is not None:
+            sink = type("PlantedSink", (KafkaSink,), {"transactions_class": self.transactions})
             rules = replace(rules, sink=sink)
         if self.runner is not None:
             rules = replace(rules, runner=self.runner)

@@ -24,6 +24,7 @@ from watchrelay.model.resources import Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Readiness, StatusRegistry
+from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import Store
@@ -65,20 +66,22 @@ class CanaryRelay:
         self.log = FakeLogReader(self.spec, connection)
         self.relay = StreamWriter(
             self.spec,
-            sink=connection,
-            control=control,
-            store=self.store,
-            metrics=self.metrics.stream("secrets", SECRETS),
-            topic_metrics=self.metrics.topic(self.spec.topic),
-            status=self.status,
-            progress=self.status.progress,
-            heartbeat_interval=HeartbeatInterval(1.0),
-            queue_bytes=64 << 20,
-            max_message_bytes=MESSAGE_BYTES_MAX,
-            gap_reader=self.log,
-            rng=random.Random(1),
-            now_s=lambda: asyncio.get_running_loop().time(),
-            wall_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+            WriterContext(
+                sink=connection,
+                control=control,
+                store=self.store,
+                metrics=self.metrics.stream("secrets", SECRETS),
+                topic_metrics=self.metrics.topic(self.spec.topic),
+                status=self.status,
+                progress=self.status.progress,
+                heartbeat_interval=HeartbeatInterval(1.0),
+                queue_bytes=64 << 20,
+                max_message_bytes=MESSAGE_BYTES_MAX,
+                gap_reader=self.log,
+                rng=random.Random(1),
+                now_s=lambda: asyncio.get_running_loop().time(),
+                wall_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+            ),
         )
         self.reflector = Reflector(
             "secrets",

@@ -27,8 +27,7 @@ from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.publish.oversize import limit_unknown
-from watchrelay.publish.ports import GapReader, Transactions
+from watchrelay.publish.ports import GapReader, Transactions, WriterContext, limit_unknown
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamWriter
 
@@ -159,24 +158,26 @@ class Rig:
         """Its clock cannot be read."""
         self.relay = StreamWriter(
             self.spec,
-            sink=self.sink,
-            control=self.control,
-            store=self.store,
-            metrics=self.metrics.stream(self.spec.id, PODS),
-            topic_metrics=self.metrics.topic(self.spec.topic),
-            status=self.status,
-            progress=self.progress,
-            heartbeat_interval=HeartbeatInterval(heartbeat_interval_s),
-            queue_bytes=queue_bytes,
-            max_message_bytes=max_message_bytes,
-            conflate=conflate,
-            reread_limit=reread_limit,
-            may_finish=may_finish,
-            transactions=transactions,
-            gap_reader=gap_reader,
-            rng=random.Random(1),
-            now_s=lambda: asyncio.get_running_loop().time(),
-            wall_ms=self._wall_ms,
+            WriterContext(
+                sink=self.sink,
+                control=self.control,
+                store=self.store,
+                metrics=self.metrics.stream(self.spec.id, PODS),
+                topic_metrics=self.metrics.topic(self.spec.topic),
+                status=self.status,
+                progress=self.progress,
+                heartbeat_interval=HeartbeatInterval(heartbeat_interval_s),
+                queue_bytes=queue_bytes,
+                max_message_bytes=max_message_bytes,
+                conflate=conflate,
+                reread_limit=reread_limit,
+                may_finish=may_finish,
+                transactions=transactions,
+                gap_reader=gap_reader,
+                rng=random.Random(1),
+                now_s=lambda: asyncio.get_running_loop().time(),
+                wall_ms=self._wall_ms,
+            ),
         )
 
     def _wall_ms(self) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -134,12 +135,13 @@ def one(
     )
 
 
-def idle_link() -> Link:
+def idle_link(take: Callable[[Any], bytes] = lambda _: b"") -> Link:
     """A link to a broker, not opened yet, whose answers go nowhere."""
     return Link(
         client_id="t",
         timeout_s=1.0,
         request_bytes=1000,
+        take=take,
         answered=lambda *_: None,
         lost=lambda *_: None,
     )

@@ -33,6 +33,7 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import index_problem
 from watchrelay.plan.kafka import transactional_id
 from watchrelay.plan.streams import PlannedStream
+from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.replicas.ownership import Tenure, ownership_lost, show_owner
@@ -422,24 +423,26 @@ class StreamRunner:
         settings = self._context.settings
         return StreamWriter(
             self.spec,
-            sink=self._context.sink,
-            control=self._context.control,
-            store=store,
-            metrics=self._metrics,
-            topic_metrics=self._context.metrics.topic(self.spec.topic),
-            status=self._status,
-            progress=self._progress,
-            heartbeat_interval=self._context.heartbeat_interval,
-            queue_bytes=settings.queue_bytes,
-            conflate=settings.overload == "conflate",
-            max_message_bytes=message_bytes,
-            reread_limit=self._topic.limit_again,
-            snapshot_completed=self._context.trim,
-            may_finish=self._tenure.may_finish,
-            flush_timer=self._context.flush_timer,
-            gap_reader=reader,
-            transactions=self._transactions(),
-            rng=self._context.rng,
+            WriterContext(
+                sink=self._context.sink,
+                control=self._context.control,
+                store=store,
+                metrics=self._metrics,
+                topic_metrics=self._context.metrics.topic(self.spec.topic),
+                status=self._status,
+                progress=self._progress,
+                heartbeat_interval=self._context.heartbeat_interval,
+                queue_bytes=settings.queue_bytes,
+                conflate=settings.overload == "conflate",
+                max_message_bytes=message_bytes,
+                reread_limit=self._topic.limit_again,
+                snapshot_completed=self._context.trim,
+                may_finish=self._tenure.may_finish,
+                flush_timer=self._context.flush_timer,
+                gap_reader=reader,
+                transactions=self._transactions(),
+                rng=self._context.rng,
+            ),
         )
 
     def _transactions(self) -> StreamTransactions | None:

@@ -13,9 +13,10 @@ from watchrelay.kafka.client import (
     NotLeaderForPartitionError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
-    TopicPartition,
     UnknownTopicOrPartitionError,
+    for_code,
 )
+from watchrelay.kafka.partition import Place
 
 SIZE_SETTINGS: Final[dict[type[Exception], str]] = {
     MessageSizeTooLargeError: "max.message.bytes",
@@ -39,12 +40,12 @@ _KNOWN: Final[dict[type[Exception], str]] = {
 }
 
 
-def subject(partition: TopicPartition) -> str:
+def subject_of(partition: Place) -> str:
     """A partition as the subject of a trouble."""
     return f"{partition.topic}/{partition.partition}"
 
 
-def explain(error: Exception, partition: TopicPartition, hint: str = "") -> Trouble:
+def explain(error: Exception, partition: Place, hint: str = "") -> Trouble:
     """Why a partition cannot be written. `hint`: what is known beyond the error."""
     known = _KNOWN.get(type(error))
     reason = hint or known or " ".join(str(error).split())
@@ -52,4 +53,11 @@ def explain(error: Exception, partition: TopicPartition, hint: str = "") -> Trou
     if known is NO_RIGHT:
         cause = Cause.TOPIC_UNUSABLE
     message = f"topic {partition.topic} partition {partition.partition}: {reason}"
-    return Trouble(subject(partition), cause, message, operator=cause is not Cause.KAFKA)
+    return Trouble(subject_of(partition), cause, message, operator=cause is not Cause.KAFKA)
+
+
+def error_of(code: int) -> Exception:
+    """The error of a code, one that aiokafka does not know by its number."""
+    kind = for_code(code)
+    error: Exception = kind() if kind.errno == code else kind(f"error code {code}")
+    return error

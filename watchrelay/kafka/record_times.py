@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from watchrelay.core import clock
-from watchrelay.core.clock_offset import SHOWN_FROM_S, ClockOffset, off_by
+from watchrelay.core.clock_offset import SHOWN_FROM_S, ClockOffset, is_time, off_by
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.topic_config import alter_command
 
@@ -41,11 +41,15 @@ class RecordTimes:
             self._by_brokers.discard(topic)
         self._keeps_ms[topic] = 0 if topic in self._by_brokers else keeps_ms
 
-    def timed_by_brokers(self, topic: str) -> None:
-        """A broker gave the time to a record of the topic."""
-        if self._keeps_ms.get(topic):
-            self._by_brokers.add(topic)
-            self._keeps_ms[topic] = 0
+    def timed(self, topic: str, at_ms: int, took_s: float) -> None:
+        """A broker's clock showed `at_ms` at some time in the last `took_s`, and gave that time to
+        records of `topic`."""
+        if is_time(at_ms):
+            if self._keeps_ms.get(topic):
+                self._by_brokers.add(topic)
+                self._keeps_ms[topic] = 0
+            now_s = self.now_s()
+            self.offset.kafka.note(at_ms, within_ms=1, asked_s=now_s - took_s, answered_s=now_s)
 
     def forget(self, topic: str) -> None:
         """No stream writes the topic."""
@@ -66,17 +70,22 @@ class RecordTimes:
             suspected: also by a single answer, which may be wrong.
         """
         keeps_ms = self._keeps_ms.get(topic)
-        return self._off_s(keeps_ms, suspected=suspected) if keeps_ms else None
+        return self._off_s(keeps_ms, self.wall_ms(), suspected=suspected) if keeps_ms else None
+
+    def stamp_ms(self, topic: str) -> int | None:
+        """The time of records that are written now; None where `off_s` is not."""
+        now_ms, keeps_ms = self.wall_ms(), self._keeps_ms.get(topic)
+        return now_ms if not keeps_ms or self._off_s(keeps_ms, now_ms) is None else None
 
     @property
     def fit(self) -> bool:
         """Whether records of every topic may be written."""
         keeps_ms = min((each for each in self._keeps_ms.values() if each), default=0)
-        return not keeps_ms or self._off_s(keeps_ms) is None
+        return not keeps_ms or self._off_s(keeps_ms, self.wall_ms()) is None
 
-    def _off_s(self, keeps_ms: int, *, suspected: bool = False) -> float | None:
+    def _off_s(self, keeps_ms: int, now_ms: int, *, suspected: bool = False) -> float | None:
         of = self.offset.suspected_s if suspected else self.offset.known_s
-        offset_s = of(self.now_s(), self.wall_ms())
+        offset_s = of(self.now_s(), now_ms)
         if offset_s is None or abs(offset_s) < max(SHOWN_FROM_S, keeps_ms / 2000):
             return None
         return offset_s

@@ -1,5 +1,5 @@
-"""The producer of one stream that writes within transactions: what is appended at a time is
-committed together, and acknowledged at the commit.
+"""The transactions in which the producer of one stream writes: what is sent at a time is committed
+together, and acknowledged at the commit.
 
 A transactional id is taken only while the claim of the stream is ours: that is read before, and
 once more after it, since a newer owner may have taken the id in between. A transaction that ends
@@ -18,35 +18,26 @@ from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol
 
 from watchrelay.core import clock
-from watchrelay.core.errors import SinkForbidden, SinkUnavailable
-from watchrelay.kafka.client import KafkaError, TopicPartition, for_code
+from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
+from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.failures import plain_words, unreachable
-from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.client.transaction_coordinator import TransactionCoordinator
-from watchrelay.kafka.produce_state import (
-    Done,
+from watchrelay.kafka.errors import error_of, subject_of
+from watchrelay.kafka.partition import (
+    Appended,
     Effect,
     Identity,
-    PartitionState,
-    PendingBatch,
+    Partition,
+    Phase,
+    Place,
+    Refused,
     Renew,
-    Settled,
-    withdrawn,
 )
-from watchrelay.kafka.producer import (
-    OutgoingPartition,
-    Producer,
-    ProducerListener,
-    ProducerSettings,
-    error_of,
-)
+from watchrelay.kafka.producer import Producer, ProducerListener, ProducerSettings
 
 _log = logging.getLogger(__name__)
-
-FENCED: Final = 1 << 17
-"""The code of a batch whose stream has a newer claim: it is no longer sent."""
 
 _PACE_S: Final = 0.02
 """From the begin of a transaction of few records to that of the next one: each costs as much as
@@ -91,19 +82,16 @@ _NO_COORDINATOR: Final = (
 _OVER: Final = frozenset((48, 51, 120))
 """Answers to a batch by which its transaction is over, beside those by which its identity is."""
 
-_SOON_S, _SOON_MAX_S = 0.002, 0.05
-_ELSEWHERE_S, _ELSEWHERE_MAX_S = 0.05, 2.0
 _DOUBT_S = 0.4
 """From this pause on another broker is asked where the coordinator is."""
-_REFUSED_S, _REFUSED_MAX_S = 0.5, 30.0
 _AWAY_PAUSE_S: Final = 0.2
 _CHECK_S: Final = 10.0
 """The first search for a coordinator has the brokers create the topic of all transactions."""
 _PAUSES: Final = {
-    Answer.SOON: (_SOON_S, 1.2, _SOON_MAX_S),
-    Answer.ELSEWHERE: (_ELSEWHERE_S, 2.0, _ELSEWHERE_MAX_S),
-    Answer.REFUSED: (_REFUSED_S, 2.0, _REFUSED_MAX_S),
-    Answer.TAKE: (_ELSEWHERE_S, 2.0, _ELSEWHERE_MAX_S),
+    Answer.SOON: (0.002, 1.2, 0.05),
+    Answer.ELSEWHERE: (0.05, 2.0, 2.0),
+    Answer.REFUSED: (0.5, 2.0, 30.0),
+    Answer.TAKE: (0.05, 2.0, 2.0),
 }
 """Seconds of the first pause, the factor of each to the one before, and seconds of the longest."""
 
@@ -111,13 +99,18 @@ Question = Callable[[TransactionCoordinator], Awaitable[int]]
 
 
 class TransactionListener(ProducerListener, Protocol):
-    """What the producer reports, from within its loop."""
+    """What is reported, from within the loop."""
 
     def transaction_ended(self, result: Result, took_s: float) -> None: ...
 
+    def noted(self, place: Place, offset: int) -> None:
+        """The marker of a commit is at `offset`."""
+        ...
 
-class TransactionalProducer(Producer):
-    """Use: `run()` as a task, then `await taken.wait()`: from then on `append`, unless `is_fenced`.
+
+class Transactions:
+    """Those of one stream: the policy of `producer`. Use: `begin()`, then `await taken.wait()`:
+    from then on `producer.send`, unless `is_fenced`; `end()`.
 
     Args:
         former_ids: Transactional ids of former writers, whose transactions are to be ended too.
@@ -136,71 +129,93 @@ class TransactionalProducer(Producer):
         is_ours: Callable[[], Awaitable[bool]],
         **options: Any,
     ) -> None:
-        super().__init__(
-            connection, settings, listener, transactional_id=transactional_id, **options
-        )
+        self.id = transactional_id
+        self.producer = Producer(connection, settings, listener, policy=self, **options)
         self.taken = asyncio.Event()
         """The id is ours, or `is_fenced`."""
         self.is_fenced = False
-        """The stream has a newer claim: what is appended gets the answer FENCED."""
-        self._transactions, self._former_ids, self._is_ours = listener, former_ids, is_ours
+        """The stream has a newer claim: what is sent is answered with Fenced."""
+        self._access = self.producer.leaders.access
+        self._settings, self._listener = settings, listener
+        self._former_ids, self._is_ours = former_ids, is_ours
         self._coordinators: dict[str, TransactionCoordinator] = {}
+        self._asked: Brokers | None = None
+        """Who named them."""
+        self._running: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
-        """Something was appended that is in no transaction."""
-        self._sent: dict[OutgoingPartition, PendingBatch] = {}
-        """Batches of the open transaction."""
+        """Something was sent that is in no transaction."""
+        self._covered: dict[Partition, Appended | None] = {}
+        """The partitions of the open transaction, and where the batch of each is in the log; None:
+        it is not answered."""
+        self._is_sending = False
+        """The open transaction takes batches."""
         self._most: float = math.inf
         """How many partitions the next one has at most: fewer after one that took too long."""
-        self._offsets: dict[OutgoingPartition, int] = {}
-        """Of those that were appended."""
-        self._unanswered: set[OutgoingPartition] = set()
+        self._markers: dict[Place, int] = {}
+        """Where the marker of the newest commit is, if no other writer wrote meanwhile."""
         self._progress = asyncio.Event()
         self._is_over = False
         """The open transaction cannot be committed."""
 
-    @property
-    def subjects(self) -> Sequence[str]:
-        """What is reported is about these."""
-        return self._access.subject, self.transactional_id, *self._former_ids
+    def begin(self, tasks: asyncio.TaskGroup, name: str) -> None:
+        """Take the ids, and commit what is sent until `end`."""
+        self._running = tasks.create_task(self._run(), name=name)
 
-    async def run(self) -> None:
-        """See `Producer`."""
+    def end(self) -> Sequence[str]:
+        """No byte leaves from now on. Returns: what reports were about."""
+        assert self._running is not None, "they were begun"
+        self._running.cancel()
+        self.producer.cut()
+        partitions = map(subject_of, self.producer.partitions)
+        return self._access.subject, self.id, *self._former_ids, *partitions
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(super().run(), name="producer")
+            tasks.create_task(self.producer.run(), name="producer")
             tasks.create_task(self._serve(), name="transactions")
 
-    def append(self, place: TopicPartition, packed: PackedBatch, done: Done) -> PendingBatch:
-        """See `Producer`; `done` is called once the batch is committed."""
-        packed.within_transaction()
+    # ---- the policy ------------------------------------------------------------------------------
+
+    def covers(self, partition: Partition) -> bool:
+        """Whether the next batch of the partition may be sent now; else it is enqueued later on."""
         if self.is_fenced:
-            asyncio.get_running_loop().call_soon(done, -1, FENCED)
-            return PendingBatch(packed, done)
-        return super().append(place, packed, done)
+            asyncio.get_running_loop().call_soon(self._refuse_all)
+        elif self._is_sending and self._covered.get(partition, ()) is None:
+            return True
+        self._due.set()
+        return False
 
-    def withdraw(self, place: TopicPartition, batch: PendingBatch) -> None:
-        """See `Producer`."""
-        if batch in self._sent.values():
-            batch.done = withdrawn
-        else:
-            super().withdraw(place, batch)
+    def passes(self, partition: Partition, effect: Effect) -> bool:
+        """Whether the effect of an answer is performed as outside of a transaction."""
+        match effect:
+            case Appended():
+                self._covered[partition] = effect
+                self._progress.set()
+            case Renew():
+                self._end_transaction()
+            case Refused(code) if code in _OVER:
+                self._end_transaction()
+            case Refused():
+                self.left(partition)
+                return True
+            case _:
+                return True
+        return False
 
-    def take_back(self, place: TopicPartition, batch: PendingBatch) -> bool:
-        """See `Producer`."""
-        return batch not in self._sent.values() and super().take_back(place, batch)
-
-    def forget(self, topic: str) -> None:
-        """See `Producer`. A transaction in which the topic is, is over."""
-        if any(partition.place.topic == topic for partition in self._sent):
+    def left(self, partition: Partition) -> None:
+        """Nothing of the partition is sent now."""
+        if partition in self._covered and partition.phase is Phase.FORGOTTEN:
             self._end_transaction()
-        super().forget(topic)
+        self._covered.pop(partition, None)
+        self._progress.set()
 
     # ---- the id ----------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, leaders = asyncio.get_running_loop(), self.producer.leaders
         try:
             while await self._take_ids():
-                while self._identity is not None:
+                while leaders.identity is not None:
                     await self._due.wait()
                     self._due.clear()
                     due_s = loop.time() + _PACE_S
@@ -214,18 +229,24 @@ class TransactionalProducer(Producer):
         if await self._is_ours():
             for each in self._former_ids:
                 await self._taken(each)
-            identity = await self._taken(self.transactional_id)
+            identity = await self._taken(self.id)
             self._former_ids = ()
             if await self._is_ours():
-                self._begin_again(identity)
+                self._is_over, self._covered = False, {}
+                self.producer.restart(identity)
                 self.taken.set()
                 return True
         self.is_fenced = True
         self.taken.set()
-        for partition in list(self._partitions.values()):
-            for batch in self._pending(partition):
-                batch.done(-1, FENCED)
+        self._refuse_all()
         return False
+
+    def _refuse_all(self) -> None:
+        for place, partition in list(self.producer.partitions.items()):
+            deliveries = [*partition.deliveries]
+            self.producer.drop(place)
+            for each in deliveries:
+                self._listener.answered(place, each, fenced(each.batch.stream))
 
     async def _taken(self, transactional_id: str) -> Identity:
         identity = Identity(-1, -1)
@@ -239,27 +260,6 @@ class TransactionalProducer(Producer):
         await self._ask(take, transactional_id, again=Answer.TAKE)
         return identity
 
-    def _begin_again(self, identity: Identity) -> None:
-        """Send all that is pending under another identity."""
-        for place, former in list(self._partitions.items()):
-            partition = OutgoingPartition(place, PartitionState(identity))
-            partition.state.queue.extend(self._pending(former))
-            for batch in partition.state.queue:
-                batch.data, batch.unresolved, batch.tries = b"", False, 0
-                self._due.set()
-            if former.timer is not None:
-                former.timer.cancel()
-            former.state = PartitionState()
-            self._partitions[place] = partition
-        self._identity, self._is_over = identity, False
-        self._sent, self._offsets = {}, {}
-
-    def _pending(self, partition: OutgoingPartition) -> list[PendingBatch]:
-        """The batches of a partition that are not committed, in order."""
-        sent = self._sent.get(partition)
-        waiting = [each for each in partition.state.queue if each is not sent]
-        return waiting if sent is None else [sent, *waiting]
-
     # ---- one transaction -------------------------------------------------------------------------
 
     async def _transact(self) -> int:
@@ -267,49 +267,64 @@ class TransactionalProducer(Producer):
 
         A partition without a link to its leader stays out: a transaction ends when its markers are
         in all of its partitions."""
-        sent, identity = dict[OutgoingPartition, PendingBatch](), self._identity
-        for partition in self._partitions.values():
-            if not partition.state.queue:
+        producer, identity = self.producer, self.producer.leaders.identity
+        covered = list[Partition]()
+        for partition in producer.partitions.values():
+            is_pending = partition.deliveries and partition.phase is Phase.IDLE
+            if not is_pending or producer.stamp_ms(partition) is None:
                 continue
-            if self._link_of(partition) is None:
-                self._await_leader(partition)
-            elif len(sent) < self._most:
-                sent[partition] = partition.state.queue[0]
-        if not sent or identity is None:
+            if producer.leaders.link_of(partition) is None:
+                producer.leaders.wait(partition)
+            elif len(covered) < self._most:
+                covered.append(partition)
+        if not covered or identity is None:
             return 0
-        began_s, self._sent, self._offsets = clock.now_s(), sent, {}
+        began_s, self._covered = clock.now_s(), dict.fromkeys(covered)
         result: Result = "aborted"
         if await self._added(identity) and await self._appended():
             result = await self._committed(identity)
-        self._transactions.transaction_ended(result, clock.now_s() - began_s)
+        self._listener.transaction_ended(result, clock.now_s() - began_s)
+        records = 0
         if result == "committed" and not self._is_over:
-            offsets, self._sent = self._offsets, {}
-            if len(sent) >= self._most:
+            records = self._acknowledge()
+            if len(covered) >= self._most:
                 self._most *= 2
-            for partition, offset in offsets.items():
-                sent[partition].done(offset, 0)
-                self._enqueue(partition)
         else:
-            extra = {"transactional_id": self.transactional_id, "result": result}
+            extra = {"transactional_id": self.id, "result": result}
             _log.warning("transaction was not committed, sending it again", extra=extra)
             self._listener.rebuilt("identity")
-            self._identity = None
+            producer.leaders.identity = None
         if self._most < math.inf:
-            self._others_first(sent)
-        return sum(batch.packed.record_count() for batch in sent.values())
+            self._others_first(covered)
+        return records
 
-    def _others_first(self, sent: Iterable[OutgoingPartition]) -> None:
+    def _acknowledge(self) -> int:
+        """Give the receipts of the transaction that was committed; the number of records."""
+        covered, self._covered, records = self._covered, {}, 0
+        for partition, appended in covered.items():
+            if appended is not None and partition.batch is not None:
+                place, count = partition.place, partition.batch.count
+                if self._markers.get(place) == appended.first - 1:
+                    self._listener.noted(place, appended.first - 1)
+                self._markers[place] = appended.first + count
+                records += count
+                self._listener.acked(partition, appended)
+            self.producer.enqueue(partition)
+        return records
+
+    def _others_first(self, covered: Iterable[Partition]) -> None:
         """Let the next transaction begin with what was not in this one."""
-        for partition in sent:
-            if (known := self._partitions.pop(partition.place, None)) is not None:
-                self._partitions[partition.place] = known
-        if self._most >= len(self._partitions):
+        partitions = self.producer.partitions
+        for each in covered:
+            if (known := partitions.pop(each.place, None)) is not None:
+                partitions[each.place] = known
+        if self._most >= len(partitions):
             self._most = math.inf
         self._due.set()
 
     async def _added(self, identity: Identity) -> bool:
         """Whether the partitions are in a transaction."""
-        places = [partition.place for partition in self._sent]
+        places = [partition.place for partition in self._covered]
 
         async def add(coordinator: TransactionCoordinator) -> int:
             codes = await coordinator.add(identity, places)
@@ -318,39 +333,41 @@ class TransactionalProducer(Producer):
                     self._listener.failed(place, error_of(code), retriable=code == 3)
             return _gravest(codes)
 
-        answer, _ = await self._ask(add, self.transactional_id)
+        answer, _ = await self._ask(add, self.id)
         return answer is Answer.DONE
 
     async def _appended(self) -> bool:
         """Whether every batch was appended, or refused and handed back, before the brokers abort
         the transaction."""
-        self._unanswered = set(self._sent)
-        for partition in self._sent:
-            self._enqueue(partition)
+        self._is_sending, partitions = True, [*self._covered]
+        for partition in partitions:
+            if not partition.deliveries:
+                self.left(partition)
+            self.producer.enqueue(partition)
         try:
             async with asyncio.timeout(self._settings.transaction_timeout_s):
-                while self._unanswered and not self._is_over:
+                while None in self._covered.values() and not self._is_over:
                     await self._progress.wait()
                     self._progress.clear()
         except TimeoutError:
-            self.reset()  # a broker that is silent is not waited for in the next one too
-            self._most = max(1, len(self._sent) // 2)
+            # a broker that is silent is not waited for in the next one too
+            self.producer.leaders.reset()
+            self._most = max(1, len(partitions) // 2)
             self._end_transaction()
-        self._unanswered = set()
+        self._is_sending = False
         return not self._is_over
 
     async def _committed(self, identity: Identity) -> Result:
         async def commit(coordinator: TransactionCoordinator) -> int:
             return await coordinator.commit(identity)
 
-        answer, silences = await self._ask(commit, self.transactional_id)
+        answer, silences = await self._ask(commit, self.id)
         if answer is Answer.DONE:
             return "committed"
         return "unknown" if silences else "aborted"
 
     def _end_transaction(self) -> None:
-        self._is_over = True
-        self._unanswered = set()
+        self._is_over, self._is_sending = True, False
         self._progress.set()
 
     # ---- the coordinator -------------------------------------------------------------------------
@@ -395,9 +412,12 @@ class TransactionalProducer(Producer):
 
     async def _coordinator(self, transactional_id: str) -> TransactionCoordinator:
         """Raises: KafkaError, OSError."""
+        brokers = await self._access.reach()
+        if brokers is not self._asked:  # perhaps by other secrets
+            self._hang_up()
+            self._asked = brokers
         known = self._coordinators.get(transactional_id)
         if known is None:
-            brokers = await self._access.reach()
             known = await brokers.transaction_coordinator(transactional_id)
             self._coordinators[transactional_id] = known
         return known
@@ -417,45 +437,8 @@ class TransactionalProducer(Producer):
             f"the brokers is less than {limit_ms}: raise it, or set kafka.delivery to idempotent"
         )
 
-    # ---- what differs from batches outside of transactions ---------------------------------------
 
-    def _enqueue(self, partition: OutgoingPartition) -> None:
-        if partition in self._unanswered:
-            super()._enqueue(partition)
-        elif partition.state.queue:
-            self._due.set()
-
-    def _perform(self, partition: OutgoingPartition, effects: Iterable[Effect]) -> None:
-        others: list[Effect] = []
-        for effect in effects:
-            match effect:
-                case Settled(_, offset, 0):
-                    self._offsets[partition] = offset
-                    self._unanswered.discard(partition)
-                case Renew():
-                    self._end_transaction()
-                case Settled(_, _, code) if code in _OVER:
-                    self._end_transaction()
-                case Settled():
-                    del self._sent[partition]
-                    self._unanswered.discard(partition)
-                    others.append(effect)
-                case _:
-                    others.append(effect)
-        if not self._unanswered:
-            self._progress.set()
-        super()._perform(partition, others)
-
-    def _use_brokers(self, by_other_secrets: bool) -> None:
-        super()._use_brokers(by_other_secrets)
-        if by_other_secrets:
-            self._hang_up()
-
-    async def _identify(self, brokers: Brokers) -> None:
-        """The identity is that of the transactional id."""
-
-
-def _gravest(codes: Mapping[TopicPartition, int]) -> int:
+def _gravest(codes: Mapping[Place, int]) -> int:
     """The code that decides about the request."""
     order = [Answer.DONE, Answer.REFUSED, Answer.SOON, Answer.ELSEWHERE, Answer.TAKE]
     return max(codes.values(), key=lambda code: order.index(ANSWERS.get(code, Answer.TAKE)))
@@ -511,3 +494,8 @@ def _unusable(transactional_id: str, error: Exception) -> str:
     """Why it could not be used for some time."""
     reason = _NO_COORDINATOR if isinstance(error, for_code(15)) else plain_words(error)
     return f"transactional id {transactional_id} cannot be used: {reason}"
+
+
+def fenced(stream: str) -> Fenced:
+    """The stream has a newer claim."""
+    return Fenced(f"stream {stream}: a newer claim was read")

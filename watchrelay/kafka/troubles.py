@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kafka.cluster_access import SECRETS
+from watchrelay.kafka.errors import subject_of
+from watchrelay.kafka.partition import Delivery, Place
+from watchrelay.kafka.record_times import RecordTimes
+from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics
 from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
@@ -20,11 +26,27 @@ _PROBLEM = "kafka"
 class KafkaTroubles:
     """One trouble per subject: `topic/partition`, what the producer names, or `SILENCE`; the way to
     the brokers is "", or `/` and the transactional id. All of them are one problem of the status
-    registry."""
+    registry; what keeps a stream's records is shown with the stream as well.
 
-    def __init__(self, statuses: StatusRegistry) -> None:
+    Args:
+        deliveries: Gives all that is being delivered.
+        patience_s: From here on a delivery without an acknowledgement is shown.
+    """
+
+    def __init__(
+        self,
+        statuses: StatusRegistry,
+        metrics: Metrics,
+        times: RecordTimes,
+        *,
+        servers: str,
+        patience_s: float,
+        deliveries: Callable[[], Iterable[tuple[Place, Delivery]]],
+    ) -> None:
         self.held: dict[str, Trouble] = {}
-        self._problems = statuses.problems
+        self._problems, self._streams = statuses.problems, statuses.streams
+        self._metrics, self._times, self._servers = metrics, times, servers
+        self._patience_s, self._deliveries = patience_s, deliveries
 
     @property
     def problem(self) -> str:
@@ -69,6 +91,70 @@ class KafkaTroubles:
         """No writer is left there."""
         self.held.pop(subject, None)
         self._show()
+
+    # ---- deliveries ------------------------------------------------------------------------------
+
+    def closed(self, place: Place, delivery: Delivery) -> None:
+        """The delivery was answered, or withdrawn."""
+        if delivery.shown_s is not None:
+            delivery.shown_s, stream = None, delivery.batch.stream
+            status = self._streams.get(stream)
+            shown = {
+                each.batch.stream for _, each in self._deliveries() if each.shown_s is not None
+            }
+            if status is not None and stream not in shown:
+                status.recovered("records")
+        if self.held and not any(other == place for other, _ in self._deliveries()):
+            # the stopped stream's batches have no owner
+            self.forget(subject_of(place))
+
+    def waits_long(self, place: Place) -> bool | None:
+        """Whether a batch to it is overdue; None: there is none."""
+        since_s = [each.since_s for other, each in self._deliveries() if other == place]
+        return (
+            asyncio.get_running_loop().time() - min(since_s) >= self._patience_s
+            if since_s
+            else None
+        )
+
+    def look(self) -> None:
+        """Show, with their streams, what waits for the clock and what is overdue."""
+        oldest_s = now_s = asyncio.get_running_loop().time()
+        for place, delivery in self._deliveries():
+            offset_s = self._times.off_s(place.topic)
+            if offset_s is not None:
+                self._show_clock(place, delivery, offset_s)
+                continue
+            if subject_of(place) not in self.held:
+                oldest_s = min(oldest_s, delivery.since_s)
+            if now_s - delivery.since_s > self._patience_s:
+                self._show_overdue(place, delivery, now_s)
+        if now_s - oldest_s > self._patience_s:
+            self.began(self._silence(now_s - oldest_s))
+        else:
+            self.ended(SILENCE)
+
+    def _silence(self, silent_s: float, why: str = "") -> Trouble:
+        message = f"no acknowledgement from kafka at {self._servers} for {silent_s:.0f} s"
+        return Trouble(SILENCE, Cause.KAFKA, f"{message}: {why}" if why else message)
+
+    def _show_clock(self, place: Place, delivery: Delivery, offset_s: float) -> None:
+        delivery.shown_s = delivery.shown_s or 0.0
+        if (status := self._streams.get(delivery.batch.stream)) is not None:
+            status.failed("records", self._times.trouble(place.topic, offset_s))
+
+    def _show_overdue(self, place: Place, delivery: Delivery, now_s: float) -> None:
+        """Whatever the reason: an overdue batch is counted once per `patience_s`."""
+        refused = self.held.get(subject_of(place))
+        if (delivery.shown_s or 0.0) <= now_s:
+            delivery.shown_s = now_s + self._patience_s
+            if refused is None:  # what was refused is counted with its error
+                self._metrics.topic(place.topic).produce_failed(NO_ACKNOWLEDGEMENT, retriable=True)
+        if (status := self._streams.get(delivery.batch.stream)) is not None:
+            silence = self._silence(now_s - delivery.since_s, self.brokers)
+            status.failed("records", refused or silence)
+
+    # ---- what is shown ---------------------------------------------------------------------------
 
     def _is_known(self, subject: str) -> bool:
         """The topic, or the way to the brokers, is in trouble already: partitions of one topic are

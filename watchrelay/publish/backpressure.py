@@ -4,10 +4,9 @@ bound where the config demands it (`overload: block`)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
-from watchrelay.observe.metrics import StreamMetrics
+from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.stream_queues import StreamQueues
 
 SOFT_BYTES = 8 * 1024 * 1024
@@ -29,17 +28,10 @@ class Backpressure:
     """Delays the watch: from `soft_bytes` on, each read waits up to `YIELD_S` while that helps;
     over `bound_bytes` (None with `overload: conflate`) there is no read at all."""
 
-    def __init__(
-        self,
-        queues: StreamQueues,
-        metrics: StreamMetrics,
-        *,
-        soft_bytes: int,
-        bound_bytes: int | None,
-        now_s: Callable[[], float],
-    ) -> None:
-        self._queues, self._metrics, self._now_s = queues, metrics, now_s
-        self._soft_bytes, self._bound_bytes = soft_bytes, bound_bytes
+    def __init__(self, queues: StreamQueues, context: WriterContext, *, soft_bytes: int) -> None:
+        self._queues, self._metrics, self._now_s = queues, context.metrics, context.now_s
+        self._soft_bytes = soft_bytes
+        self._bound_bytes = None if context.conflate else context.queue_bytes
         self._flowing = True  # something was acknowledged since the last wait in vain
         self._progress = asyncio.Event()
         self._stalled_since_s: float | None = None

@@ -1,4 +1,4 @@
-"""What one writer may publish, from its claim to its last heartbeat, as a state machine: table,
+"""What one writer may publish, from its claim to its last heartbeat, as a state machine:
 phases, events, effects, then the step. Pure.
 
 `step` takes a phase and an event; it returns the next phase and the effects that `writer.py`
@@ -18,34 +18,6 @@ from msgspec.structs import replace
 
 from watchrelay.model.resources import compare
 from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, WatchFrom
-
-TRANSITIONS: dict[str, dict[str, str]] = {
-    "AwaitingList": {
-        "FirstChange ListCompleted": "PublishingFirstSnapshot",
-        "DrainBegun": "Draining",
-    },
-    "PublishingFirstSnapshot": {
-        "VersionReached ListCompleted ResourceRemoved": "PublishingFirstSnapshot",
-        "SnapshotEndDue": "Live",
-        "DrainBegun": "Draining",
-    },
-    "AwaitingDifference": {"ListCompleted ResourceRemoved": "Live", "DrainBegun": "Draining"},
-    "Replaying": {
-        "WatchAccepted VersionReached": "Replaying Live",
-        "EarlyHeartbeatDue MarkerAcked": "Replaying",
-        "ListCompleted ResourceRemoved": "Live",
-        "DrainBegun": "Draining",
-    },
-    "Live": {
-        "WatchAccepted VersionReached ListCompleted ResourceRemoved": "Live",
-        "EarlyHeartbeatDue MarkerAcked SnapshotEndDue": "Live",
-        "DrainBegun": "Draining",
-    },
-    "Draining": {},
-}
-"""Phase, events, the phases that follow; every other event changes nothing and has no effect.
-`FirstChange` in `AwaitingList` without `log_unverified` is a bug and raises. A test compares
-it with what `step` does."""
 
 # ---- phases --------------------------------------------------------------------------------------
 

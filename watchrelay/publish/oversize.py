@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 from watchrelay.contract.records import Trimmed, content_hash
 from watchrelay.core import clock
@@ -15,10 +14,8 @@ from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.model.changes import Entry
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.loglimit import LogLimit
-from watchrelay.observe.metrics import TopicMetrics
-from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.partition_queue import PartitionQueue, QueuedRecord
-from watchrelay.publish.ports import StoreView
+from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.trim import next_smaller, packed_max, trim
 
@@ -29,23 +26,13 @@ REREAD_EVERY_S = 30.0
 
 
 class Oversize:
-    """Applies `max_message_bytes`, the largest compressed batch of the topic, to one stream."""
+    """Applies the limit of the topic to one stream."""
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        store: StoreView,
-        metrics: TopicMetrics,
-        status: StreamStatus,
-        *,
-        max_message_bytes: int,
-        reread_limit: Callable[[], Awaitable[int | None]],
-    ) -> None:
-        self.packed_max = packed_max(max_message_bytes)
+    def __init__(self, spec: StreamSpec, context: WriterContext) -> None:
+        self.packed_max = packed_max(context.max_message_bytes)
         """An entry whose block is not larger is published whole, unless a trimmed form of
         the same state is on the log."""
-        self._spec, self._store, self._metrics, self._status = spec, store, metrics, status
-        self._reread_limit = reread_limit
+        self._spec, self._context = spec, context
         self._log_limit = LogLimit()
         self._blocked_partitions = set[int]()
         """Partitions whose next record does not fit."""
@@ -58,7 +45,7 @@ class Oversize:
         An object that is on the log in a trimmed form, with this hash, is published in exactly
         that form again, also where the topic would accept more now.
         """
-        whole = self._store.unpack(entry) if value is None else value
+        whole = self._context.store.unpack(entry) if value is None else value
         known = None if published_hash is None else _as_published(key, whole, published_hash)
         form, trimmed = known or trim(whole, self.packed_max)
         if trimmed:
@@ -77,7 +64,7 @@ class Oversize:
             return False
         deleted, smaller, value = item.verb == "deleted", None, b""
         if not deleted:
-            value = self._store.unpack(item.entry) if item.value is None else item.value
+            value = self._context.store.unpack(item.entry) if item.value is None else item.value
             smaller = next_smaller(value, item.trimmed)
         if smaller is not None:
             queues.replace_value(queue, index, *smaller)
@@ -110,7 +97,7 @@ class Oversize:
         cure = f"raise {error.setting} of topic {topic}"
         message = f"partition {partition} is blocked: {error}; {cure}"
         trouble = Trouble(topic, Cause.TOPIC_UNUSABLE, message, cure, operator=True)
-        self._status.failed("size", trouble)
+        self._context.status.failed("size", trouble)
         await asyncio.sleep(REREAD_EVERY_S)
         await self._read_limit(queues)
 
@@ -121,7 +108,7 @@ class Oversize:
             await self._read_limit(queues)
 
     async def _read_limit(self, queues: StreamQueues) -> None:
-        if (limit := await self._reread_limit()) is not None:
+        if (limit := await self._context.reread_limit()) is not None:
             self.packed_max = queues.packed_max = packed_max(limit)
 
     def accepted(self, partition: int) -> None:
@@ -129,16 +116,16 @@ class Oversize:
         if partition in self._blocked_partitions:
             self._blocked_partitions.remove(partition)
             if not self._blocked_partitions:
-                self._status.recovered("size")
+                self._context.status.recovered("size")
 
     def ended(self) -> None:
         """The writer's tasks have ended: no partition is blocked."""
         if self._blocked_partitions:
             self._blocked_partitions.clear()
-            self._status.recovered("size")
+            self._context.status.recovered("size")
 
     def _report(self, key: bytes, how: str, size_bytes: int, *, deleted: bool = False) -> None:
-        self._metrics.records_trimmed_total[how].inc()
+        self._context.topic_metrics.records_trimmed_total[how].inc()
         name = short(key.decode())
         if not (count := self._log_limit.due((name, how), clock.now_s())):
             return
@@ -160,10 +147,6 @@ class Oversize:
             )
         else:
             log.warning("object too large: published in part", extra=extra)
-
-
-async def limit_unknown() -> None:
-    """For a limit that cannot be read again."""
 
 
 def _as_published(key: bytes, whole: bytes, published_hash: int) -> tuple[bytes, Trimmed] | None:

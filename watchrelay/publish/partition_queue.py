@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -56,6 +57,22 @@ class QueuedRecord(msgspec.Struct, gc=False):
     trimmed: Trimmed = ""
     trailing_tombstone: bool = False
 
+    @classmethod
+    def deletion(
+        cls,
+        key: bytes,
+        entry: Entry,
+        uid: str,
+        reason: Reason,
+        replaced_hash: int | None,
+        version: str,
+        time_ms: int,
+        received_at_s: float,
+    ) -> QueuedRecord:
+        """A delete of the object with that `uid`."""
+        numbers = (0, replaced_hash, version, time_ms, received_at_s)
+        return cls(key, entry, uid, None, "deleted", reason, *numbers)
+
 
 class QueuedMarker(msgspec.Struct, gc=False):
     """A marker without a sequence yet.
@@ -87,35 +104,17 @@ class RenderedMarker(msgspec.Struct, frozen=True, gc=False):
 
 class RenderedBatch(msgspec.Struct):
     """One batch of one partition: `records` rendered from `items`; `start` is (sequence, count,
-    digest) ahead of it."""
+    digest) ahead of it. `kinds`: the number of records by kind, as the metric names them;
+    `received_at_s`: when each object's event was received, monotonic; 0 for none."""
 
     items: list[QueuedRecord | QueuedMarker]
     records: list[WireRecord]
     markers: list[RenderedMarker]
     start: tuple[int, int, int]
+    kinds: dict[str, int]
+    received_at_s: list[float]
     queued_bytes: int
     payload_bytes: int
-
-    def kinds(self) -> dict[str, int]:
-        """Number of records by kind, as the metric names them."""
-        snapshots = nulls = 0  # markers have no value either
-        for item, record in zip(self.items, self.records, strict=True):
-            if record.value is None:
-                nulls += 1
-            elif type(item) is QueuedRecord and item.reason == "snapshot":
-                snapshots += 1
-        markers = len(self.markers)
-        events = len(self.records) - nulls - snapshots
-        return {
-            "event": events,
-            "snapshot": snapshots,
-            "tombstone": nulls - markers,
-            "marker": markers,
-        }
-
-    def received_at_s(self) -> list[float]:
-        """When each object's event was received, monotonic; 0 for none."""
-        return [item.received_at_s for item in self.items if type(item) is QueuedRecord]
 
 
 class DirtyKey(msgspec.Struct, gc=False):
@@ -219,6 +218,8 @@ class PartitionQueue:
         self.outstanding: RenderedBatch | None = None
         self.next: RenderedBatch | None = None
         """Rendered while `outstanding` is in flight."""
+        self.delivery: Any = None
+        """What `RecordSink.withdraw` takes to give up `outstanding`."""
         self.mean_bytes = 4096
         """Mean uncompressed size of a record, estimated from what was rendered."""
         self.members_since_batch = 0
@@ -271,7 +272,8 @@ class PartitionQueue:
         items: list[QueuedRecord | QueuedMarker] = []
         records: list[WireRecord] = []
         markers: list[RenderedMarker] = []
-        queued_bytes = wire = payload = 0
+        received_at_s: list[float] = []
+        queued_bytes = wire = payload = nulls = members = 0
         render = encoder.object
         while waiting and len(records) != limit_records:
             item = waiting[0]
@@ -303,6 +305,11 @@ class PartitionQueue:
                     item.trimmed,
                     item.trailing_tombstone,
                 )
+                if record.value is None:
+                    nulls += 1
+                elif item.reason == "snapshot":
+                    members += 1
+                received_at_s.append(item.received_at_s)
                 queued_bytes += item.queued_bytes
                 wire += size
                 payload += size - overhead + len(item.key)
@@ -319,9 +326,18 @@ class PartitionQueue:
         assert count >= 0, "a partition has a negative object count"
         self.members_since_batch = 0
         self.sequence, self.count, self.digest = sequence, count, digest & DIGEST_MASK
-        if len(records) > len(markers):
+        if received_at_s:
             self.mean_bytes = max(256, (3 * self.mean_bytes + wire // len(records)) // 4)
-        return RenderedBatch(items, records, markers, start, queued_bytes, payload)
+        objects = len(received_at_s)
+        kinds = {
+            "event": objects - nulls - members,
+            "snapshot": members,
+            "tombstone": nulls,
+            "marker": len(markers),
+        }
+        return RenderedBatch(
+            items, records, markers, start, kinds, received_at_s, queued_bytes, payload
+        )
 
     def _marker(self, item: QueuedMarker, count: int, digest: int) -> Marker:
         kind, frontier, seen_ms = item.kind, item.frontier, item.seen_ms

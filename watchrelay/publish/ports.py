@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from watchrelay.contract.records import LogRecord
 from watchrelay.contract.wire import Batch, Receipt
+from watchrelay.core import clock
 from watchrelay.model.changes import Entry
+from watchrelay.model.progress import StreamProgress
+from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
+from watchrelay.observe.status import StreamStatus
+from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
+
+BATCH_BYTES = 480 * 1024
+"""Uncompressed; the producer's batch holds 512 KiB, the rest covers errors of the estimate."""
 
 
 class RecordSink(Protocol):
@@ -134,3 +144,42 @@ class GapReader(Protocol):
         however long it takes. `ranges` has those of each partition, [start, stop), in the order of
         its log: it is read once, from the first one to the last one."""
         ...
+
+
+async def limit_unknown() -> None:
+    """For a limit that cannot be read again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterContext:
+    """What the writer of a stream works with.
+
+    `queue_bytes`: bound of the queues together. Beyond it, with `conflate`, the fullest partitions
+    keep only a set of keys until that set is empty; else the watch waits. `max_message_bytes`: the
+    largest compressed batch of the topic, which `reread_limit` reads again; None when it cannot.
+    `snapshot_completed`: called when a snapshot is complete. `may_finish`: whether what is queued
+    may be sent although a newer claim was read in the control topic; by default the writer stops.
+    `transactions` None: records are not written in any.
+    """
+
+    sink: RecordSink
+    control: ControlLog
+    store: StoreView
+    metrics: StreamMetrics
+    topic_metrics: TopicMetrics
+    status: StreamStatus
+    progress: StreamProgress
+    heartbeat_interval: HeartbeatInterval
+    queue_bytes: int
+    batch_bytes: int = BATCH_BYTES
+    max_message_bytes: int = 1024 * 1024
+    conflate: bool = True
+    snapshot_completed: Callable[[], None] = lambda: None
+    may_finish: Callable[[], bool] = lambda: False
+    reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown
+    flush_timer: FlushTimer | None = None
+    gap_reader: GapReader | None = None
+    transactions: Transactions | None = None
+    rng: random.Random | None = None
+    now_s: Callable[[], float] = clock.now_s
+    wall_ms: Callable[[], int] = clock.wall_ms

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from watchrelay.core.timestamps import parse_timestamp, rfc3339
-from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
-from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
-from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.partition_queue import RenderedBatch
+from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.snapshots import Snapshot
 from watchrelay.publish.stream_queues import StreamQueues
 
@@ -24,34 +22,46 @@ LOG_EVERY_S = 60.0
 class PublishReporter:
     """Reports the work of one writer; counts per batch, never per event."""
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        metrics: StreamMetrics,
-        topic_metrics: TopicMetrics,
-        status: StreamStatus,
-        progress: StreamProgress,
-    ) -> None:
-        self._stream, self._status, self._progress = spec.id, status, progress
-        self._metrics, self._topic_metrics = metrics, topic_metrics
-        metrics.snapshot_interval_seconds.set(spec.snapshot_interval_s)
+    def __init__(self, spec: StreamSpec, context: WriterContext) -> None:
+        self._stream, self._context, self._metrics = spec.id, context, context.metrics
+        context.metrics.snapshot_interval_seconds.set(spec.snapshot_interval_s)
+        context.metrics.queue_capacity_bytes.set(context.queue_bytes)
         self._overload: tuple[float, int] | None = None
         """When the logged overload began, and the states skipped since."""
         self._next_log_at_s = float("-inf")
 
+    def claimed(self, epoch: int) -> None:
+        """Show the epoch that was opened."""
+        self._context.status.epoch = epoch
+        self._metrics.stream_epoch.set(epoch)
+
+    @contextmanager
+    def showing_age(self, queues: StreamQueues) -> Iterator[None]:
+        """Show how old is what consumers have. After the block it grows older, and the queues are
+        not kept for that."""
+        wall_ms = self._context.wall_ms
+        self._metrics.show_age(lambda: _age_s(queues.oldest_seen_ms, wall_ms()))
+        try:
+            yield
+        finally:
+            oldest_ms = queues.oldest_seen_ms
+            self._metrics.show_last_age(lambda: _age_s(oldest_ms, wall_ms()))
+
     def acked(self, batch: RenderedBatch, queues: StreamQueues, now_s: float) -> None:
         """Count an acknowledged batch, which was removed from `queues`. `now_s` is monotonic."""
-        topic_metrics = self._topic_metrics
-        for kind, count in batch.kinds().items():
+        topic_metrics, status = self._context.topic_metrics, self._context.status
+        for kind, count in batch.kinds.items():
             if count:
                 topic_metrics.records_acked_total[kind].inc(count)
         topic_metrics.record_bytes_total.inc(batch.payload_bytes)
-        slowest_s = self._metrics.relay_lag.observe_batch(batch.received_at_s(), now_s)
+        slowest_s = self._metrics.relay_lag.observe_batch(batch.received_at_s, now_s)
         # markers alone, and nothing left: the stream is idle, so the lag shown falls back to 0
         only_markers = len(batch.markers) == len(batch.records) and queues.empty
-        self._status.acked(lag_s=slowest_s, rest=not queues.empty, idle=only_markers)
-        if self._progress.next_acked is not None:
-            self._progress.acked()
+        status.acked(lag_s=slowest_s, rest=not queues.empty, idle=only_markers)
+        if batch.markers and batch.markers[-1].marker.kind != "claim":
+            status.frontier = queues.frontier
+        if self._context.progress.next_acked is not None:
+            self._context.progress.acked()
 
     def queued(self, queues: StreamQueues, now_s: float) -> None:
         """Update the queue metrics and status. `now_s` is monotonic."""
@@ -60,7 +70,7 @@ class PublishReporter:
         metrics.queue_records.set(queues.queued_records)
         metrics.queue_bytes.set(queues.queued_bytes)
         metrics.queue_dirty_keys.set(dirty)
-        self._status.queues(
+        self._context.status.queues(
             records=queues.queued_records, size_bytes=queues.queued_bytes, dirty_keys=dirty
         )
         if skipped:
@@ -83,7 +93,7 @@ class PublishReporter:
         for gauge in (metrics.queue_records, metrics.queue_bytes, metrics.queue_dirty_keys):
             gauge.set(0)
         metrics.snapshot_running.set(0)
-        self._status.queues(records=0, size_bytes=0, dirty_keys=0)
+        self._context.status.queues(records=0, size_bytes=0, dirty_keys=0)
 
     def partition_conflated(self, queues: StreamQueues, now_s: float) -> None:
         """Log that an overload began, at most once in `LOG_EVERY_S`. `now_s` is monotonic."""
@@ -92,23 +102,36 @@ class PublishReporter:
             extra = {"stream": self._stream, "queued_bytes": queues.queued_bytes}
             log.warning("queue full; conflating intermediate states", extra=extra)
 
-    def resumed(self, index: Mapping[str, object], *, now_ms: int) -> None:
-        """Show the last snapshot of a previous writer. `index`: its index record, {} for none;
-        `now_ms`: wall milliseconds."""
+    def resumed(self, queues: StreamQueues, index: Mapping[str, object], *, now_ms: int) -> None:
+        """Show the frontier and last snapshot of a previous writer. `index`: its index record, {}
+        for none; `now_ms`: wall milliseconds."""
+        self._context.status.frontier = queues.frontier
         ended = index.get("time")
-        self._status.last_snapshot = str(ended) if "time" in index else None
+        self._context.status.last_snapshot = str(ended) if "time" in index else None
         with suppress(ValueError):
             # its clock may be ahead of ours
             ended_ms = min(parse_timestamp(str(ended).encode()), now_ms)
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
             self._metrics.snapshot_age_seconds.restart(ago_s=(now_ms - ended_ms) / 1000)
 
+    def snapshot_started(self, snapshot: Snapshot, *, objects: int) -> None:
+        """Report a snapshot whose begin is queued. `objects`: those held."""
+        self._metrics.snapshot_running.set(1)
+        extra = {"stream": self._stream, "snapshot": snapshot.id, "objects": objects}
+        log.info("snapshot started", extra=extra)
+
+    def snapshot_abandoned(self, snapshot: Snapshot) -> None:
+        """Report a snapshot that is not continued."""
+        self._metrics.snapshot_running.set(0)
+        extra = {"stream": self._stream, "snapshot": snapshot.id}
+        log.info("snapshot abandoned: queue full", extra=extra)
+
     def snapshot_completed(
         self, snapshot: Snapshot, *, objects: int, took_s: float, now_ms: int
     ) -> None:
         """Report a snapshot whose index record is written. `objects`: those held."""
         metrics, stream = self._metrics, self._stream
-        self._status.last_snapshot = rfc3339(now_ms)
+        self._context.status.last_snapshot = rfc3339(now_ms)
         metrics.snapshot_running.set(0)
         metrics.snapshot_objects.set(objects)
         metrics.snapshot_duration_seconds.set(took_s)
@@ -123,3 +146,7 @@ class PublishReporter:
                 "took_s": round(took_s, 3),
             },
         )
+
+
+def _age_s(seen_ms: int | None, now_ms: int) -> float | None:
+    return None if seen_ms is None else max(now_ms - seen_ms, 0) / 1000

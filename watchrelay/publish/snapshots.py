@@ -157,6 +157,10 @@ class SnapshotSchedule:
         self._requests: list[str] = []
         self.wanted = False
         """One is due as soon as it may begin."""
+        self.preparing = False
+        """One is due, and what it needs is read."""
+        self.number = 0
+        """Of the newest one that began."""
         self._removed_until_s = -math.inf
 
     def request(self, request_id: str) -> None:
@@ -168,6 +172,7 @@ class SnapshotSchedule:
         """Count from a snapshot that began now, after `records` object records; returns the
         requests that its index record names."""
         self._records, self.wanted = records, False
+        self.number += 1
         if self._interval_s:
             self._at_s = now_s + self._jittered_s()
         named = tuple(self._requests[:REQUESTS_MAX])

@@ -118,6 +118,8 @@ class StreamQueues:
     @property
     def dirty_keys(self) -> int:
         """Number of keys without a record for their present state yet."""
+        if not self._conflating:
+            return 0
         return sum(len(queue.dirty) for queue in self.partitions if queue.dirty)
 
     @property
@@ -253,18 +255,8 @@ class StreamQueues:
         key, entry, version = change.key, change.entry, change.resource_version
         replaced_hash = self._take_published_hash(key, entry.hash)
         self._forget(key)
-        deletion = QueuedRecord(
-            key,
-            entry,
-            entry.uid,
-            None,
-            "deleted",
-            reason,
-            0,
-            replaced_hash,
-            version,
-            time_ms,
-            received_at_s,
+        deletion = QueuedRecord.deletion(
+            key, entry, entry.uid, reason, replaced_hash, version, time_ms, received_at_s
         )
         self._append(self.by_partition[entry.partition], *self._with_trailing_tombstone(deletion))
 
@@ -386,9 +378,7 @@ class StreamQueues:
         else:
             # the version of the delete is not known: docs/record-contract.md, section 3
             absent, version = Entry.of("", "", queue.partition), queue.frontier
-            null = QueuedRecord(
-                key, absent, "", None, "deleted", "healed", 0, None, version, time_ms, 0.0
-            )
+            null = QueuedRecord.deletion(key, absent, "", "healed", None, version, time_ms, 0.0)
             self._append(queue, null)
 
     # ---- markers ---------------------------------------------------------------------------------
@@ -662,18 +652,9 @@ class StreamQueues:
             present_version = queue.frontier if entry is None else entry.resource_version
             absent = Entry.of("", "", queue.partition)
             version = dirty_key.deleted_version or present_version
-            deletion = QueuedRecord(
-                key,
-                absent,
-                dirty_key.uid,
-                None,
-                "deleted",
-                "conflated",
-                0,
-                replaced_hash,
-                version,
-                time_ms,
-                received_at_s,
+            uid = dirty_key.uid
+            deletion = QueuedRecord.deletion(
+                key, absent, uid, "conflated", replaced_hash, version, time_ms, received_at_s
             )
             self._append(queue, *self._with_trailing_tombstone(deletion))
             records = 1

@@ -69,32 +69,30 @@ class FlushTrigger:
 
     def __init__(self, timer: FlushTimer, flush: Callable[[], None]) -> None:
         self._timer, self._flush = timer, flush
-        self._soon = self._now = False
+        self._soon = False
+        self.is_due_now = False
+        """A flush from `now` is due."""
 
     def now(self) -> None:
         """Flush in the next iteration of the event loop."""
-        if not self._now:
-            self._now = True
+        if not self.is_due_now:
+            self.is_due_now = True
             asyncio.get_running_loop().call_soon(self._due, True)
 
     def soon(self) -> None:
         """Flush at the next common flush time."""
-        if not (self._soon or self._now):
+        if not (self._soon or self.is_due_now):
             self._soon = True
             self._timer.at_flush(self._due)
 
-    def is_due_now(self) -> bool:
-        """Whether a flush from `now` is due."""
-        return self._now
-
     def _due(self, now: bool = False) -> None:
-        if self._now if now else self._soon:
-            self.cancel()
+        if self.is_due_now if now else self._soon:
+            self._soon = self.is_due_now = False
             self._flush()
 
     def cancel(self) -> None:
         """Cancel the flushes that were requested."""
-        self._soon = self._now = False
+        self._soon = self.is_due_now = False
 
 
 class HeartbeatInterval:

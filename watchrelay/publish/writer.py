@@ -14,21 +14,17 @@ import logging
 import random
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from watchrelay.contract.control_state import Origin, claim_origins
 from watchrelay.contract.records import CloudEvents, encoder_for
 from watchrelay.contract.wire import Batch, Reason, Receipt
-from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordTooLarge, fenced_by
 from watchrelay.model.changes import ObjectChange
-from watchrelay.model.progress import StreamProgress
 from watchrelay.model.streams import StreamSpec
-from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
-from watchrelay.observe.status import StreamStatus
 from watchrelay.publish import machine
 from watchrelay.publish.backpressure import SOFT_BYTES, Backpressure
-from watchrelay.publish.lost_snapshots import renew_lost
 from watchrelay.publish.machine import (
     AwaitedHeartbeats,
     AwaitingList,
@@ -37,27 +33,19 @@ from watchrelay.publish.machine import (
     Event,
     Phase,
 )
-from watchrelay.publish.oversize import Oversize, limit_unknown
+from watchrelay.publish.oversize import Oversize
 from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch, RenderedMarker
-from watchrelay.publish.ports import (
-    ControlLog,
-    GapReader,
-    RecordSink,
-    StoreView,
-    Transactions,
-)
+from watchrelay.publish.ports import GapReader, WriterContext
 from watchrelay.publish.recovery import ListAndDiff, RecoveredState
 from watchrelay.publish.repairs import RepairQueue
 from watchrelay.publish.reporting import PublishReporter
 from watchrelay.publish.snapshots import Snapshot, SnapshotSchedule
 from watchrelay.publish.stale_records import StaleRecordFinder
 from watchrelay.publish.stream_queues import StreamQueues
-from watchrelay.publish.timing import FlushTimer, FlushTrigger, HeartbeatInterval
+from watchrelay.publish.timing import FlushTimer, FlushTrigger
 
 log = logging.getLogger(__name__)
 
-BATCH_BYTES = 480 * 1024
-"""Uncompressed; the producer's batch holds 512 KiB, the rest covers errors of the estimate."""
 FLUSH_NOW_BYTES = 128 * 1024
 """A partition with this much queued, and no batch in flight, is flushed at once."""
 EARLY_HEARTBEAT_S = 0.5
@@ -78,91 +66,38 @@ class StreamWriter:
     Use: `await claim()`, read back what `to_read` says into the store, `resume()` with the result,
     `run()` as a task, then start the watch; at the end stop the watch, `await drain()`, cancel
     `run()`. "In the same step" means without an `await` in between.
-
-    Args:
-        queue_bytes: Bound of the queues together. Beyond it, with `conflate`, the fullest
-            partitions keep only a set of keys until that set is empty; else the watch waits.
-        snapshot_completed: Called when a snapshot is complete.
-        may_finish: Whether what is queued may be sent although a newer claim was read in the
-            control topic; by default the writer stops.
-        reread_limit: Reads the topic's `max.message.bytes`; None when it cannot.
-        transactions: None: records are not written in any.
     """
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        *,
-        sink: RecordSink,
-        control: ControlLog,
-        store: StoreView,
-        metrics: StreamMetrics,
-        topic_metrics: TopicMetrics,
-        status: StreamStatus,
-        progress: StreamProgress,
-        heartbeat_interval: HeartbeatInterval,
-        queue_bytes: int,
-        batch_bytes: int = BATCH_BYTES,
-        max_message_bytes: int = 1024 * 1024,
-        conflate: bool = True,
-        snapshot_completed: Callable[[], None] = lambda: None,
-        may_finish: Callable[[], bool] = lambda: False,
-        reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown,
-        flush_timer: FlushTimer | None = None,
-        gap_reader: GapReader | None = None,
-        transactions: Transactions | None = None,
-        rng: random.Random | None = None,
-        now_s: Callable[[], float] = clock.now_s,
-        wall_ms: Callable[[], int] = clock.wall_ms,
-    ) -> None:
-        self.spec = spec
-        self._sink, self._control, self._store = sink, control, store
-        self._metrics, self._status, self._progress = metrics, status, progress
-        self._snapshot_completed, self._may_finish = snapshot_completed, may_finish
-        self._queue_bytes, self._batch_bytes = queue_bytes, batch_bytes
-        self._now_s, self._wall_ms, self._heartbeat_interval = now_s, wall_ms, heartbeat_interval
-        self._reporter = PublishReporter(spec, metrics, topic_metrics, status, progress)
-        self._oversize = Oversize(
-            spec,
-            store,
-            topic_metrics,
-            status,
-            max_message_bytes=max_message_bytes,
-            reread_limit=reread_limit,
-        )
-        soft_bytes = min(SOFT_BYTES, queue_bytes // 2)
+    def __init__(self, spec: StreamSpec, context: WriterContext) -> None:
+        self.spec, self._context = spec, context
+        self._control, self._store = context.control, context.store
+        self._now_s, self._wall_ms = context.now_s, context.wall_ms
+        bound_bytes = context.queue_bytes
+        soft_bytes = min(SOFT_BYTES, bound_bytes // 2)
+        self._reporter = PublishReporter(spec, context)
+        self._oversize = Oversize(spec, context)
         self._queues = StreamQueues(
             spec.own_partitions,
             soft_bytes=soft_bytes,
             packed_max=self._oversize.packed_max,
             fit=self._oversize.fit,
             trailing_tombstones=spec.format != "cloudevents",
-            bound_bytes=queue_bytes if conflate else None,
+            bound_bytes=bound_bytes if context.conflate else None,
             partition_conflated=self._partition_conflated,
         )
-        self._backpressure = Backpressure(
-            self._queues,
-            metrics,
-            soft_bytes=soft_bytes,
-            bound_bytes=None if conflate else queue_bytes,
-            now_s=now_s,
-        )
+        self._backpressure = Backpressure(self._queues, context, soft_bytes=soft_bytes)
         self._flush_trigger = FlushTrigger(
-            flush_timer or FlushTimer(), lambda: self._guarded(self._flush)
+            context.flush_timer or FlushTimer(), partial(self._guarded, self._flush)
         )
-        self._deliveries: dict[int, Any] = {}
-        """By partition, what `RecordSink.withdraw` takes to give up its outstanding batch."""
-        self._schedule = SnapshotSchedule(spec.snapshot_interval_s, rng or random.Random())
-        self._gap_reader, self._transactions = gap_reader, transactions
+        self._schedule = SnapshotSchedule(spec.snapshot_interval_s, context.rng or random.Random())
+        self._snapshot: Snapshot | None = None
+        self._repairs = RepairQueue(self._queues, context.store.get, room_bytes=bound_bytes // 2)
         self._stale_finder: StaleRecordFinder | None = None
         self._phase: Phase = AwaitingList()
-        self._snapshot: Snapshot | None = None
-        self._epoch, self._snapshots_begun, self._preparing_snapshot = 0, 0, False
-        self._repairs = RepairQueue(self._queues, store.get, room_bytes=queue_bytes // 2)
+        self._epoch = 0
         self._starting_point: dict[str, object] | None = None
         self._encoder: CloudEvents | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        metrics.queue_capacity_bytes.set(queue_bytes)
 
     # ---- ChangePublisher: called by the reflector ------------------------------------------------
 
@@ -259,25 +194,26 @@ class StreamWriter:
             description,
             starting_point=starting_point,
             highest_epoch=highest_epoch,
-            transactional_id="" if self._transactions is None else self._transactions.id,
+            transactional_id=""
+            if self._context.transactions is None
+            else self._context.transactions.id,
         )
         self._encoder = encoder_for(self.spec, self._epoch)
-        self._status.epoch = self._epoch
-        self._metrics.stream_epoch.set(self._epoch)
+        self._reporter.claimed(self._epoch)
         if previous:
             await self._await_release(previous)
-        if self._transactions is not None:
-            await self._transactions.begin(self._epoch)
+        if self._context.transactions is not None:
+            await self._context.transactions.begin(self._epoch)
         queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._run_tasks(self._send_claim_markers)
-        if self._gap_reader is not None:
+        if self._context.gap_reader is not None:
             checked = {
                 queue.partition: queue.claim_marker_offset + 1 for queue in queues.partitions
             }
             self._stale_finder = StaleRecordFinder(
                 stream,
                 self._epoch,
-                self._gap_reader,
+                self._context.gap_reader,
                 checked,
                 lambda key: self._store.get(key) is not None,
             )
@@ -314,9 +250,8 @@ class StreamWriter:
             queues.unverified_keys = frozenset(self._store.keys())
             return
         queues.resume(recovered)
-        self._status.frontier = queues.frontier
         index, now_ms = self._control.index(self.spec.id) or {}, self._wall_ms()
-        self._reporter.resumed(index, now_ms=now_ms)
+        self._reporter.resumed(queues, index, now_ms=now_ms)
         records = queues.object_records - recovered.records_since_snapshot
         self._schedule.resumed(self._now_s(), index, wall_ms=now_ms, records=records)
         if isinstance(decision, ListAndDiff):
@@ -333,15 +268,11 @@ class StreamWriter:
                 replica makes the stream a standby.
         """
         assert self._encoder is not None, "run before claim"
-        queues = self._queues
-        self._metrics.show_age(lambda: _age_s(queues.oldest_seen_ms, self._wall_ms()))
-        try:
-            await self._run_tasks(self._start)
-        finally:
-            self._phase = Draining()
-            # what consumers have grows older, and the queues are not kept for that
-            oldest_ms, wall_ms = queues.oldest_seen_ms, self._wall_ms
-            self._metrics.show_last_age(lambda: _age_s(oldest_ms, wall_ms()))
+        with self._reporter.showing_age(self._queues):
+            try:
+                await self._run_tasks(self._start)
+            finally:
+                self._phase = Draining()
 
     async def drain(self, within_s: float) -> bool:
         """Stop accepting changes, send what is queued and a last heartbeat.
@@ -386,16 +317,17 @@ class StreamWriter:
             self._reporter.ended()
             self._oversize.ended()
             self._flush_trigger.cancel()
-            for delivery in self._deliveries.values():
-                self._sink.withdraw(delivery)
-            self._deliveries.clear()
+            for queue in self._queues.partitions:
+                if queue.delivery is not None:
+                    self._context.sink.withdraw(queue.delivery)
+                    queue.delivery = None
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
         """Perform a step outside of any task; an exception of it ends the stream's tasks. Without
         running tasks nothing is done: the writer has not started, or has ended."""
         if self._tasks is not None:
             try:
-                step()
+                step(*arguments)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends the tasks
                 self._spawn(_raise(error), "failure")
 
@@ -437,7 +369,7 @@ class StreamWriter:
             case Effect.REPAIR:
                 self._repair_keys()
             case Effect.REPORT_COMPLETE:
-                self._progress.whole = True
+                self._context.progress.whole = True
 
     def _awaited_now(self) -> AwaitedHeartbeats:
         """Heartbeats queued now confirm the state of now."""
@@ -450,7 +382,7 @@ class StreamWriter:
 
     def _awaited_unless_list_due(self) -> AwaitedHeartbeats | None:
         # set by the watch (watch/reporting.py): until the list is done, the state is not complete
-        return None if self._progress.list_due else self._awaited_now()
+        return None if self._context.progress.list_due else self._awaited_now()
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
         while True:
@@ -482,7 +414,7 @@ class StreamWriter:
 
     def _request_flush(self) -> None:
         """Request a flush of what is queued: at once if it is much, else the next common flush."""
-        if self._flush_trigger.is_due_now() or self._tasks is None:
+        if self._flush_trigger.is_due_now or self._tasks is None:
             return
         can_send = self._snapshot is not None or bool(self._repairs.waiting)
         for queue in self._queues.partitions:
@@ -491,7 +423,7 @@ class StreamWriter:
                     self._flush_trigger.now()
                     return
                 can_send = can_send or bool(queue.waiting) or queue.dirty is not None
-            elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
+            elif queue.next is None and queue.waiting_bytes >= self._context.batch_bytes:
                 self._flush_trigger.now()
                 return
         if can_send:  # else all that is queued waits for an acknowledgement, which wakes us
@@ -505,7 +437,8 @@ class StreamWriter:
             self._step_repairs()
             if not self._repairs.waiting:
                 self._heartbeat()  # none came meanwhile
-        self._step_snapshot()
+        if self._snapshot is not None:
+            self._step_snapshot()
         for queue in self._queues.partitions:
             if queue.dirty is not None and queue.outstanding is None:
                 self._refill(queue)
@@ -513,14 +446,16 @@ class StreamWriter:
                 continue
             if queue.outstanding is None:
                 self._send(queue, self._render(queue))
-            elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
+            elif queue.next is None and queue.waiting_bytes >= self._context.batch_bytes:
                 queue.next = self._render(queue)
         self._reporter.queued(self._queues, self._now_s())
 
     def _refill(self, queue: PartitionQueue) -> None:
         """Queue a batch of dirty keys of a conflated partition."""
         queues, now_ms = self._queues, self._wall_ms()
-        if not queues.refill(queue, self._store.get, time_ms=now_ms, limit_bytes=self._batch_bytes):
+        if not queues.refill(
+            queue, self._store.get, time_ms=now_ms, limit_bytes=self._context.batch_bytes
+        ):
             if not queue.waiting:
                 # no key examined needed a record: no receipt will wake us
                 self._flush_trigger.now()
@@ -538,30 +473,28 @@ class StreamWriter:
         if snapshot is not None and not snapshot.complete:
             self._snapshot, self._queues.snapshot_remaining = None, set()
             self._schedule.abandoned(snapshot)
-            self._metrics.snapshot_running.set(0)
-            extra = {"stream": self.spec.id, "snapshot": snapshot.id}
-            log.info("snapshot abandoned: queue full", extra=extra)
+            self._reporter.snapshot_abandoned(snapshot)
 
     def _render(self, queue: PartitionQueue, *, limit_records: int | None = None) -> RenderedBatch:
         assert self._encoder is not None
         return queue.render(
             self._encoder,
             self._store.unpack,
-            limit_bytes=self._batch_bytes,
+            limit_bytes=self._context.batch_bytes,
             limit_records=limit_records,
         )
 
     def _send(self, queue: PartitionQueue, batch: RenderedBatch) -> None:
         queue.outstanding = batch
-        self._deliveries[queue.partition] = self._sink.send(
+        queue.delivery = self._context.sink.send(
             Batch(self.spec.topic, queue.partition, batch.records, self.spec.id),
-            lambda answer: self._guarded(lambda: self._answered(queue, batch, answer)),
+            partial(self._guarded, self._answered, queue, batch),
         )
 
     def _answered(
         self, queue: PartitionQueue, batch: RenderedBatch, answer: Receipt | Exception
     ) -> None:
-        del self._deliveries[queue.partition]
+        queue.delivery = None
         if isinstance(answer, RecordTooLarge):
             self._spawn(self._refused(queue, answer), "refused")
             return
@@ -572,14 +505,16 @@ class StreamWriter:
         self._send_next(queue)
 
     def _send_next(self, queue: PartitionQueue) -> None:
-        self._check_ownership()
         if queue.outstanding is not None:
+            self._check_ownership()
             self._send(queue, queue.outstanding)
         elif queue.waiting or queue.dirty is not None or self._snapshot or self._repairs.waiting:
             self._request_flush()
 
     def _must_stop(self) -> bool:
-        return self._control.superseded(self.spec.id, self._epoch) and not self._may_finish()
+        return (
+            self._control.superseded(self.spec.id, self._epoch) and not self._context.may_finish()
+        )
 
     def _check_ownership(self) -> None:
         if self._must_stop():
@@ -612,7 +547,7 @@ class StreamWriter:
 
     async def _heartbeat_forever(self) -> None:
         slot = zlib.crc32(self.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS
-        interval = self._heartbeat_interval
+        interval = self._context.heartbeat_interval
         while True:
             now_s = self._now_s()
             heartbeat_at_s = until_s = interval.next_at_s(now_s, slot)
@@ -626,7 +561,7 @@ class StreamWriter:
             due = self._schedule.due(self._now_s(), records=records, objects=objects)
             if due and self._may_snapshot():
                 # a task of its own: it may wait for a broker, and a heartbeat may not
-                self._preparing_snapshot = True
+                self._schedule.preparing = True
                 self._spawn(self._prepare_snapshot(), "snapshot")
 
     def _heartbeat(self) -> None:
@@ -635,17 +570,36 @@ class StreamWriter:
         if machine.may_send_heartbeat(self._phase) and not self._repairs.waiting:
             self._queues.heartbeat(frontier=machine.frontier(self._phase), time_ms=self._wall_ms())
             self._request_flush()
-            if self._may_snapshot():
-                renew_lost(self.spec, self._gap_reader, self._queues, self._schedule, self._now_s())
+            if (reader := self._context.gap_reader) is not None and self._may_snapshot():
+                self._renew_lost(reader)
+
+    def _renew_lost(self, reader: GapReader) -> None:
+        """Let a snapshot begin where the log of a partition starts after the begin of the newest
+        one: objects that have not changed since may have no record."""
+        for queue in self._queues.partitions:
+            start = reader.log_start(queue.partition)
+            snapshot, begin = queue.last_snapshot or ("", start)
+            if start > begin and self._schedule.removed(self._now_s()):
+                extra = {
+                    "stream": self.spec.id,
+                    "topic": self.spec.topic,
+                    "partition": queue.partition,
+                    "log_start": start,
+                    "snapshot": snapshot,
+                    "begin": begin,
+                    "hint": "find out who deletes records, or whether retention is too short",
+                }
+                log.warning("records removed: publishing a snapshot", extra=extra)
+                return
 
     def _may_snapshot(self) -> bool:
         idle = self._snapshot is None and not self._queues.conflating and not self._repairs.waiting
-        ready = not self._preparing_snapshot and not self._store.in_difference
+        ready = not self._schedule.preparing and not self._store.in_difference
         return idle and ready and machine.may_snapshot(self._phase)
 
     async def _prepare_snapshot(self) -> None:
         await self._oversize.before_snapshot(self._queues)
-        self._preparing_snapshot = False
+        self._schedule.preparing = False
         if self._may_snapshot():
             self._begin_snapshot()
 
@@ -659,10 +613,9 @@ class StreamWriter:
             queues.uncounted_keys = {*keys, *queues.unverified_keys}
         # shared, not copied: what enters or leaves `uncounted_keys` does so here too
         queues.snapshot_remaining = queues.uncounted_keys if first else set(keys)
-        self._snapshots_begun += 1
         requests = self._schedule.begun(now_s, queues.object_records)
         self._snapshot = snapshot = Snapshot(
-            f"{self._epoch}-{self._snapshots_begun}",
+            f"{self._epoch}-{self._schedule.number}",
             keys=keys,
             partitions=len(self._queues.partitions),
             began_at_s=now_s,
@@ -670,9 +623,7 @@ class StreamWriter:
         )
         frontier, now_ms = machine.frontier(self._phase), self._wall_ms()
         queues.mark("begin", frontier=frontier, time_ms=now_ms, snapshot=snapshot.id)
-        self._metrics.snapshot_running.set(1)
-        extra = {"stream": self.spec.id, "snapshot": snapshot.id, "objects": len(keys)}
-        log.info("snapshot started", extra=extra)
+        self._reporter.snapshot_started(snapshot, objects=len(keys))
         self._request_flush()
 
     def _step_snapshot(self) -> None:
@@ -680,9 +631,13 @@ class StreamWriter:
         snapshot, queues = self._snapshot, self._queues
         if snapshot is None or isinstance(self._phase, Draining):
             return
-        now_ms, partitions, examined = self._wall_ms(), queues.by_partition, snapshot.examined
+        now_ms, partitions, examined = (
+            self._wall_ms(),
+            queues.by_partition,
+            snapshot.examined,
+        )
         # the other half is left for changes: conflation would abandon the snapshot
-        room_bytes = self._queue_bytes // 2
+        room_bytes = self._repairs.room_bytes
         if snapshot.keys_left and queues.queued_bytes <= room_bytes:
             members_limit_bytes = snapshot.members_limit_bytes(self._now_s(), queues.object_records)
             snapshot.queue_members(
@@ -712,9 +667,8 @@ class StreamWriter:
         marker, snapshot = rendered.marker, self._snapshot
         if marker.kind == "claim":
             return
-        self._status.frontier = self._queues.frontier
         # as in `_awaited_unless_list_due`
-        if marker.kind != "begin" and not self._progress.list_due:
+        if marker.kind != "begin" and not self._context.progress.list_due:
             self._handle(machine.MarkerAcked(queue.partition, rendered.after_record))
         if snapshot is None or marker.snapshot != snapshot.id:
             return
@@ -735,15 +689,11 @@ class StreamWriter:
         value = snapshot.index_value(epoch=self._epoch, frontier=frontier, time_ms=now_ms)
         await self._control.write("snapshot", self.spec.id, value)
         self._snapshot = None
-        self._snapshot_completed()
+        self._context.snapshot_completed()
         took_s = self._now_s() - snapshot.began_at_s
         self._reporter.snapshot_completed(
             snapshot, objects=len(self._store), took_s=took_s, now_ms=now_ms
         )
-
-
-def _age_s(seen_ms: int | None, now_ms: int) -> float | None:
-    return None if seen_ms is None else max(now_ms - seen_ms, 0) / 1000
 
 
 async def _raise(error: Exception) -> None:

@@ -113,7 +113,7 @@ def test_nothing_is_sent_once_a_newer_claim_was_read() -> None:
 
 
 class HoldingSink(FakeSink):
-    """Keeps its answers back while it is `holding`, to give one in each turn of the loop."""
+    """Keeps its answers back while it is `holding`, to give one in each millisecond."""
 
     holding = False
 
@@ -132,7 +132,7 @@ class HoldingSink(FakeSink):
         for batch, done in self.held:
             log = self.log(batch.topic, batch.partition)
             done(Receipt(list(range(len(log), len(log) + len(batch.records)))))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 async def superseded_by_many_answers(sink: HoldingSink, superseded: asyncio.Event) -> None:
@@ -144,6 +144,8 @@ async def superseded_by_many_answers(sink: HoldingSink, superseded: asyncio.Even
         for key in KEYS:
             rig.say(rig.store.put(key, b"2"))
         await until(lambda: len(sink.held) == 8)
+        for key in KEYS:
+            rig.say(rig.store.put(key, b"3"))
         rig.control.claimed_elsewhere(rig.spec.id)
         superseded.set()
         await asyncio.sleep(1)

@@ -40,7 +40,7 @@ async def before_the_beat(rig: Rig, wait_s: float) -> None:
     """Returns so long before the next regular heartbeat."""
     now_s = asyncio.get_running_loop().time()
     place = zlib.crc32(rig.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS
-    heartbeat_at_s = rig.relay._heartbeat_interval.next_at_s(now_s + wait_s, place)
+    heartbeat_at_s = rig.relay._context.heartbeat_interval.next_at_s(now_s + wait_s, place)
     await asyncio.sleep(heartbeat_at_s - now_s - wait_s)
 
 

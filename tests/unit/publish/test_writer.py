@@ -473,7 +473,7 @@ def test_after_a_long_absence_of_kafka_a_snapshot_begins_after_its_return() -> N
             await until(lambda: rig.status.complete)
             sink.up.clear()
             await asyncio.sleep(5 * 3600.0)
-            begun = rig.relay._snapshots_begun
+            begun = rig.relay._schedule.number
             sink.up.set()
             await asyncio.sleep(30.0)
             assert rig.control.indexes["pods"]["snapshot"] == f"1-{begun + 1}"

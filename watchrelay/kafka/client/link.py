@@ -13,7 +13,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
@@ -72,25 +72,20 @@ def _check_version(answer: Any) -> None:
 
 
 class Outgoing(Protocol):
-    """A partition with a batch to send. `take` gives the bytes when they leave, None if there is
-    nothing left to send. `log_start`: the first offset of its log, as its newest
+    """A partition with a batch to send. `log_start`: the first offset of its log, as its newest
     acknowledgement tells it."""
 
     topic: bytes
     index: int
     log_start: int
 
-    def take(self) -> bytes | None: ...
 
-
-class _Request:
+class _Request(NamedTuple):
     """A request on its way: what it carries, by topic and partition."""
 
-    __slots__ = ("carried", "correlation", "sent_s")
-
-    def __init__(self, correlation: int, sent_s: float) -> None:
-        self.correlation, self.sent_s = correlation, sent_s
-        self.carried: dict[tuple[bytes, int], Any] = {}
+    correlation: int
+    sent_s: float
+    carried: dict[tuple[bytes, int], Any]
 
 
 class Link(asyncio.Protocol):
@@ -98,10 +93,10 @@ class Link(asyncio.Protocol):
     aborts the connection.
 
     Args:
+        take: Gives the bytes of a partition when they leave; b"" if there is nothing left to send.
         answered: Called with each partition, its error code and base offset.
         lost: Called once with the link, the partitions without an answer, and those that were not
             sent.
-        held: Asked before each request; while it is true none is written.
         timed: Called before `answered` with a partition, the time at which its batch was appended
             by the broker's clock, in milliseconds, and when the request was sent (loop time), at
             most once a second; only where brokers give the time of records.
@@ -114,16 +109,18 @@ class Link(asyncio.Protocol):
         client_id: str,
         timeout_s: float,
         request_bytes: int,
+        take: Callable[[Any], bytes],
         answered: Callable[[Any, int, int], None],
         lost: Callable[[Link, list[Any], list[Any]], None],
-        held: Callable[[], bool] = lambda: False,
         timed: Callable[[Any, int, float], None] = lambda *_: None,
         transactional_id: str = "",
     ) -> None:
         self.is_lost = False
         self.session_s = 0.0
         """How long the broker accepts requests; 0: until the connection ends."""
-        self._answered, self._lost, self._held, self._timed = answered, lost, held, timed
+        self.held: Callable[[], bool] | None = None
+        """Asked before each request; while it is true none is written."""
+        self._take, self._answered, self._lost, self._timed = take, answered, lost, timed
         self._request_bytes = request_bytes
         name = client_id.encode()
         self._client_id = _NAME_LENGTH.pack(len(name)) + name
@@ -135,7 +132,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connection: AIOKafkaConnection | None = None
         self._requests: deque[_Request] = deque()
-        self._waiting: list[Any] = []
+        self._waiting: list[Outgoing] = []
         self._buffer = b""
         self._correlation = 0
         self._is_full = False
@@ -179,26 +176,25 @@ class Link(asyncio.Protocol):
             and len(self._requests) < IN_FLIGHT_MAX
             and not self._is_full
             and not self.is_lost
-            and not self._held()
+            and not (self.held is not None and self.held())
         ):
             self._send_request()
 
     def _send_request(self) -> None:
         self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
-        request = _Request(correlation, self._loop.time())
+        request = _Request(correlation, self._loop.time(), {})
         topics: dict[bytes, list[bytes]] = {}
         size = taken = 0
         for partition in self._waiting:
             if size >= self._request_bytes:
                 break
             taken += 1
-            data = partition.take()
-            if data is None:
+            if not (data := self._take(partition)):
                 continue
+            topic, index = partition.topic, partition.index
             size += len(data)
-            request.carried[partition.topic, partition.index] = partition
-            parts = topics.setdefault(partition.topic, [])
-            parts += (_PARTITION.pack(partition.index, len(data)), data)
+            request.carried[topic, index] = partition
+            topics.setdefault(topic, []).extend((_PARTITION.pack(index, len(data)), data))
         del self._waiting[:taken]
         if not topics:
             return
@@ -237,7 +233,8 @@ class Link(asyncio.Protocol):
             for partition, code, offset in answers:
                 self._answered(partition, code, offset)
         self._buffer = data[at:]
-        self._pump()
+        if self._waiting:
+            self._pump()
 
     def _understood(self, data: bytes) -> list[tuple[Any, int, int]]:
         """Partition, error code and offset of each batch of the oldest request, which is off the

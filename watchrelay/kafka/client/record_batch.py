@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Protocol
 
 import zstandard
 from aiokafka.record.util import calc_crc32c
@@ -43,7 +44,8 @@ class _Varints(dict[int, bytes]):
 
 
 _KEPT_BELOW = 1 << 15
-_LENGTH_MAX = 5
+_BESIDE_BYTES = 4096
+"""More than key and headers of a record have, but for one that somebody has made large."""
 _NULL = b"\x01"
 _PLAIN = b"\x00\x00"
 """No attributes, and no time after the batch's: all records of a batch carry the time at which it
@@ -51,86 +53,93 @@ was packed."""
 _VARINTS = _Varints()
 
 
-def _spans(
-    records: Sequence[WireRecord], start: int, stop: int, batch_bytes: int
-) -> list[tuple[int, int, list[bytes]]]:
-    """Records `[start, stop)` as `(first, after the last, parts)` of batches of at most
-    `batch_bytes`, uncompressed.
+def _prefix(records: Sequence[WireRecord], most: int, batch_bytes: int) -> tuple[int, list[bytes]]:
+    """How many of the first records, at least one and at most `most`, have `batch_bytes` together,
+    uncompressed; and their parts.
 
     A record is not put together by itself: each part is copied once, when the batch is joined, and
     no block of 4 KB per record is asked of the allocator and given back. That was a sixth of what
     packing a pod cost.
     """
-    spans: list[tuple[int, int, list[bytes]]] = []
-    begin, size, parts, varints = start, OVERHEAD_BYTES, list[bytes](), _VARINTS
-    for index in range(start, stop):
-        key, value, headers = records[index]
+    count, size, parts, varints = 0, OVERHEAD_BYTES, list[bytes](), _VARINTS
+    for key, value, headers in records:
         block = headers.encoded if type(headers) is HeaderBlock else HeaderBlock.of(headers).encoded
         if value is None:
             value_length, value = _NULL, b""
         else:
             value_length = varints[len(value)]
-        key_length, place = varints[len(key)], varints[index - begin]
-        beside = (
-            len(_PLAIN) + len(key_length) + len(key) + len(value_length) + len(value) + len(block)
-        )
-        if parts and size + beside + len(place) + _LENGTH_MAX > batch_bytes:
-            spans.append((begin, index, parts))
-            begin, size, parts = index, OVERHEAD_BYTES, []
-            place = varints[0]
-        length = varints[beside + len(place)]
+        key_length, place = varints[len(key)], varints[count]
+        length = varints[
+            beside := len(_PLAIN)
+            + len(place)
+            + len(key_length)
+            + len(key)
+            + len(value_length)
+            + len(value)
+            + len(block)
+        ]
+        size += len(length) + beside
+        if parts and (size > batch_bytes or count == most):
+            break
+        count += 1
         parts += (length, _PLAIN, place, key_length, key, value_length, value, block)
-        size += len(length) + beside + len(place)
-    if parts:
-        spans.append((begin, stop, parts))
-    return spans
+    return count, parts
+
+
+class Limits(Protocol):
+    """Of the bytes of a batch: `batch_bytes` before compression, `message_bytes` after it."""
+
+    batch_bytes: int
+    message_bytes: int
 
 
 class PackedBatch:
-    """A finished batch that lacks only the producer's id, epoch and sequence.
+    """A batch of `count` records, from when it is packed until it is answered. `raw_bytes` is
+    their size before compression, `size` that of the whole, which Kafka compares with
+    `max.message.bytes`.
 
-    Records are `[start, stop)` of the batch that was packed; `raw_bytes` is their size
-    before compression, `size()` the size that Kafka compares with `max.message.bytes`.
+    `data`: its bytes under the producer that sends it, the same however often it is sent; b"" until
+    it is stamped. `packed_s`: when it was packed (loop time). `unresolved`: an attempt may be in
+    the log.
     """
 
-    __slots__ = ("_attributes", "_body", "_packed_ms", "raw_bytes", "start", "stop")
+    __slots__ = (
+        "_attributes",
+        "_body",
+        "_packed_ms",
+        "count",
+        "data",
+        "packed_s",
+        "raw_bytes",
+        "sequence",
+        "size",
+        "tries",
+        "unresolved",
+    )
 
     def __init__(
-        self,
-        body: bytes,
-        *,
-        start: int,
-        stop: int,
-        raw_bytes: int,
-        packed_ms: int,
-        compressed: bool,
+        self, body: bytes, count: int, *, raw_bytes: int, packed_ms: int, compressed: bool
     ) -> None:
-        self.start, self.stop, self.raw_bytes = start, stop, raw_bytes
-        self._body = body
-        self._packed_ms = packed_ms
+        self.count, self.raw_bytes, self.size = count, raw_bytes, OVERHEAD_BYTES + len(body)
+        self._body, self._packed_ms = body, packed_ms
         self._attributes = _ZSTD if compressed else 0
+        self.data = b""
+        self.packed_s = 0.0
+        self.sequence = self.tries = 0
+        self.unresolved = False
 
-    def within_transaction(self) -> None:
-        """It is sent within a transaction."""
-        self._attributes |= _TRANSACTIONAL
-
-    def record_count(self) -> int:
-        """Number of records."""
-        return self.stop - self.start
-
-    def size(self) -> int:
-        """Bytes of the whole batch as it is sent."""
-        return OVERHEAD_BYTES + len(self._body)
-
-    def stamped(self, producer_id: int, epoch: int, sequence: int) -> bytes:
-        """The batch as it is sent; `sequence` is that of its first record."""
-        count, at = self.stop - self.start, self._packed_ms
+    def stamp(
+        self, producer_id: int, epoch: int, sequence: int, *, transactional: bool = False
+    ) -> None:
+        """Make `data`; `sequence` is that of the first record."""
+        self.sequence, count, at = sequence, self.count, self._packed_ms
+        attributes = self._attributes | (_TRANSACTIONAL if transactional else 0)
         checked = (
-            _CHECKED.pack(self._attributes, count - 1, at, at, producer_id, epoch, sequence, count)
+            _CHECKED.pack(attributes, count - 1, at, at, producer_id, epoch, sequence, count)
             + self._body
         )
         length = len(checked) + _BEFORE_CHECKED.size - 12
-        return (
+        self.data = (
             _BEFORE_CHECKED.pack(0, length, _NO_LEADER_EPOCH, _MAGIC, calc_crc32c(checked))
             + checked
         )
@@ -146,52 +155,40 @@ class Packer:
         self,
         records: Sequence[WireRecord],
         *,
-        start: int,
-        stop: int,
-        batch_bytes: int,
-        limit_bytes: int,
+        most: int,
+        limits: Limits,
         now_ms: int,
-    ) -> tuple[list[PackedBatch], int | None]:
-        """Records `[start, stop)` as batches in order, each at most `batch_bytes` before and
-        `limit_bytes` after compression.
+    ) -> PackedBatch | int:
+        """The first records as one batch: at most `most`, and of the sizes in `limits`. A record
+        over `batch_bytes` gets a batch of its own.
 
-        A record over `batch_bytes` gets a batch of its own. The batches are contiguous, begin at
-        `start`, and end at `stop` or at the index returned.
-
-        Returns: the batches, and the index of the first record that is over `limit_bytes` by
-        itself, compressed; None if there is none.
+        Returns: the batch; or the index of a record that is over `message_bytes` by itself,
+        compressed. The first of those that are much over it is found before anything is packed.
         """
-        batches: list[PackedBatch] = []
-        for first, last, parts in _spans(records, start, stop, batch_bytes):
-            packed = self._compress(parts, first, last, now_ms)
-            if packed.size() <= limit_bytes:
-                batches.append(packed)
-                continue
-            if last - first == 1:
-                return batches, first
-            half = (first + last) // 2
-            for low, high in ((first, half), (half, last)):
-                more, too_large = self.pack(
-                    records,
-                    start=low,
-                    stop=high,
-                    batch_bytes=batch_bytes,
-                    limit_bytes=limit_bytes,
-                    now_ms=now_ms,
-                )
-                batches += more
-                if too_large is not None:
-                    return batches, too_large
-        return batches, None
+        batch_bytes, limit_bytes = limits.batch_bytes, limits.message_bytes
+        packed = self._packed(records, most, batch_bytes, now_ms)
+        if packed.count < len(records) or packed.size > limit_bytes:
+            for index, record in enumerate(records):
+                if len(record.value or b"") + _BESIDE_BYTES > limit_bytes:
+                    alone = self._packed((record,), 1, batch_bytes, now_ms)
+                    if alone.size > limit_bytes:
+                        return index
+        while packed.size > limit_bytes:
+            if packed.count == 1:
+                return 0
+            packed = self._packed(records, packed.count // 2, batch_bytes, now_ms)
+        return packed
 
-    def _compress(self, parts: list[bytes], start: int, stop: int, now_ms: int) -> PackedBatch:
+    def _packed(
+        self, records: Sequence[WireRecord], most: int, batch_bytes: int, now_ms: int
+    ) -> PackedBatch:
+        count, parts = _prefix(records, most, batch_bytes)
         raw = b"".join(parts)
         body = self._compressor.compress(raw)
         compressed = len(body) < len(raw)
         return PackedBatch(
             body if compressed else raw,
-            start=start,
-            stop=stop,
+            count,
             raw_bytes=len(raw),
             packed_ms=now_ms,
             compressed=compressed,

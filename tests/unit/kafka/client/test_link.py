@@ -19,9 +19,6 @@ class Partition:
     topic, index = b"t", 0
     log_start = 0
 
-    def take(self) -> bytes:
-        return bytes(SIZE)
-
 
 @pytest.mark.parametrize("tls", [False, True])
 async def test_a_broker_that_takes_more_of_a_request_is_not_silent(
@@ -43,7 +40,7 @@ async def test_a_broker_that_takes_more_of_a_request_is_not_silent(
     transport, _ = await loop.create_connection(
         asyncio.Protocol, *server.sockets[0].getsockname(), ssl=client if tls else None
     )
-    link = idle_link()
+    link = idle_link(lambda _: bytes(SIZE))
     link.adopt(transport)
     sent_s = loop.time()
     link.send([Partition()])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from watchrelay.contract.headers import varint
 from watchrelay.contract.wire import WireRecord
 from watchrelay.kafka.client.record_batch import OVERHEAD_BYTES, PackedBatch, Packer
+from watchrelay.kafka.partition import TopicLimits
 
 HEADERS = st.lists(
     st.tuples(
@@ -24,20 +25,28 @@ RECORDS = st.lists(
 
 
 def pack(
-    records: list[WireRecord], *, batch_bytes: int = 1 << 20, limit_bytes: int = 1 << 20
+    records: list[WireRecord],
+    *,
+    most: int = 1000,
+    batch_bytes: int = 1 << 20,
+    limit_bytes: int = 1 << 20,
 ) -> tuple[list[PackedBatch], int | None]:
-    return Packer().pack(
-        records,
-        start=0,
-        stop=len(records),
-        batch_bytes=batch_bytes,
-        limit_bytes=limit_bytes,
-        now_ms=1234,
-    )
+    """All of them, or those before one that is too large, and its index."""
+    packer, batches, at = Packer(), list[PackedBatch](), 0
+    while at < len(records):
+        batch = packer.pack(
+            records[at:], most=most, limits=TopicLimits(limit_bytes, batch_bytes), now_ms=1234
+        )
+        if isinstance(batch, int):
+            return batches, at + batch
+        batches.append(batch)
+        at += batch.count
+    return batches, None
 
 
 def built(batch: PackedBatch, producer: tuple[int, int, int] = (1, 2, 3)) -> bytes:
-    return batch.stamped(*producer)
+    batch.stamp(*producer)
+    return batch.data
 
 
 def read(data: bytes) -> list[WireRecord]:
@@ -58,22 +67,31 @@ def test_what_was_packed_is_read_back_in_order_and_within_the_bound(
     assert too_large is None
     assert [record for batch in batches for record in read(built(batch))] == records
     for batch in batches:
-        assert batch.size() == len(built(batch))
-        assert batch.raw_bytes + OVERHEAD_BYTES <= batch_bytes or batch.record_count() == 1
+        assert batch.size == len(built(batch))
+        assert batch.raw_bytes + OVERHEAD_BYTES <= batch_bytes or batch.count == 1
 
 
 @given(RECORDS, st.integers(70, 700))
-def test_batches_are_contiguous_and_end_at_the_first_record_over_the_limit(
+def test_the_first_record_over_the_limit_is_named_before_anything_is_packed(
     records: list[WireRecord], limit_bytes: int
 ) -> None:
     batches, too_large = pack(records, limit_bytes=limit_bytes)
-    edges = [0, *(batch.stop for batch in batches)]
-    assert [batch.start for batch in batches] == edges[:-1]
-    assert edges[-1] == (len(records) if too_large is None else too_large)
-    assert all(batch.size() <= limit_bytes for batch in batches)
-    if too_large is not None:
-        alone, _ = pack([records[too_large]])
-        assert alone[0].size() > limit_bytes
+    if too_large is None:
+        assert sum(batch.count for batch in batches) == len(records)
+        assert all(batch.size <= limit_bytes for batch in batches)
+    else:
+        assert not batches
+        alone = [pack([record])[0][0].size > limit_bytes for record in records]
+        assert alone.index(True) == too_large
+
+
+@given(RECORDS, st.integers(1, 5))
+def test_a_batch_has_at_most_as_many_records_as_it_may(
+    records: list[WireRecord], most: int
+) -> None:
+    batches, _ = pack(records, most=most)
+    assert [record for batch in batches for record in read(built(batch))] == records
+    assert all(batch.count == most for batch in batches[:-1])
 
 
 def test_a_resend_differs_in_nothing_but_who_sent_it() -> None:
