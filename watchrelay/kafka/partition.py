@@ -206,7 +206,7 @@ Effect = Appended | Refused | Pause | Locate | Renew
 
 
 class Partition:
-    """Of `deliveries` the first `in_flight` have records in `batch`. Whoever sends sets the phase
+    """Of `deliveries` the first `in_flight` have records in `batch`. The sender sets the phase
     from IDLE to QUEUED, then calls `pack` if there is no `batch`, and `take`.
 
     Args:
