@@ -62,6 +62,13 @@ class Unreachable(Unavailable):
     is done sooner."""
 
 
+class Unanswered(Unavailable):
+    """The request was taken, and no answer began in time. For a watch, what answers may hold its
+    answer back until there is more of it: the next ones are short, for a while."""
+
+    reason = "unanswered"
+
+
 class Throttled(Unavailable):
     """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Class B."""
 

@@ -23,6 +23,7 @@ from watchrelay.core.errors import (
     KubeError,
     Misconfigured,
     NotFound,
+    Unanswered,
     Unavailable,
     Undecodable,
 )
@@ -57,6 +58,10 @@ READ_BUFFER_BYTES = 128 << 10
 """Per open response, filled only while events come faster than they are taken: then 50 of 5 KB come
 at once instead of 17, and each round handles more of them."""
 _ERROR_BODY_MAX = 256 << 10
+_HELD_BACK = (
+    " (a proxy before the API server must pass on a watch as it comes: turn its buffering off, in "
+    "nginx by proxy_buffering off; else the server is frozen or overloaded)"
+)
 _ERROR_BODY_TIMEOUT_S = 5.0
 
 # Singular for a watch: with the list form the server would send whole objects. Source:
@@ -224,7 +229,12 @@ class KubeClient:
             {"Accept": _METADATA_WATCH if partial else JSON, "Accept-Encoding": "identity"},
             stream,
         )
-        response = await self._send(request)
+        try:
+            response = await self._send(request)
+        except Unanswered as error:
+            late = Unanswered(error.what, cure=_HELD_BACK)
+            late.subject = error.subject
+            raise late from error
         try:
             if not says_json(response):
                 raise await self._refused(response, request.what)

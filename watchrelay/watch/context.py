@@ -18,6 +18,7 @@ from watchrelay.core.errors import (
     Misconfigured,
     NotFound,
     TransientlyForbidden,
+    Unanswered,
     Unauthorized,
     Undecodable,
     Unreachable,
@@ -26,11 +27,19 @@ from watchrelay.core.errors import (
 from watchrelay.model.frames import WATCH_GRACE_S, WatchQuery
 from watchrelay.model.resources import comparable, compare
 from watchrelay.model.streams import WatchPlan
-from watchrelay.watch.failing import LIST_AGAIN_S, FailingWatch
+from watchrelay.watch.failing import LIST_AGAIN_S, FailingWatch, shows_failing_cursor
 
 TIMEOUT_MIN_S, TIMEOUT_MAX_S = 300, 599
 """The `timeoutSeconds` of a watch is random between these, or all watches of a restarted server
 would end at the same time again and again. Source: client-go; docs/watch-facts.md 2.2."""
+LATE_WATCH_S = (40, 60)
+"""The `timeoutSeconds` of a watch whose answer may be held back, as by a proxy that buffers, which
+hands on what it has at the end: less than the client waits for the head of an answer."""
+LATE_ANSWER_S = 5.0
+"""An answer that begins sooner was not held back."""
+FLUSHED_S = 1.0
+"""A bookmark that comes in the last second of a watch, or later, may have been held back until its
+end; the server's own last one comes 2 s before it."""
 SILENCE_LIMIT_S = 70.0
 """How long a watch with bookmarks, one a minute, may be silent."""
 SILENCE_LIMIT_JITTER_S = 3.0
@@ -129,6 +138,8 @@ class StreamContext(msgspec.Struct, frozen=True):
     undecodable_at_s: float = -math.inf
     vain_lists: int = 0
     """Lists that were complete since a watch last worked."""
+    answers_late: bool = False
+    """The newest watch had no answer in time, or no later one began to answer soon."""
     whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
 
@@ -220,6 +231,22 @@ class StreamContext(msgspec.Struct, frozen=True):
         backoff, delay_s = backoff.after_failure(now_s, healthy=False, rng=rules.rng)
         return replace(self, kind_backoff=backoff, kind_reason=error.reason), delay_s
 
+    def after_opening(self, waited_s: float) -> StreamContext:
+        """The context after the server has accepted a watch, `waited_s` after the request."""
+        late = self.answers_late and waited_s >= LATE_ANSWER_S
+        return replace(self.after_success(of_watch=True), answers_late=late)
+
+    def with_bookmark(self, past_end_s: float) -> StreamContext:
+        """The context after a bookmark, `past_end_s` after the end that the watch asked for."""
+        return replace(self, bookmarks_seen=True) if past_end_s < -FLUSHED_S else self
+
+    def after_watch_error(self, error: KubeError, lived_s: float, now_s: float) -> StreamContext:
+        """The context after a watch that failed when it had been open for `lived_s`, or after the
+        request for it."""
+        context = self.with_failed_watch(now_s) if shows_failing_cursor(error, lived_s) else self
+        late = isinstance(error, Unanswered)
+        return replace(context, answers_late=True) if late else context
+
     def with_failed_watch(self, now_s: float) -> StreamContext:
         """Count one more watch that failed from its cursor."""
         return replace(self, failing=self.failing.failed(self.cursor, now_s))
@@ -272,7 +299,8 @@ class StreamContext(msgspec.Struct, frozen=True):
         self, rules: WatchRules, version: str, *, initial_events: bool = False, timeout_s: int = 0
     ) -> WatchQuery:
         """The request for a watch from `version`; `timeout_s`: 0 for the usual one."""
-        timeout_s = timeout_s or rules.rng.randint(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
+        usual_s = LATE_WATCH_S if self.answers_late else (TIMEOUT_MIN_S, TIMEOUT_MAX_S)
+        timeout_s = timeout_s or rules.rng.randint(*usual_s)
         bookmarks = self.expects_bookmarks or initial_events  # initial events end with one
         return WatchQuery(
             resource_version=version,

@@ -291,8 +291,8 @@ class Watcher:
             await admission.acquire_list_slot(large=large)
         await admission.enter(self._reporter.paused)
         self._reporter.requesting(streaming=streaming, listing=listing)
-        selection = self._rules.plan.selection
-        event: messages.Event = messages.WatchOpened()
+        selection, asked_at_s = self._rules.plan.selection, _now_s()
+        event: messages.Event
         try:
             if isinstance(query, ListQuery):
                 page = await self._source.list_page(selection, query, stream=self.stream)
@@ -302,6 +302,7 @@ class Watcher:
                     selection, query, stream=self.stream, take=self._step_at_once
                 )
                 self._frames = await self._watch_stack.enter_async_context(opened)
+                event = messages.WatchOpened(_now_s() - asked_at_s)
         except KubeError as error:
             if not listing and error.status == 500:
                 admission.answered()  # of this stream; what a proxy sends may concern all

@@ -35,6 +35,7 @@ from watchrelay.core.errors import (
     NotWatchable,
     Throttled,
     TransientlyForbidden,
+    Unanswered,
     Unauthorized,
     Unavailable,
     Undecodable,
@@ -71,7 +72,6 @@ from watchrelay.watch.failing import (
     END_IN_TIME_S,
     PROVING_WATCH_S,
     may_be_the_minimum,
-    shows_failing_cursor,
 )
 from watchrelay.watch.messages import (
     CheckDiscovery,
@@ -270,8 +270,8 @@ def _watch_step(
             return _version_checked(rules, state, event, now_s)
         case Watching(), RequestFailed(error=error):
             return _watch_failed(rules, state, error, now_s)
-        case OpeningWatch(), WatchOpened():
-            return _watch_opened(state, now_s)
+        case OpeningWatch(), WatchOpened(waited_s=waited_s):
+            return _watch_opened(state, waited_s, now_s)
         case OpeningWatch(), RequestFailed(error=error):
             return _watch_error(rules, state.context, error, now_s)
     raise AssertionError(_impossible(state, event))
@@ -582,7 +582,7 @@ def _streaming_list_failed(
             return _list_failed(rules, context, goal, error, now_s)
         case Undecodable():
             context = context.with_undecodable_listed(now_s)
-        case Unavailable() if isinstance(state, OpeningList):
+        case Unavailable() if isinstance(state, OpeningList) and not isinstance(error, Unanswered):
             pass
         case _ if not isinstance(error, _PAGES_FAIL_TOO):
             by_pages = context.streaming_list_failed
@@ -645,14 +645,14 @@ def _begin_watch(rules: WatchRules, context: StreamContext, timeout_s: int = 0) 
     return OpeningWatch(context, query), (OpenWatch(query),)
 
 
-def _watch_opened(state: OpeningWatch, now_s: float) -> Step:
-    context, query = state.context.after_success(of_watch=True), state.query
+def _watch_opened(state: OpeningWatch, waited_s: float, now_s: float) -> Step:
+    context, query = state.context.after_opening(waited_s), state.query
     unshown_s = now_s - context.state_shown_at_s
     if context.history_check_at_s == math.inf and unshown_s >= CHECK_AT_OPEN_AFTER_S:
         context = replace(context, history_check_at_s=now_s)
     watch = Watching(
         context, context.cursor, query, query.idle_timeout_s,
-        opened_at_s=now_s, silent_since_s=now_s, version_check="due",
+        opened_at_s=now_s - waited_s, silent_since_s=now_s, version_check="due",
     )  # fmt: skip
     return _check_version(watch, now_s) if context.history_check_at_s <= now_s else _read(watch)
 
@@ -718,7 +718,7 @@ def _after_bookmark(rules: WatchRules, state: Watching, at_s: float) -> Watching
     """The watch after a bookmark: the next one is due in a minute."""
     context, frozen_after_s = state.context, state.frozen_after_s
     if not context.bookmarks_seen:
-        context = replace(context, bookmarks_seen=True)
+        context = context.with_bookmark(at_s - state.opened_at_s - state.query.timeout_s)
     if not context.expects_bookmarks:
         context = replace(context, expects_bookmarks=True)
         frozen_after_s = context.frozen_after_s(rules, state.query.timeout_s, bookmarks=True)
@@ -939,8 +939,7 @@ def _watch_error(
     any_frames: bool = False, lived_s: float = 0.0,
 ) -> Step:  # fmt: skip
     """A watch from the cursor failed, or the request for it. `any_frames`: it had brought some."""
-    if shows_failing_cursor(error, lived_s):
-        context = context.with_failed_watch(now_s)
+    context = context.after_watch_error(error, lived_s, now_s)
     return _after_error(rules, context, error, None, now_s, healthy=any_frames)
 
 

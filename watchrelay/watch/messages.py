@@ -28,7 +28,9 @@ class PageReceived(msgspec.Struct, frozen=True):
 
 
 class WatchOpened(msgspec.Struct, frozen=True):
-    """The server accepted the watch."""
+    """The server accepted the watch, `waited_s` after the request, from which it counts its end."""
+
+    waited_s: float = 0.0
 
 
 class FramesReceived(msgspec.Struct):
