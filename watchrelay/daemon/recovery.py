@@ -254,7 +254,7 @@ class LogFold:
     def outdated(self) -> bool:
         """What was read keeps the watch from going on; read from a newer snapshot, it may not."""
         return any(
-            each.api_server_restored or not each.versions_comparable
+            each.versions.api_server_restored or not each.versions.comparable
             for each in self.recoveries.values()
         )
 
@@ -309,18 +309,19 @@ async def _misfit_of(fold: LogFold) -> str:
 
 def _check_epochs(spec: StreamSpec, recoveries: Sequence[LogRecovery], epoch: int) -> None:
     """Raises: as `resume`, where the log may not be written with this epoch."""
-    highest = max((recovery.highest_epoch for recovery in recoveries), default=0)
+    highest = max((recovery.writers.highest_epoch for recovery in recoveries), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):
             raise ForeignRecords(why)
-        if shared := next((each.shared for each in recoveries if each.shared), ""):
+        if shared := next((each.writers.shared for each in recoveries if each.writers.shared), ""):
             raise Shared(f"stream {spec.id}: {shared}")
         raise EpochAhead(spec.id, highest, epoch)
     for recovery in recoveries:
-        if recovery.shared and recovery.shared_epoch >= recovery.claimed_before:
-            raise Shared(f"stream {spec.id}: {recovery.shared}")
+        writers = recovery.writers
+        if writers.shared and writers.shared_epoch >= writers.claimed_before:
+            raise Shared(f"stream {spec.id}: {writers.shared}")
         epoch_read, last = recovery.state.epoch, recovery.state.last
-        if epoch_read == epoch and (last > 1 or recovery.claimed_epoch < epoch):
+        if epoch_read == epoch and (last > 1 or writers.claimed < epoch):
             raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
 
 

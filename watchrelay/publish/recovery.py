@@ -131,6 +131,59 @@ class Tail:
     """A value is not what its ce_wrhash says."""
 
 
+@dataclass(slots=True)
+class VersionsRead:
+    """The resourceVersions of object records and frontiers."""
+
+    newest: str = ""
+    newest_of_lists: str = ""
+    """The newest that may come from a list: the watch may never show it."""
+    comparable: bool = True
+    highest_frontier: str = "0"
+    api_server_restored: bool = False
+    """A marker has a lower frontier than one before it: the API server was restored."""
+
+    def note(self, version: str, reason: Reason) -> None:
+        """An object's record has this version."""
+        if not comparable(version):
+            self.comparable = False
+            return
+        order = _sort_key(version)
+        if order > _sort_key(self.newest):
+            self.newest = version
+        if reason in _LIST_REASONS and order > _sort_key(self.newest_of_lists):
+            self.newest_of_lists = version
+
+    def note_frontier(self, frontier: str) -> None:
+        """A marker has this frontier."""
+        # compared with the highest so far: the one before may be "0", which cannot be compared
+        if compare(frontier, self.highest_frontier) == -1:
+            self.api_server_restored = True
+        elif comparable(frontier):
+            self.highest_frontier = frontier
+
+
+@dataclass(slots=True)
+class WritersRead:
+    """The epochs of the writers of this stream, and what shows another cluster's."""
+
+    highest_epoch: int = 0
+    """Of any record."""
+    claimed: int = 0
+    """The epoch of the newest valid claim marker."""
+    claimed_before: int = 0
+    """That of the valid claim marker before it."""
+    shared: str = ""
+    """The message about a marker of another cluster, where no other marker but claims was taken
+    after it."""
+    shared_epoch: int = 0
+    """The epoch of that marker."""
+
+    def note_claim(self, epoch: int) -> None:
+        """A valid claim marker has this epoch."""
+        self.claimed_before, self.claimed = self.claimed, epoch
+
+
 class LogRecovery:
     """Recovers one partition of one stream, record by record, into entries of the store.
 
@@ -153,15 +206,7 @@ class LogRecovery:
         """Keys to publish again: the last record is one that readers of the contract ignore, or a
         delete within an envelope whose tombstone is missing."""
         self.trimmed: dict[bytes, Trimmed] = {}
-        self.highest_epoch = 0
-        """The highest epoch read."""
-        self.claimed_epoch = 0
-        """The epoch of the newest valid claim marker."""
-        self.claimed_before = 0
-        """That of the valid claim marker before it."""
-        self.shared, self.shared_epoch = "", 0
-        """What a marker of another cluster is worth telling, and its epoch, where no other marker
-        but claims was taken after it."""
+        self.writers, self.versions = WritersRead(), VersionsRead()
         self.tail = Tail()
         self.marker_found = False
         """A marker with count and digest was read: any but a claim marker. The newest of these is
@@ -173,13 +218,6 @@ class LogRecovery:
         self.configs: set[str] = set()
         """The config hashes of the newest marker and of all claim markers after it."""
         self.last_snapshot: tuple[str, int] | None = None
-        self.newest_on_log, self.versions_comparable = "", True
-        self.newest_of_lists = ""
-        """The highest version that may come from a list: the watch may never show it."""
-        self.highest_frontier = "0"
-        """The highest frontier of a marker so far."""
-        self.api_server_restored = False
-        """A marker has a lower frontier than one before it: the API server was restored."""
         self.records_since_snapshot = 0
         self._records_at_begin = 0
         self._pack = pack
@@ -203,8 +241,8 @@ class LogRecovery:
                 continue
             if record.stream != self.stream:
                 continue
-            if record.epoch > self.highest_epoch:
-                self.highest_epoch = record.epoch
+            if record.epoch > self.writers.highest_epoch:
+                self.writers.highest_epoch = record.epoch
             if isinstance(record, MarkerRecord):
                 if self._admit(record.epoch, record.sequence, claim=record.kind == "claim"):
                     self._marker(record)
@@ -245,7 +283,7 @@ class LogRecovery:
         self.records_since_snapshot += 1
         # a null that repairs carries the frontier, not the version of a delete
         if record.verb != "deleted" or record.reason != "healed":
-            self._note_version(record.version, record.reason)
+            self.versions.note(record.version, record.reason)
         if record.value is None:
             self._deleted(record)
             return
@@ -295,9 +333,10 @@ class LogRecovery:
         self.to_repair[key] = None
 
     def _other_cluster(self, record: OtherCluster) -> None:
-        self.highest_epoch = max(self.highest_epoch, record.epoch)
+        writers = self.writers
+        writers.highest_epoch = max(writers.highest_epoch, record.epoch)
         if self._admit(record.epoch, record.sequence):
-            self.shared, self.shared_epoch = record.why, record.epoch
+            writers.shared, writers.shared_epoch = record.why, record.epoch
             self.tail.sequence_gap = True  # nothing tells what its writer has seen
 
     def leave(self, key: bytes) -> bool:
@@ -317,28 +356,14 @@ class LogRecovery:
         else:
             self.to_repair[record.key] = None
 
-    def _note_version(self, version: str, reason: Reason) -> None:
-        if not comparable(version):
-            self.versions_comparable = False
-            return
-        order, newest, listed = _sort_key(version), self.newest_on_log, self.newest_of_lists
-        if order > _sort_key(newest):
-            self.newest_on_log = version
-        if reason in _LIST_REASONS and order > _sort_key(listed):
-            self.newest_of_lists = version
-
     def _marker(self, marker: MarkerRecord) -> None:
         if marker.kind == "claim":
             self.configs.add(marker.config)
-            self.claimed_before, self.claimed_epoch = self.claimed_epoch, marker.epoch
+            self.writers.note_claim(marker.epoch)
             return
-        self.shared = ""
+        self.writers.shared = ""
         self.configs = {marker.config}
-        # compared with the highest so far: the one before may be "0", which cannot be compared
-        if compare(marker.frontier, self.highest_frontier) == -1:
-            self.api_server_restored = True
-        elif comparable(marker.frontier):
-            self.highest_frontier = marker.frontier
+        self.versions.note_frontier(marker.frontier)
         self.marker_found, self.frontier = True, marker.frontier
         self.tail = Tail()
         if marker.kind == "begin":
@@ -426,15 +451,15 @@ def decide(
     frontiers = [recovery.frontier for recovery in recoveries]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")
-    if not all(recovery.versions_comparable for recovery in recoveries) or not all(
+    if not all(recovery.versions.comparable for recovery in recoveries) or not all(
         map(comparable, frontiers)
     ):
         return ListAndDiff("resourceVersions cannot be compared")
-    if any(recovery.api_server_restored for recovery in recoveries):
+    if any(recovery.versions.api_server_restored for recovery in recoveries):
         return ListAndDiff("the API server was restored from a backup since the last snapshot")
     lowest = lowest_frontier(recoveries)
     if not bookmarks and any(
-        compare(recovery.newest_of_lists, lowest) == 1 for recovery in recoveries
+        compare(recovery.versions.newest_of_lists, lowest) == 1 for recovery in recoveries
     ):
         return ListAndDiff(
             "without bookmarks, the watch cannot confirm listed changes above the frontier"
@@ -504,7 +529,7 @@ def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> Re
         entries=tuple(recovery.entries for recovery in recoveries),
         deleted_versions=deleted_versions,
         newest_on_log=max(
-            (recovery.newest_on_log for recovery in recoveries), key=_sort_key, default=""
+            (recovery.versions.newest for recovery in recoveries), key=_sort_key, default=""
         ),
         pending_repairs={
             (key, recovery.partition): None for recovery in recoveries for key in recovery.to_repair

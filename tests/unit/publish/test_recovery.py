@@ -394,7 +394,7 @@ def test_a_repair_that_differs_from_what_the_newest_marker_covers_is_listed_for(
 def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
     log = Log().claim(1).mark("heartbeat", "4").say("k", 4, "deleted", reason="healed").claim(2)
     (recovery,) = folded(log)
-    assert (recovery.deleted, recovery.newest_on_log) == ({}, "")
+    assert (recovery.deleted, recovery.versions.newest) == ({}, "")
     assert folded(Log().claim(1).delete("k", 9).say("k", 4, "deleted", reason="healed"))[
         0
     ].deleted == {b"k": "9"}
@@ -433,8 +433,8 @@ def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_our
     log = Log().claim(1).say("a", 1).mark("heartbeat", "5")
     recovery = LogRecovery("nodes", 0, partitions=1, pack=lambda value, _version: value)
     recovery.apply(log.records)
-    assert (recovery.empty, recovery.highest_epoch) == (True, 0)
-    assert folded(log)[0].highest_epoch == 1
+    assert (recovery.empty, recovery.writers.highest_epoch) == (True, 0)
+    assert folded(log)[0].writers.highest_epoch == 1
 
 
 def test_a_log_of_another_number_of_partitions_is_no_proof() -> None:
@@ -601,7 +601,7 @@ def test_a_marker_of_another_cluster_proves_nothing_and_is_over_with_the_next_ow
     before, after = Log().claim(1).say("a", 1).mark("heartbeat", "5"), Log()
     (recovery,) = folded(before)
     recovery.apply([OtherCluster(1, recovery.state.last + 1, "of cluster old")])
-    assert (recovery.frontier, recovery.shared) == ("5", "of cluster old")
+    assert (recovery.frontier, recovery.writers.shared) == ("5", "of cluster old")
     assert decide([recovery], config=OURS, from_start=[0]) == ListAndDiff(
         "the sequences have a gap, or a record may be from another writer"
     )
@@ -609,14 +609,14 @@ def test_a_marker_of_another_cluster_proves_nothing_and_is_over_with_the_next_ow
     recovery.apply(
         [replace(after.mark("heartbeat", "6").records[0], count=1, digest=recovery.state.digest)]
     )
-    assert recovery.shared == ""
+    assert recovery.writers.shared == ""
     assert decide([recovery], config=OURS, from_start=[0]) == WatchFrom("6")
 
 
 def test_a_marker_of_another_cluster_that_readers_ignore_is_nothing() -> None:
     (recovery,) = folded(Log().claim(2).say("a", 1).mark("heartbeat", "5"))
     recovery.apply([OtherCluster(1, 900, "of cluster old"), OtherCluster(2, 1, "of cluster old")])
-    assert recovery.shared == ""
+    assert recovery.writers.shared == ""
     assert decide([recovery], config=OURS, from_start=[0]) == WatchFrom("5")
 
 
