@@ -64,6 +64,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
             status=statuses.open(spec.id, spec.topic),
             progress=progress,
             heartbeat_interval=HeartbeatInterval(1.0),
+            must_stop=lambda epoch: control.superseded(spec.id, epoch),
             queue_bytes=1 << 20,
         ),
     )

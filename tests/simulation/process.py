@@ -351,6 +351,7 @@ class Life:
                 status=self.status,
                 progress=self.status.progress,
                 heartbeat_interval=HeartbeatInterval(HEARTBEAT_S),
+                must_stop=lambda epoch: self.control.superseded(STREAM, epoch),
                 queue_bytes=self.world.shape.queue_bytes,
                 batch_bytes=self.world.shape.relay_bytes,
                 conflate=self.world.shape.conflate,

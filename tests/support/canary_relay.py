@@ -75,6 +75,7 @@ class CanaryRelay:
                 status=self.status,
                 progress=self.status.progress,
                 heartbeat_interval=HeartbeatInterval(1.0),
+                must_stop=lambda epoch: control.superseded("secrets", epoch),
                 queue_bytes=64 << 20,
                 max_message_bytes=MESSAGE_BYTES_MAX,
                 gap_reader=self.log,

@@ -167,11 +167,13 @@ class Rig:
                 status=self.status,
                 progress=self.progress,
                 heartbeat_interval=HeartbeatInterval(heartbeat_interval_s),
+                must_stop=lambda epoch: (
+                    self.control.superseded(self.spec.id, epoch) and not may_finish()
+                ),
                 queue_bytes=queue_bytes,
                 max_message_bytes=max_message_bytes,
                 conflate=conflate,
                 reread_limit=reread_limit,
-                may_finish=may_finish,
                 transactions=transactions,
                 gap_reader=gap_reader,
                 rng=random.Random(1),

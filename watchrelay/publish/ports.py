@@ -59,7 +59,6 @@ class ControlLog(Protocol):
         partition. Waits until the control topic was read to its end once."""
         ...
 
-    def superseded(self, stream: str, epoch: int) -> bool: ...
     def newest_claims(self, stream: str) -> dict[str, int]:
         """The epochs of the newest claims of a stream, by the stream or part that was claimed:
         after a change of `split` there are several."""
@@ -157,8 +156,8 @@ class WriterContext:
     `queue_bytes`: bound of the queues together. Beyond it, with `conflate`, the fullest partitions
     keep only a set of keys until that set is empty; else the watch waits. `max_message_bytes`: the
     largest compressed batch of the topic, which `reread_limit` reads again; None when it cannot.
-    `snapshot_completed`: called when a snapshot is complete. `may_finish`: whether what is queued
-    may be sent although a newer claim was read in the control topic; by default the writer stops.
+    `must_stop`: asked before each send, with the writer's epoch: whether a newer claim was read,
+    after which nothing may be sent. `snapshot_completed`: called when a snapshot is complete.
     `transactions` None: records are not written in any.
     """
 
@@ -170,12 +169,12 @@ class WriterContext:
     status: StreamStatus
     progress: StreamProgress
     heartbeat_interval: HeartbeatInterval
+    must_stop: Callable[[int], bool]
     queue_bytes: int
     batch_bytes: int = BATCH_BYTES
     max_message_bytes: int = 1024 * 1024
     conflate: bool = True
     snapshot_completed: Callable[[], None] = lambda: None
-    may_finish: Callable[[], bool] = lambda: False
     reread_limit: Callable[[], Awaitable[int | None]] = limit_unknown
     flush_timer: FlushTimer | None = None
     gap_reader: GapReader | None = None

@@ -284,7 +284,7 @@ class StreamWriter:
             async with asyncio.timeout(within_s):
                 await self._send_all()
                 last = self._phase.frontier if isinstance(self._phase, Draining) else None
-                if last is not None and not self._must_stop():
+                if last is not None and not self._context.must_stop(self._epoch):
                     self._queues.mark("heartbeat", frontier=last, time_ms=self._wall_ms())
                 await self._send_all()
         except TimeoutError:
@@ -511,13 +511,8 @@ class StreamWriter:
         elif queue.waiting or queue.dirty is not None or self._snapshot or self._repairs.waiting:
             self._request_flush()
 
-    def _must_stop(self) -> bool:
-        return (
-            self._control.superseded(self.spec.id, self._epoch) and not self._context.may_finish()
-        )
-
     def _check_ownership(self) -> None:
-        if self._must_stop():
+        if self._context.must_stop(self._epoch):
             raise Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     async def _refused(self, queue: PartitionQueue, error: RecordTooLarge) -> None:
