@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "watchrelay"
 
 LINES_MAX, TEST_LINES_MAX, FUNCTION_LINES_MAX = 750, 900, 120
+ATTRIBUTES_MAX = 21
 
 LONGER = {"watchrelay/watch/machine.py": 1110}
 """Files that hold more: a state machine is read in one piece."""
@@ -147,6 +148,24 @@ def test_no_function_is_longer_than_one_can_see() -> None:
                 if lines > FUNCTION_LINES_MAX:
                     long[f"{named(path)}: {node.name}"] = lines
     assert long == {}
+
+
+def test_no_class_holds_more_than_one_can_keep_in_mind() -> None:
+    """Of what it assigns to itself: settings, structs and tables of metrics are declared."""
+    large = {}
+    for path in MODULES:
+        for owner in ast.walk(ast.parse(path.read_text())):
+            if isinstance(owner, ast.ClassDef):
+                held = {
+                    node.attr
+                    for node in ast.walk(owner)
+                    if isinstance(node, ast.Attribute)
+                    and isinstance(node.ctx, ast.Store)
+                    and ast.unparse(node.value) == "self"
+                }
+                if len(held) > ATTRIBUTES_MAX:
+                    large[f"{named(path)}: {owner.name}"] = len(held)
+    assert large == {}
 
 
 def test_every_module_opens_with_what_it_is() -> None:

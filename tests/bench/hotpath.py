@@ -42,7 +42,7 @@ from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.ports import BATCH_BYTES
-from watchrelay.publish.stream_queues import StreamQueues
+from watchrelay.publish.stream_queues import Fitting, StreamQueues
 from watchrelay.store.objects import Store
 from watchrelay.store.pack import ObjectCompressor
 from watchrelay.store.transform import Transform
@@ -112,8 +112,7 @@ class _Stages:
         self._queues = StreamQueues(
             range(PARTITIONS),
             soft_bytes=1 << 40,
-            packed_max=1 << 20,
-            fit=lambda key, value, entry, published_hash: (value or b"", ""),
+            fitting=Fitting(1 << 20, lambda key, value, entry, published_hash: (value or b"", "")),
         )
 
     def note(self, stage: str, us: float) -> None:

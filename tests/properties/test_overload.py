@@ -23,7 +23,7 @@ from watchrelay.contract.records import (
 from watchrelay.model.changes import Entry, ObjectChange, Upserted
 from watchrelay.model.streams import Format
 from watchrelay.publish.partition_queue import PartitionQueue
-from watchrelay.publish.stream_queues import StreamQueues
+from watchrelay.publish.stream_queues import Fitting, StreamQueues
 
 KEYS = [b"shop/a", b"shop/b", b"pay/c", b"pay/d", b"x/e"]
 PARTITIONS = 2
@@ -105,8 +105,7 @@ class Scenario:
         self.queues = StreamQueues(
             range(PARTITIONS),
             soft_bytes=1000,
-            packed_max=1 << 20,
-            fit=self._fit,
+            fitting=Fitting(1 << 20, self._fit),
             trailing_tombstones=self.form != "cloudevents",
             bound_bytes=self.bound_bytes,
             partition_conflated=self._partition_conflated,

@@ -154,7 +154,7 @@ class Control(ControlTopic):
             grown = log.grown
             if not self.blind:
                 end = log.end
-                for each in log.read(self._read, end):
+                for each in log.read(self._read.to, end):
                     self.take(each)
                 self.moved(end)
                 await grown.wait()

@@ -245,7 +245,7 @@ class ControlState:
         self.streams: dict[str, StreamControl] = {}
         self.forgotten = 0
         """How many streams and parts were forgotten."""
-        self._wanted = wanted
+        self.wanted = wanted
         self._size = 0
 
     def of(self, stream: str) -> StreamControl:
@@ -308,7 +308,7 @@ class ControlState:
         finally:
             held.changed()
             self._size += writer.size - before
-            if self._size > KEPT_BYTES + KEPT_BYTES_A_STREAM * len(self._wanted):
+            if self._size > KEPT_BYTES + KEPT_BYTES_A_STREAM * len(self.wanted):
                 self._forget_oldest()
         return odd
 
@@ -326,7 +326,7 @@ class ControlState:
 
     def _forget_oldest(self) -> None:
         """Leave a tenth of the room free, so that the next time is not the next record."""
-        room = (KEPT_BYTES + KEPT_BYTES_A_STREAM * len(self._wanted)) * 9 // 10
+        room = (KEPT_BYTES + KEPT_BYTES_A_STREAM * len(self.wanted)) * 9 // 10
         for *_, stream, name in sorted(self._rows()):
             if self._size <= room:
                 break
@@ -339,10 +339,10 @@ class ControlState:
         """Of each stream and part: whether it is wanted, the offset of its newest claim (of a
         stream, or of a part of it), whether it is a stream; its stream and, of a part, its id."""
         for stream, held in self.streams.items():
-            is_wanted = stream in self._wanted
+            is_wanted = stream in self.wanted
             parts_wanted = False
             for name, part in held.parts.items():
-                part_wanted = is_wanted or name in self._wanted
+                part_wanted = is_wanted or name in self.wanted
                 parts_wanted = parts_wanted or part_wanted
                 yield part_wanted, part.claimed, False, stream, name
             yield is_wanted or parts_wanted, held.last_claimed, True, stream, ""

@@ -12,7 +12,8 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from watchrelay import __version__
@@ -70,6 +71,16 @@ class Delivers(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class ReadSoFar:
+    """How far a topic was read. `lives`: how often it was lost; all before offset `to` was read;
+    `end` was the end of the topic when reading began."""
+
+    lives: int = 0
+    to: int = 0
+    end: int = 0
+
+
 class ControlTopic:
     """Implements the writer's `ControlLog`. Use: `run()` as a task; everything else from any other.
     A `stream` is the id of a stream, or of a part: `pods%0/4`.
@@ -96,7 +107,6 @@ class ControlTopic:
         self.holder = holder or f"{socket.gethostname()}-{os.getpid()}"
         self._sink = sink
         self._problems = problems = statuses.problems if statuses is not None else Troubles()
-        self._wanted: Collection[str] = statuses.streams if statuses is not None else ()
         self._servers, self._reread_limit = connection.servers, reread_limit
         self._rng, self._wall_ms = rng or random.Random(), wall_ms
         self._follower = TopicFollower(
@@ -109,15 +119,10 @@ class ControlTopic:
             problems=problems,
             rng=self._rng,
         )
-        self._state = ControlState(self._wanted)
+        self._state = ControlState(() if statuses is None else statuses.streams)
         self._former = ControlState()
         """The content of the lost topic."""
-        self._lives = 0
-        """How often the topic was lost."""
-        self._read = 0
-        """All before this offset was read."""
-        self._end = 0
-        """The end that the topic had when reading began."""
+        self._read = ReadSoFar()
         self.taken = 0
         """How many records were read: while it is the same, every answer is."""
         self._moved = asyncio.Event()
@@ -161,7 +166,7 @@ class ControlTopic:
         """
         await self._restored.wait()
         instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-        lives, read = self._lives, self._read
+        lives, read = self._read.lives, self._read.to
         whole, part = stream_and_part(stream)
         highest = 0
         if self._state.of(whole).description is None:
@@ -185,7 +190,7 @@ class ControlTopic:
             partitions=part.partitions(total) if part.of > 1 else None,
         )
         offset = await self._append("claim", stream, value)
-        if self._lives != lives or offset < read:
+        if self._read.lives != lives or offset < read:
             raise TopicLost(
                 self.topic, f"a claim got offset {offset}, and {read} were read before it"
             )
@@ -459,10 +464,10 @@ class ControlTopic:
     async def read_up_to(self, offset: int) -> None:
         """Return once the record at `offset` was read. Raises: TopicLost when the topic is another
         before that."""
-        lives = self._lives
-        while self._read <= offset:
+        lives = self._read.lives
+        while self._read.to <= offset:
             await self._moved.wait()
-            if self._lives != lives:
+            if self._read.lives != lives:
                 raise TopicLost(self.topic, f"it was recreated before offset {offset} was read")
 
     async def restore(self) -> bool:
@@ -541,7 +546,7 @@ class ControlTopic:
 
     def began(self, end: int, _partition: int = 0, /) -> None:
         """Records before `end` are the past."""
-        self._end = end
+        self._read.end = end
 
     def take(self, record: Any) -> None:
         """The next record."""
@@ -577,8 +582,8 @@ class ControlTopic:
 
     def moved(self, position: int) -> None:
         """Wake all that wait for a position."""
-        self._read = position
-        if position >= self._end:
+        self._read.to = position
+        if position >= self._read.end:
             self._caught_up.set()
         self._wake()
 
@@ -589,9 +594,8 @@ class ControlTopic:
     def started_over(self) -> None:
         """The topic is another, and with its offsets all claims start over."""
         self._former = remembered(self._former, self._state)
-        self._state = ControlState(self._wanted)
-        self._lives += 1
-        self._read = 0
+        self._state = ControlState(self._state.wanted)
+        self._read = ReadSoFar(self._read.lives + 1, 0, self._read.end)
         self._caught_up.clear()
         self._restored.clear()
         self._wake()

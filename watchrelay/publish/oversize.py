@@ -16,7 +16,7 @@ from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.loglimit import LogLimit
 from watchrelay.publish.partition_queue import PartitionQueue, QueuedRecord
 from watchrelay.publish.ports import WriterContext
-from watchrelay.publish.stream_queues import StreamQueues
+from watchrelay.publish.stream_queues import Fitting, StreamQueues
 from watchrelay.publish.trim import next_smaller, packed_max, trim
 
 log = logging.getLogger(__name__)
@@ -29,15 +29,13 @@ class Oversize:
     """Applies the limit of the topic to one stream."""
 
     def __init__(self, spec: StreamSpec, context: WriterContext) -> None:
-        self.packed_max = packed_max(context.max_message_bytes)
-        """An entry whose block is not larger is published whole, unless a trimmed form of
-        the same state is on the log."""
+        self.fitting = Fitting(packed_max(context.max_message_bytes), self._fit)
         self._spec, self._context = spec, context
         self._log_limit = LogLimit()
         self._blocked_partitions = set[int]()
         """Partitions whose next record does not fit."""
 
-    def fit(
+    def _fit(
         self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
     ) -> tuple[bytes, Trimmed]:
         """The form of an object to publish.
@@ -47,7 +45,7 @@ class Oversize:
         """
         whole = self._context.store.unpack(entry) if value is None else value
         known = None if published_hash is None else _as_published(key, whole, published_hash)
-        form, trimmed = known or trim(whole, self.packed_max)
+        form, trimmed = known or trim(whole, self.fitting.packed_max)
         if trimmed:
             self._report(key, trimmed, len(whole))
         return form, trimmed
@@ -77,7 +75,7 @@ class Oversize:
             self._report(item.key, "withheld", len(value), deleted=deleted)
         return True
 
-    async def wait(self, queues: StreamQueues, partition: int, error: RecordTooLarge) -> None:
+    async def wait(self, partition: int, error: RecordTooLarge) -> None:
         """Wait because a marker or a deletion does not fit the topic, so that the partition is
         blocked until the limit is raised. Returns after `REREAD_EVERY_S`, with the limit read
         again."""
@@ -99,17 +97,17 @@ class Oversize:
         trouble = Trouble(topic, Cause.TOPIC_UNUSABLE, message, cure, operator=True)
         self._context.status.failed("size", trouble)
         await asyncio.sleep(REREAD_EVERY_S)
-        await self._read_limit(queues)
+        await self._read_limit()
 
     async def before_snapshot(self, queues: StreamQueues) -> None:
         """Read the limit again where objects are withheld or published in part: the snapshot adds
         what was withheld and fits now; the next state of what was trimmed may come whole."""
         if queues.trimmed_hashes or queues.trimmed_before or queues.withheld:
-            await self._read_limit(queues)
+            await self._read_limit()
 
-    async def _read_limit(self, queues: StreamQueues) -> None:
+    async def _read_limit(self) -> None:
         if (limit := await self._context.reread_limit()) is not None:
-            self.packed_max = queues.packed_max = packed_max(limit)
+            self.fitting.packed_max = packed_max(limit)
 
     def accepted(self, partition: int) -> None:
         """Note that the topic accepted records of `partition`."""

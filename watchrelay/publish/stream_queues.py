@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -44,6 +45,16 @@ Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
 publish of an object that may be too large. Called for few objects."""
 
 
+@dataclass(slots=True)
+class Fitting:
+    """What the topic takes of an object. An entry whose block is not larger than `packed_max`
+    bytes is published whole, unless a trimmed form of it was published before; `fit` is called for
+    the others."""
+
+    packed_max: int
+    fit: Fit
+
+
 class StreamQueues:
     """All partition queues of one stream.
 
@@ -51,9 +62,7 @@ class StreamQueues:
         partitions: Those that are written.
         soft_bytes: Up to this size of the queues, values are kept uncompressed; beyond it they are
             unpacked from the entry when they are sent.
-        packed_max: An entry whose block is not larger is published whole, unless a
-            trimmed form of it was published before. Bytes.
-        fit: Called for the others.
+        fitting: Its `packed_max` may change.
         trailing_tombstones: A delete has a value in this format; a tombstone follows as its own
             record.
         bound_bytes: The size at which the fullest partitions give up their queues; None: never.
@@ -65,8 +74,7 @@ class StreamQueues:
         partitions: Iterable[int],
         *,
         soft_bytes: int,
-        packed_max: int,
-        fit: Fit,
+        fitting: Fitting,
         trailing_tombstones: bool = False,
         bound_bytes: int | None = None,
         partition_conflated: Callable[[], None] = lambda: None,
@@ -100,7 +108,7 @@ class StreamQueues:
         self.trimmed_hashes: dict[bytes, tuple[int, int]] = {}
         """Objects that this writer published in a trimmed form: the hash of the object, and that of
         the form. Where the object has another hash by now, it is another state."""
-        self.packed_max, self._soft_bytes, self._fit = packed_max, soft_bytes, fit
+        self._fitting, self._soft_bytes = fitting, soft_bytes
         self._trailing_tombstones = trailing_tombstones
         self._bound_bytes, self._partition_conflated = bound_bytes, partition_conflated
         self._conflating = self._skipped = 0
@@ -182,7 +190,7 @@ class StreamQueues:
             changes = self._mark_dirty(changes, received_at_s)
         partitions, uncounted_keys = self.by_partition, self.uncounted_keys
         remaining = self.snapshot_remaining
-        packed_max, raw_room = self.packed_max, self._soft_bytes - self.queued_bytes
+        packed_max, raw_room = self._fitting.packed_max, self._soft_bytes - self.queued_bytes
         added_bytes = upserted = 0
         for change in changes:
             key, entry = change.key, change.entry
@@ -269,7 +277,7 @@ class StreamQueues:
         self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
     ) -> tuple[bytes, Trimmed, int]:
         """What to publish of an object that may be too large, and its hash."""
-        value, trimmed = self._fit(key, value, entry, published_hash)
+        value, trimmed = self._fitting.fit(key, value, entry, published_hash)
         if not trimmed:
             return value, trimmed, entry.hash
         value_hash = content_hash(key, value)
@@ -327,7 +335,7 @@ class StreamQueues:
             else None
         )
         value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
-        if published_hash is not None or len(entry.block) > self.packed_max:
+        if published_hash is not None or len(entry.block) > self._fitting.packed_max:
             value, trimmed_now, value_hash = self._form_and_hash(key, None, entry, published_hash)
             trimmed = trimmed_now or trimmed
         record_bytes = RECORD_COST_BYTES + len(entry.block if value is None else value)

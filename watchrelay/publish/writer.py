@@ -79,8 +79,7 @@ class StreamWriter:
         self._queues = StreamQueues(
             spec.own_partitions,
             soft_bytes=soft_bytes,
-            packed_max=self._oversize.packed_max,
-            fit=self._oversize.fit,
+            fitting=self._oversize.fitting,
             trailing_tombstones=spec.format != "cloudevents",
             bound_bytes=bound_bytes if context.conflate else None,
             partition_conflated=self._partition_conflated,
@@ -526,7 +525,7 @@ class StreamWriter:
         if adjusted:
             self._backpressure.room_made()
         else:
-            await self._oversize.wait(self._queues, queue.partition, error)
+            await self._oversize.wait(queue.partition, error)
         self._send_next(queue)
 
     def _acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:

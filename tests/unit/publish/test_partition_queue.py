@@ -15,7 +15,7 @@ from watchrelay.contract.records import (
 )
 from watchrelay.model.changes import Entry, ObjectChange
 from watchrelay.publish.partition_queue import PartitionQueue, QueuedRecord, RenderedBatch
-from watchrelay.publish.stream_queues import StreamQueues
+from watchrelay.publish.stream_queues import Fitting, StreamQueues
 from watchrelay.publish.trim import trim
 
 ENCODER = CloudEvents(spec_of(partitions=1), 3)
@@ -28,7 +28,7 @@ def fit(
 
 
 def queues(*, soft_bytes: int = 1 << 20, packed_max: int = 1 << 20) -> StreamQueues:
-    return StreamQueues(range(1), soft_bytes=soft_bytes, packed_max=packed_max, fit=fit)
+    return StreamQueues(range(1), soft_bytes=soft_bytes, fitting=Fitting(packed_max, fit))
 
 
 def push(sequencer: StreamQueues, changes: list[ObjectChange]) -> None:

@@ -25,7 +25,7 @@ from watchrelay.publish.recovery import (
     RecoveredPartition,
     RecoveredState,
 )
-from watchrelay.publish.stream_queues import Fit, StreamQueues
+from watchrelay.publish.stream_queues import Fitting, StreamQueues
 
 BOUND = 20_000
 
@@ -37,11 +37,10 @@ def unchanged(
     return value or b"", ""
 
 
-def bounded(fit: Fit = unchanged, *, partitions: int = 1) -> StreamQueues:
-    """Queues of a bound that four records pass."""
-    return StreamQueues(
-        range(partitions), soft_bytes=1000, packed_max=1 << 20, fit=fit, bound_bytes=2000
-    )
+def bounded(fitting: Fitting | None = None, *, partitions: int = 1) -> StreamQueues:
+    """Queues of a bound that four records pass. Every object fits, unless `fitting` says more."""
+    fitting = fitting or Fitting(1 << 20, unchanged)
+    return StreamQueues(range(partitions), soft_bytes=1000, fitting=fitting, bound_bytes=2000)
 
 
 def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> StreamQueues:
@@ -158,8 +157,7 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
     queues = StreamQueues(
         range(1),
         soft_bytes=1000,
-        packed_max=1 << 20,
-        fit=unchanged,
+        fitting=Fitting(1 << 20, unchanged),
         trailing_tombstones=True,
         bound_bytes=2500,
     )
@@ -384,7 +382,8 @@ def test_a_member_that_a_lowered_limit_trims_is_published_though_the_queue_is_pa
     def fit(key: bytes, value: bytes | None, *_: object) -> tuple[bytes, Trimmed]:
         return (b'{"part":1}', "fields") if key == b"a/large" else (value or b"{}", "")
 
-    queues = bounded(fit)
+    fitting = Fitting(1 << 20, fit)
+    queues = bounded(fitting)
     queue, log = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
 
     def send() -> None:
@@ -394,7 +393,7 @@ def test_a_member_that_a_lowered_limit_trims_is_published_though_the_queue_is_pa
 
     queues.push(store.put(b"a/large", b'{"whole":1}'), reason="watch", time_ms=1, received_at_s=1.0)
     send()
-    queues.packed_max = 0
+    fitting.packed_max = 0
     large = store.get(b"a/large")
     assert large is not None
     queues.push_member(b"a/large", large, time_ms=1)

@@ -122,13 +122,12 @@ class Link(asyncio.Protocol):
         """Asked before each request; while it is true none is written."""
         self._take, self._answered, self._lost, self._timed = take, answered, lost, timed
         self._request_bytes = request_bytes
-        name = client_id.encode()
-        self._client_id = _NAME_LENGTH.pack(len(name)) + name
-        writer = transactional_id.encode()
-        self._fixed = _NAME_LENGTH.pack(len(writer) or -1) + writer
+        name, writer = client_id.encode(), transactional_id.encode()
+        self._fixed = _NAME_LENGTH.pack(len(name)) + name
+        self._fixed += _NAME_LENGTH.pack(len(writer) or -1) + writer
         # acks of all in-sync replicas, timeout
         self._fixed += struct.pack(">hi", -1, int(timeout_s * 1000))
-        self._loop = asyncio.get_running_loop()
+        self._now_s = asyncio.get_running_loop().time
         self._transport: asyncio.Transport | None = None
         self._connection: AIOKafkaConnection | None = None
         self._requests: deque[_Request] = deque()
@@ -182,7 +181,7 @@ class Link(asyncio.Protocol):
 
     def _send_request(self) -> None:
         self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
-        request = _Request(correlation, self._loop.time(), {})
+        request = _Request(correlation, self._now_s(), {})
         topics: dict[bytes, list[bytes]] = {}
         size = taken = 0
         for partition in self._waiting:
@@ -198,7 +197,7 @@ class Link(asyncio.Protocol):
         del self._waiting[:taken]
         if not topics:
             return
-        out = [b"", self._client_id, self._fixed, _SIZE.pack(len(topics))]
+        out = [b"", self._fixed, _SIZE.pack(len(topics))]
         for topic, parts in topics.items():
             out += (_NAME_LENGTH.pack(len(topic)), topic, _SIZE.pack(len(parts) // 2), *parts)
         out[0] = _HEAD.pack(8 + sum(map(len, out)), 0, VERSION, correlation)
@@ -216,7 +215,7 @@ class Link(asyncio.Protocol):
     # ---- in --------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self._progress_s = self._loop.time()
+        self._progress_s = self._now_s()
         if self._buffer:
             data = self._buffer + data
         at, end = 0, len(data)
@@ -269,7 +268,7 @@ class Link(asyncio.Protocol):
         self._requests.popleft()
         if throttle_ms > 0:
             # the broker reads nothing for this time
-            self._muted_until_s = self._loop.time() + throttle_ms / 1000
+            self._muted_until_s = self._now_s() + throttle_ms / 1000
         return answers
 
     # ---- its end ---------------------------------------------------------------------------------
