@@ -29,7 +29,7 @@ and of fewer seeds:
     F5p       7 of 300   a snapshot between two pieces of a list's differences
     F33      22 of 150   a marker's wrseen is that of its hand-over
     F33o      8 of 150   a marker's wrseen passes the keys that wait
-    F33p      3 of 500   a marker's wrseen passes a list that has not ended
+    F33p      6 of 800   a marker's wrseen passes a list that has not ended
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ FOUND_BY = {
     "F11": 1700,
     "F33": 2,
     "F33o": 11,
-    "F33p": 218,
+    "F33p": 264,
     "W1": 44,
 }
 """A seed that shows the fault, and is right without it."""
