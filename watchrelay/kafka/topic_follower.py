@@ -93,7 +93,12 @@ class TopicFollower:
         reads on if it is back under its id.
         """
         self._incarnations.expect(self._topic)
-        await through_outages(self._life, self._failed, rng=self._rng)
+        try:
+            await through_outages(self._life, self._failed, rng=self._rng)
+        except TopicLost as lost:  # its reading has ended: nothing more is taken
+            if not self._incarnations.may_return(self._topic):
+                self._start_over(lost)
+            raise
 
     def _failed(self, error: SinkUnavailable, _wait_s: float) -> None:
         away = self._name == "control" and not isinstance(error, SinkForbidden)
@@ -107,15 +112,16 @@ class TopicFollower:
         self._problems.put(self._name, Trouble(self._topic, cause, message, error.cure))
 
     def _lose(self, topic: str, why: str) -> NoReturn:
-        """Raises: TopicLost. What was read is void, unless the topic may return."""
-        lost = TopicLost(topic, why)
-        if not self._incarnations.may_return(topic):
-            extra = {"topic": topic, "error": str(lost)}
-            _log.warning("topic was recreated; reading it from the start", extra=extra)
-            self.parts.clear()
-            self._incarnations.forget(topic)
-            self._handler.started_over()
-        raise lost
+        """Raises: TopicLost."""
+        raise TopicLost(topic, why)
+
+    def _start_over(self, lost: TopicLost) -> None:
+        """What was read is void."""
+        extra = {"topic": self._topic, "error": str(lost)}
+        _log.warning("topic was recreated; reading it from the start", extra=extra)
+        self.parts.clear()
+        self._incarnations.forget(self._topic)
+        self._handler.started_over()
 
     async def _life(self) -> bool:
         """Follow with one consumer, until new secrets are in use or there are more partitions.

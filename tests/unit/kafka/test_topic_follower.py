@@ -161,6 +161,74 @@ def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
         follow(Asked(b"1" * 16, b"2" * 16), count=40)
 
 
+class Surprised(Asked):
+    """Its second answer is that the topic is another, once it may be given."""
+
+    def __init__(self) -> None:
+        super().__init__(b"1" * 16, b"2" * 16)
+        self.may_answer = asyncio.Event()
+
+    async def send(self, node: int, request: object) -> Any:
+        if self.asked:
+            await self.may_answer.wait()
+        return await super().send(node, request)
+
+
+class Backlog(Written):
+    """From the time at which brokers may answer that the topic is another it never waits."""
+
+    def __init__(self, client: Surprised, connection: KafkaConnection) -> None:
+        super().__init__(client, 1000, connection)
+        self._may_answer = client.may_answer
+
+    async def getmany(self, *places: object, **named: object) -> dict[TopicPartition, list[Any]]:
+        at = self.positions[CONTROL]
+        if at < 22:
+            return await super().getmany(*places, **named)
+        self._may_answer.set()
+        await asyncio.sleep(0)
+        self.positions[CONTROL] += 1
+        return {CONTROL: [SimpleNamespace(offset=at)]}
+
+
+class Followed(TopicFollower):
+    """Follows by a consumer that is given."""
+
+    consumer: Any
+
+    async def _life(self) -> bool:
+        reading = reading_of(self, self.consumer)
+        await self._follow(reading, self._connection.rotation.proven)
+        return False
+
+
+def test_no_record_of_a_former_topic_is_taken_once_reading_starts_over() -> None:
+    async def main() -> None:
+        happened = list[str]()
+        handler: Any = SimpleNamespace(
+            take=lambda record: happened.append(f"record {record.offset}"),
+            moved=lambda _: None,
+            started_over=lambda: happened.append("over"),
+        )
+        connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
+        tail = Followed(
+            connection,
+            "control",
+            handler,
+            name="control",
+            committed=False,
+            batch_bytes_max=1000,
+            problems=Troubles(),
+        )
+        tail.consumer = Backlog(Surprised(), connection)
+        with pytest.raises(TopicLost, match="recreated"):
+            await tail.run()
+        assert (happened[-1], happened.count("over")) == ("over", 1)
+        assert not tail.parts
+
+    run(main())
+
+
 class Looking(TopicFollower):
     """Only looks whether its topic is there, by one client after the other."""
 
