@@ -136,11 +136,14 @@ class Reading:
         self._newest_s, self._answer_ms = self._now_s(), 0
 
     def assign(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
-        """Read these partitions on from their cursors, and no others.
+        """Read these partitions on from their cursors, and no others. Silence counts from the first
+        time on.
 
         `seek_to_beginning` would lose against the reset that `assign` starts (seen with aiokafka
         0.14).
         """
+        if not self.cursors:
+            self._newest_s = self._now_s()
         self.cursors = cursors
         self.consumer.assign(list(cursors))
         for place, cursor in cursors.items():

@@ -98,6 +98,35 @@ def test_a_reading_without_ends_needs_answers_but_no_records() -> None:
         run(step_for_minutes(Unanswered({PLACE: set()})))
 
 
+class NotAsked(Consumer):
+    """No broker has answered it yet."""
+
+    def last_poll_timestamp(self, _: TopicPartition) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("silent_after_s", [None, 60.0])
+def test_what_is_asked_before_the_first_partition_is_read_counts_for_no_silence(
+    silent_after_s: float | None,
+) -> None:
+    async def read(reading: Reading) -> None:
+        while True:
+            reading.assign({PLACE: Cursor(end=9)})  # again and again: that brings nothing
+            await reading.fetch()
+
+    async def main() -> None:
+        consumer = NotAsked({PLACE: set(range(9))}, silent_from=0)
+        reading = Reading(consumer, "b:1", silent_after_s=silent_after_s)
+        await asyncio.sleep(70.0)  # a broker is slow to tell where the topic is, and ends
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises((SinkUnavailable, TimeoutError)):
+            await read(reading)
+        waited_s = asyncio.get_running_loop().time() - began_s
+        assert waited_s == pytest.approx(silent_after_s or 20.0, abs=1.0)
+
+    run(main())
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_offsets_that_go_back_are_of_another_topic_whose_records_are_taken_if_that_is_wanted(
     goes_on: bool,
