@@ -269,6 +269,8 @@ class Producer:
         if partition.phase is Phase.QUEUED:
             partition.phase = Phase.IDLE
         self.enqueue(partition)
+        if not partition.deliveries and self._policy is not None:
+            self._policy.left(partition)
 
     def _flush(self) -> None:
         self._is_flushing = False

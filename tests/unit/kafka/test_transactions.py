@@ -337,6 +337,23 @@ async def test_what_is_withdrawn_is_not_answered_and_the_rest_goes_on() -> None:
 
 
 @virtual
+async def test_what_is_withdrawn_before_its_link_is_lost_holds_up_no_transaction() -> None:
+    async with staged() as stage:
+        is_held = True
+        stage.sink.hold_while(lambda: is_held)
+        withdrawn, other = stage.deliver(0, 1)
+        await asyncio.sleep(0.01)
+        assert stage.seen == ["add 0,1 by 1"]
+        withdrawn.cancel()
+        await asyncio.sleep(0)
+        is_held = False
+        stage.sink.reset()
+        async with asyncio.timeout(1.0):
+            assert (await other).offsets
+        assert (stage.ended("committed"), stage.ended("aborted")) == (1, 0)
+
+
+@virtual
 async def test_a_topic_that_is_lost_ends_its_transaction() -> None:
     async with staged() as stage:
         lost: list[str] = []
