@@ -117,6 +117,7 @@ class LogFollower:
         return False
 
     async def _follow(self, reading: Reading, proven: int) -> None:
+        self._incarnations.hurry()  # they may be others since the last consumer
         looking = self._incarnations.keep_looking(partial(ids_of_topics, reading.consumer))
         await beside(looking, self._read(reading, proven), name="check followed topics")
 

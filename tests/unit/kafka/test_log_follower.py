@@ -265,6 +265,21 @@ def test_topics_are_checked_at_once_when_a_log_is_added_but_not_when_one_leaves(
     run(main())
 
 
+def test_each_consumer_soon_asks_whether_the_topics_are_those_that_were_read() -> None:
+    async def main() -> None:
+        consumer = AskedConsumer(Asked(b"1" * 16, b"2" * 16))
+        pods = Followed("pods", topic="control")
+        follower = Following(pods, consumer=consumer)
+        for why in ("", "it was deleted and recreated"):
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(follower._follow(follower.reading, 0))
+                await asyncio.sleep(2.5)
+                task.cancel()
+            assert pods.why == why
+
+    run(main())
+
+
 def test_a_topic_that_brokers_do_not_know_is_followed_on_until_it_is_back_under_another_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
