@@ -650,9 +650,11 @@ def _watch_opened(state: OpeningWatch, waited_s: float, now_s: float) -> Step:
     unshown_s = now_s - context.state_shown_at_s
     if context.history_check_at_s == math.inf and unshown_s >= CHECK_AT_OPEN_AFTER_S:
         context = replace(context, history_check_at_s=now_s)
+    # an answer that was held back came long after the server had opened the watch
+    opened_at_s = now_s - waited_s if context.answers_late else now_s
     watch = Watching(
         context, context.cursor, query, query.idle_timeout_s,
-        opened_at_s=now_s - waited_s, silent_since_s=now_s, version_check="due",
+        opened_at_s=opened_at_s, silent_since_s=now_s, version_check="due",
     )  # fmt: skip
     return _check_version(watch, now_s) if context.history_check_at_s <= now_s else _read(watch)
 
