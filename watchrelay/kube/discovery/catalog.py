@@ -109,6 +109,11 @@ class ApiCatalog:
     def group(self, name: str) -> ApiGroup | None:
         return self._by_name.get(name)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known of each version what it serves."""
+        return all(version.fresh for group in self.groups for version in group.versions)
+
     def availability(self, resource: Resource, *, any_scope: bool = False) -> Availability:
         """Whether the resource is served, in this very version or in another one of its group.
         A resource of Kubernetes itself is never gone: another release does not serve it, and its

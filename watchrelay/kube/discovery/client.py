@@ -51,10 +51,10 @@ class Discovery:
 
     async def _ask(self) -> bool:
         catalog = ApiCatalog((*await self._root("/api"), *await self._root("/apis")))
-        if catalog == self.catalog:
-            return False
-        self.catalog, self._resolved = catalog, {}
-        return True
+        changed = catalog != self.catalog
+        if changed or not catalog.is_known:  # why it is unknown may have changed
+            self.catalog, self._resolved = catalog, {}
+        return changed
 
     def resolve(self, written: str) -> Resolution:
         """What a resource of the config means now."""

@@ -162,6 +162,19 @@ async def test_T78_one_bad_api_server_does_not_take_the_others_along(code: int, 
         assert re.search(why, unknown.reason)
 
 
+async def test_T78_why_a_group_is_unknown_is_shown_as_it_is_now() -> None:
+    api = Api("legacy")
+    async with ScriptedServer(api) as server, client_of(server.url) as client:
+        discovery = Discovery(client)
+        for code, why in ((503, "does not answer now"), (403, "403"), (503, "does not answer now")):
+            api.broken = {f"/apis/example.com/{each}": code for each in ("v1", "v1beta1")}
+            changed = await discovery.refresh()
+            assert changed == (len(server.requests) == 5), "what is served is the same"
+            unknown = discovery.resolve("widgets.example.com")
+            assert isinstance(unknown, Unknown)
+            assert why in unknown.reason
+
+
 async def test_T78_a_stale_group_is_unknown() -> None:
     api = Api("v2")
     api.apis = [aggregated("example.com", freshness="Stale")]
