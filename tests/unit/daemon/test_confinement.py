@@ -89,6 +89,26 @@ def client(method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
     return fit
 
 
+def tenure(method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
+    """Of the stream pods."""
+
+    def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
+        real = context.ownership.tenure
+
+        def made(stream: str, *args: Any) -> Any:
+            held = real(stream, *args)
+            if stream == "pods":
+                setattr(
+                    held, method, getattr(Faulty(held, method, broken, lambda *_: True), method)
+                )
+            return held
+
+        setattr(context.ownership, "tenure", made)  # noqa: B010 - mypy takes no method for it
+        return context
+
+    return fit
+
+
 def gauge(name: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
     """A metric of the stream pods that raises where it is set: the writer's own tasks set it, and
     nobody else."""
@@ -109,7 +129,7 @@ TASKS = {
     "begin: topic": part("topics", "ensure_topic"),
     "begin: claim": part("control", "claim"),
     "watch: list": client("list_page"),
-    "heartbeat": part("control", "superseded"),
+    "heartbeat": tenure("must_stop"),
     "snapshot's conclusion": part("control", "write"),
     "stale records": part("sink", "unacknowledged_ranges"),
 }

@@ -112,6 +112,11 @@ class Control(FakeControl):
 
     holder = "me"
 
+    @property
+    def taken(self) -> int:
+        """As many records as claims."""
+        return self.epoch
+
     async def caught_up(self) -> None:
         pass
 
