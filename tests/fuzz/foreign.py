@@ -20,10 +20,11 @@ from aiokafka import TopicPartition
 from tests.fuzz import seeds
 from tests.fuzz.flooded import Broken
 from tests.fuzz.oddwriter import OddRecords, OddStream
-from tests.fuzz.running import leaves, why
+from tests.fuzz.running import why
 from tests.fuzz.seeds import Played
 from tests.support.daemon import command, relay_config
 from tests.support.embedded import EmbeddedCluster
+from tests.support.finds import flat
 from tests.support.forging import ODD_HEADERS, Forged, Forger
 from tests.support.rawbatches import CODECS, Raw, compressed, encoded, framed, send
 from tests.support.turns import PLAYS, TurnLoop, are_turns
@@ -146,7 +147,7 @@ class Round:
                             self._write(live=False)
                             self._change()
                     except Exception as error:  # noqa: BLE001  # whatever ends a seed is to be seen
-                        found = [each for each in leaves(error) if isinstance(each, Broken)]
+                        found = [each for each in flat(error) if isinstance(each, Broken)]
                         self.result.broken += map(str, found) if found else [why(error)]
                     if wrong := loop.too_long():
                         self.result.broken.append(wrong)

@@ -22,8 +22,9 @@ from tests.fuzz.oddobjects import alike, published, tree
 from tests.fuzz.oddserver import OddServer, OddSource
 from tests.fuzz.oddwriter import Foreign, OddStream
 from tests.fuzz.plan import DISCOVERY, FOREIGN, TROUBLE, Followed, Part, Plan
-from tests.fuzz.running import STOP_S, Broken, RunningDaemon, end, leaves, why
+from tests.fuzz.running import STOP_S, Broken, RunningDaemon, end, why
 from tests.fuzz.truth import Truth
+from tests.support.finds import flat
 from watchrelay.config import load_settings
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.partitions import Objects
@@ -177,7 +178,7 @@ class Game:
                 self._prepare(kafka, cluster.kubeconfig())
                 await self._phases(kafka.bootstrap)
         except Exception as error:  # noqa: BLE001  # whatever ends a seed is to be seen
-            found = [each for each in leaves(error) if isinstance(each, Broken)]
+            found = [each for each in flat(error) if isinstance(each, Broken)]
             self.verdict.broken.extend(map(str, found) if found else [why(error)])
         finally:
             stuck.cancel()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from tests.fuzz.fasttime import elapsed_s
+from tests.support.finds import flat
 from watchrelay.consumer import TopicReader
 from watchrelay.core.errors import Died
 from watchrelay.daemon.daemon import Daemon
@@ -127,15 +128,6 @@ async def end(daemon: Daemon, relay: asyncio.Task[int]) -> None:
 
 def why(error: BaseException) -> str:
     """The tracebacks of what failed first, without those of what was ended by it."""
-    found = leaves(error)
+    found = flat(error)
     first = [each for each in found if not isinstance(each, Died | asyncio.CancelledError)]
     return "\n".join("".join(traceback.format_exception(each)) for each in first or found)
-
-
-def leaves(error: BaseException) -> list[BaseException]:
-    """The errors of a group, and of the groups in it."""
-    return (
-        [leaf for each in error.exceptions for leaf in leaves(each)]
-        if isinstance(error, BaseExceptionGroup)
-        else [error]
-    )

@@ -21,7 +21,8 @@ from aiohttp import web
 
 from tests.fuzz import fasttime
 from tests.fuzz.fasttime import elapsed_s
-from tests.fuzz.running import Broken, end, leaves, why
+from tests.fuzz.running import Broken, end, why
+from tests.support.finds import flat
 from watchrelay.config import load_settings
 from watchrelay.config.streams import control_topic
 from watchrelay.consumer.reader import TailReader
@@ -112,7 +113,7 @@ class Game:
                 self._define(cluster.kubeconfig())
                 await self._phases(kafka.bootstrap)
         except Exception as error:  # noqa: BLE001  # whatever ends a seed is to be seen
-            broken = [str(each) for each in leaves(error) if isinstance(each, Broken)]
+            broken = [str(each) for each in flat(error) if isinstance(each, Broken)]
             return "\n".join(broken) or why(error)
         return ""
 

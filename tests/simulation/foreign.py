@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 
 from tests.simulation.broker import Broker
-from tests.simulation.judged import Judged, play_through, settled
+from tests.simulation.judged import Judged, settled
 from tests.simulation.oracle import wanted
 from tests.simulation.process import STREAM, TOPIC, Life, Shape
 from tests.simulation.world import Kinds, World
+from tests.support.finds import errors_named_in
 from tests.support.forging import Forged, Forger
 from tests.support.relays import run_virtually, until
 from watchrelay.contract.partitioning import partition_of
@@ -162,7 +163,8 @@ def play(seed: int, life: Callable[..., Life] = Life, directed: Directed | None 
 
     async def body() -> Play:
         game = Play(seed, life, directed)
-        await play_through(game)
+        with errors_named_in(game.broken):
+            await game.play()
         return game
 
     game = run_virtually(body())

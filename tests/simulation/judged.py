@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Protocol
 
 from aiokafka import TopicPartition
 
@@ -11,7 +10,7 @@ from tests.simulation.oracle import wanted
 from tests.simulation.partition_log import Stored
 from tests.simulation.process import TOPIC, Life
 from tests.simulation.readers import Reader, published
-from tests.simulation.world import World, flat
+from tests.simulation.world import World
 from tests.support.relays import until
 from watchrelay.contract.control_state import Origin
 
@@ -68,19 +67,3 @@ class Judged:
 async def settled(life: Life) -> None:
     """It is whole."""
     await until(lambda: life.over or (life.status.complete and bool(life.status.last_snapshot)))
-
-
-class Played(Protocol):
-    """One seed of a simulation."""
-
-    broken: list[str]
-
-    async def play(self) -> None: ...
-
-
-async def play_through(game: Played) -> None:
-    """Play a seed; an error that ends it is one of its finds."""
-    try:
-        await game.play()
-    except* Exception as group:  # noqa: BLE001 - else it ends all seeds, and names none
-        game.broken += [repr(error) for error in flat(group)]

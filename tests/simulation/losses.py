@@ -9,9 +9,9 @@ from collections.abc import Callable
 from aiokafka import TopicPartition
 
 from tests.simulation.foreign import NAMES, Outcome, Play
-from tests.simulation.judged import play_through
 from tests.simulation.partition_log import Log, Stored
 from tests.simulation.process import CONTROL, TOPIC, Life
+from tests.support.finds import errors_named_in
 from tests.support.relays import run_virtually
 from watchrelay.contract.records import MarkerRecord
 
@@ -115,7 +115,8 @@ def play(seed: int, life: Callable[..., Life] = Life) -> Outcome:
 
     async def body() -> Losses:
         game = Losses(seed, life)
-        await play_through(game)
+        with errors_named_in(game.broken):
+            await game.play()
         return game
 
     game = run_virtually(body())

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.simulation.judged import Judged, play_through, settled
+from tests.simulation.judged import Judged, settled
 from tests.simulation.process import Life, Shape
 from tests.simulation.world import Kinds, World
+from tests.support.finds import errors_named_in
 from tests.support.relays import run_virtually, until
 from watchrelay.model.frames import Page
 from watchrelay.publish.recovery import RecoveredState
@@ -143,7 +144,8 @@ def play(seed: int, life: Callable[..., Life] = Life) -> Rebuilding:
 
     async def body() -> Play:
         game = Play(seed, life)
-        await play_through(game)
+        with errors_named_in(game.broken):
+            await game.play()
         return game
 
     game = run_virtually(body())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka import TopicPartition
 
@@ -136,7 +136,7 @@ class Replica(Suspendable):
             metrics=_METRICS,
             statuses=self.statuses,
             server=ApiServer(
-                Api(world.server, world.weather, self.rng),  # type: ignore[arg-type]  # the Source of its watches
+                cast("Any", Api(world.server, world.weather, self.rng)),
                 Admission(rng=self.rng),
             ),
             reads=Reads(_CONNECTION, "simulated", self.rng),

@@ -26,6 +26,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC, Config, Life, Shape
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.weather import Weather
+from tests.support.finds import errors_named_in
 from tests.support.relays import run_virtually
 from watchrelay.contract.control_state import ControlState, Origin
 from watchrelay.contract.records import ObjectRecord
@@ -463,11 +464,9 @@ class World:
 
     async def play_and_judge(self) -> None:
         """The run; one that does not come to its end, or raises, is broken."""
-        try:
+        with errors_named_in(self.broken):
             await self.play()
             self.judge()
-        except* Exception as group:  # noqa: BLE001 - else it ends all seeds, and names none
-            self.broken += [f"{type(error).__name__}: {error}" for error in flat(group)]
         self.ended_s = asyncio.get_running_loop().time()
 
     def decisions(self) -> list[str]:
@@ -522,10 +521,3 @@ def run(seed: int, kinds: Kinds | None = None, *, tracing: bool = False) -> Verd
 def _decided(life: Life) -> bool:
     """The process knows how it goes on, or is no more."""
     return life.over or bool(life.decision)
-
-
-def flat(error: BaseException) -> list[BaseException]:
-    """The errors of a group; else the error."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in flat(each)]
-    return [error]

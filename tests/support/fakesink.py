@@ -168,7 +168,7 @@ class FakeControl:
         return "another" if stream in self.newest else None
 
     def superseded(self, stream: str, epoch: int) -> bool:
-        """As the port says."""
+        """A newer claim than that of `epoch` was made."""
         return self.newest.get(stream, 0) > epoch
 
     async def write(

@@ -20,11 +20,13 @@ from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.daemon import Daemon
+from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Found, Resolution
 from watchrelay.model.resources import Resource
 from watchrelay.observe.overview import cards, judge
+from watchrelay.replicas.ownership import Sole, Tenure
 
 TOPIC = "k8s.test.core.pods"
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -92,19 +94,20 @@ def client(method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
 def tenure(method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
     """Of the stream pods."""
 
-    def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
-        real = context.ownership.tenure
+    class FaultySole(Sole):
+        def __init__(self, control: ControlTopic, broken: Broken) -> None:
+            super().__init__(control)
+            self._broken = broken
 
-        def made(stream: str, *args: Any) -> Any:
-            held = real(stream, *args)
+        def tenure(self, stream: str, *args: Any) -> Tenure:
+            held = super().tenure(stream, *args)
             if stream == "pods":
-                setattr(
-                    held, method, getattr(Faulty(held, method, broken, lambda *_: True), method)
-                )
+                faulty = Faulty(held, method, self._broken, lambda *_: True)
+                setattr(held, method, getattr(faulty, method))
             return held
 
-        setattr(context.ownership, "tenure", made)  # noqa: B010 - mypy takes no method for it
-        return context
+    def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
+        return replace(context, ownership=FaultySole(context.control, broken))
 
     return fit
 

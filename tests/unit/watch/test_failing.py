@@ -2,6 +2,7 @@
 
 import math
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -100,9 +101,8 @@ class Retries(Played):
     """A stream that continues from the log's frontier, 100, and whose watches each fail with
     `error`."""
 
-    def __init__(self, error: KubeError, **plan: object) -> None:
-        plan_ = WatchPlan(PODS, **plan)  # type: ignore[arg-type]
-        super().__init__(WatchRules(plan_, Random(3), (1, 36)), cursor="100")
+    def __init__(self, error: KubeError, **plan: Any) -> None:
+        super().__init__(WatchRules(WatchPlan(PODS, **plan), Random(3), (1, 36)), cursor="100")
         self.error = error
 
     def open(self) -> Event:
