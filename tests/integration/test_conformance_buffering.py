@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import virtualtime
 from tests.support.following import Scene, following
 from tests.support.scripted import Reply, Request
 from tests.support.scripted_apiserver import Api, pod
+from tests.support.virtualtime import virtual
 
 BUFFER_BYTES = 8192
 HOUR_S = 3600.0
@@ -78,46 +78,40 @@ async def one_late_s(s: Scene, name: str, *, after_s: float) -> float:
 @pytest.mark.parametrize("server_version", [(1, 33), (1, 36)])
 @pytest.mark.parametrize("holds_head", [False, True])
 @pytest.mark.parametrize("bookmarks", [False, True])
-def test_behind_a_proxy_that_buffers_each_change_comes_within_70_seconds(
+@virtual
+async def test_behind_a_proxy_that_buffers_each_change_comes_within_70_seconds(
     server_version: tuple[int, int], *, bookmarks: bool, holds_head: bool
 ) -> None:
-    async def scene() -> None:
-        api = Behind(pod("a", 1), version=100)
-        api.holds_head, api.bookmark_every_s = holds_head, 60.0 if bookmarks else 0.0
-        async with following(api, server_version=server_version) as s:
-            await s.until(lambda: s.mirror.names == ["a"], 300)
-            await s.run_for(200)
-            late = await late_s(s, every_s=310.0, changes=12)
-            assert max(late) <= 70.0
-            assert s.status.last_error is None
-            assert len(s.mirror.troubles) <= 5
-
-    virtualtime.run(scene())
+    api = Behind(pod("a", 1), version=100)
+    api.holds_head, api.bookmark_every_s = holds_head, 60.0 if bookmarks else 0.0
+    async with following(api, server_version=server_version) as s:
+        await s.until(lambda: s.mirror.names == ["a"], 300)
+        await s.run_for(200)
+        late = await late_s(s, every_s=310.0, changes=12)
+        assert max(late) <= 70.0
+        assert s.status.last_error is None
+        assert len(s.mirror.troubles) <= 5
 
 
-def test_an_answer_that_is_held_back_is_shown_with_the_proxys_setting() -> None:
-    async def scene() -> None:
-        api = Behind(pod("a", 1), version=100)
-        api.holds_head, api.bookmark_every_s = True, 0.0
-        async with following(api, server_version=(1, 33)) as s:
-            await s.until(lambda: bool(s.mirror.troubles), 80)
-            message = str(s.mirror.troubles[0])
-            assert "no answer in time" in message
-            assert "proxy_buffering off" in message
-
-    virtualtime.run(scene())
+@virtual
+async def test_an_answer_that_is_held_back_is_shown_with_the_proxys_setting() -> None:
+    api = Behind(pod("a", 1), version=100)
+    api.holds_head, api.bookmark_every_s = True, 0.0
+    async with following(api, server_version=(1, 33)) as s:
+        await s.until(lambda: bool(s.mirror.troubles), 80)
+        message = str(s.mirror.troubles[0])
+        assert "no answer in time" in message
+        assert "proxy_buffering off" in message
 
 
-def test_once_answers_begin_soon_watches_are_long_again() -> None:
-    async def scene() -> None:
-        api = Behind(pod("a", 1), version=100)
-        api.holds_head, api.bookmark_every_s = True, 0.0
-        async with following(api, server_version=(1, 33)) as s:
-            await s.run_for(300)
-            assert int(api.watch_requests[-1].query["timeoutSeconds"]) <= 60
-            api.holds_head = False
-            asked = len(api.watch_requests)
-            await s.until(lambda: len(api.watch_requests) >= asked + 3, 900)
-            assert int(api.watch_requests[-1].query["timeoutSeconds"]) >= 300
-
-    virtualtime.run(scene())
+@virtual
+async def test_once_answers_begin_soon_watches_are_long_again() -> None:
+    api = Behind(pod("a", 1), version=100)
+    api.holds_head, api.bookmark_every_s = True, 0.0
+    async with following(api, server_version=(1, 33)) as s:
+        await s.run_for(300)
+        assert int(api.watch_requests[-1].query["timeoutSeconds"]) <= 60
+        api.holds_head = False
+        asked = len(api.watch_requests)
+        await s.until(lambda: len(api.watch_requests) >= asked + 3, 900)
+        assert int(api.watch_requests[-1].query["timeoutSeconds"]) >= 300

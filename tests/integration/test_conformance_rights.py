@@ -10,6 +10,7 @@ from tests.support import virtualtime
 from tests.support.following import Scene, following
 from tests.support.scripted_apiserver import Answer, Api, drop, failure, line, pod, status, stream
 from tests.support.troubles import cause_of, message_of, trouble
+from tests.support.virtualtime import virtual
 from watchrelay.core.trouble import Cause
 from watchrelay.observe.advice import ADVICE
 from watchrelay.observe.overview import judge
@@ -69,130 +70,116 @@ def test_a_403_of_an_api_server_that_starts_is_over_within_seconds_and_asks_for_
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_403_that_lasts_half_a_minute_is_believed_then_and_named_with_its_cure() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
-        async with following(api, settled=True) as s:
-            began_s, before = api.times()[-1], len(api.asked)
-            api.always = FORBIDDEN
-            api.watches.append(FORBIDDEN)
-            await s.until(lambda: len(api.asked) > before, 700)
-            began_s = api.times()[before]
-            await s.until(lambda: s.status.state == "waiting", 60)
-            waited_s = api.times()[-1] - began_s
-            assert GRACE_S <= waited_s <= GRACE_S + 5
-            assert len(api.asked) - before >= 8, "it is tried quickly before that"
-            assert "grant list and watch" in s.status.waits_for
-            assert cause_of(judge(s.status, 0)) == "right"
-            count = len(api.asked)
-            await s.run_for(29)
-            assert len(api.asked) == count, "from then on slowly"
-            api.always = None
-            await s.until(lambda: s.status.state == "watching", 40)
-            await s.run_for(31)
-            api.always = FORBIDDEN
-            await s.server.restart()
-            await s.until(lambda: answered(s.status, 403), 10)
-            assert s.status.state == "backoff", "what was granted again is a right that it had"
-
-    virtualtime.run(scene())
+@virtual
+async def test_a_403_that_lasts_half_a_minute_is_believed_then_and_named_with_its_cure() -> None:
+    api = Api(pod("a", 1))
+    async with following(api, settled=True) as s:
+        began_s, before = api.times()[-1], len(api.asked)
+        api.always = FORBIDDEN
+        api.watches.append(FORBIDDEN)
+        await s.until(lambda: len(api.asked) > before, 700)
+        began_s = api.times()[before]
+        await s.until(lambda: s.status.state == "waiting", 60)
+        waited_s = api.times()[-1] - began_s
+        assert GRACE_S <= waited_s <= GRACE_S + 5
+        assert len(api.asked) - before >= 8, "it is tried quickly before that"
+        assert "grant list and watch" in s.status.waits_for
+        assert cause_of(judge(s.status, 0)) == "right"
+        count = len(api.asked)
+        await s.run_for(29)
+        assert len(api.asked) == count, "from then on slowly"
+        api.always = None
+        await s.until(lambda: s.status.state == "watching", 40)
+        await s.run_for(31)
+        api.always = FORBIDDEN
+        await s.server.restart()
+        await s.until(lambda: answered(s.status, 403), 10)
+        assert s.status.state == "backoff", "what was granted again is a right that it had"
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_a_stream_that_never_had_the_right_asks_for_a_person_at_once(*, listed: bool) -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
-        if listed:
-            api.watches.extend([FORBIDDEN] * 3)
-        else:
-            api.always = FORBIDDEN
-        async with following(api) as s:
-            await s.until(lambda: s.status.waits_for, 1)
-            assert s.status.state == "waiting"
-            count = len(api.asked)
-            await s.run_for(29)
-            assert len(api.asked) == count
-
-    virtualtime.run(scene())
+@virtual
+async def test_a_stream_that_never_had_the_right_asks_for_a_person_at_once(*, listed: bool) -> None:
+    api = Api(pod("a", 1))
+    if listed:
+        api.watches.extend([FORBIDDEN] * 3)
+    else:
+        api.always = FORBIDDEN
+    async with following(api) as s:
+        await s.until(lambda: s.status.waits_for, 1)
+        assert s.status.state == "waiting"
+        count = len(api.asked)
+        await s.run_for(29)
+        assert len(api.asked) == count
 
 
-def test_a_403_after_the_200_of_each_watch_is_believed_too() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
+@virtual
+async def test_a_403_after_the_200_of_each_watch_is_believed_too() -> None:
+    api = Api(pod("a", 1))
+    refused = failure(403, "Forbidden", "pods is forbidden")
+    api.watches.extend([stream(line("ERROR", refused))] * 100)
+    async with following(api) as s:
+        await s.until(lambda: s.status.waits_for, 60)
+        assert len(api.watch_requests) <= 40
+        count = len(api.watch_requests)
+        await s.run_for(29)
+        assert len(api.watch_requests) == count
+
+
+@virtual
+async def test_a_403_between_two_pages_and_one_within_a_watch_are_tried_quickly_too() -> None:
+    api = Api(*(pod(name, 1) for name in "abc"))
+    first: list[Answer] = [api.list, FORBIDDEN]
+    api.lists.extend(first)
+    async with following(api, page_size=2) as s:
+        await s.until(lambda: s.mirror.synced, 5)
         refused = failure(403, "Forbidden", "pods is forbidden")
-        api.watches.extend([stream(line("ERROR", refused))] * 100)
-        async with following(api) as s:
-            await s.until(lambda: s.status.waits_for, 60)
-            assert len(api.watch_requests) <= 40
-            count = len(api.watch_requests)
-            await s.run_for(29)
-            assert len(api.watch_requests) == count
-
-    virtualtime.run(scene())
-
-
-def test_a_403_between_two_pages_and_one_within_a_watch_are_tried_quickly_too() -> None:
-    async def scene() -> None:
-        api = Api(*(pod(name, 1) for name in "abc"))
-        first: list[Answer] = [api.list, FORBIDDEN]
-        api.lists.extend(first)
-        async with following(api, page_size=2) as s:
-            await s.until(lambda: s.mirror.synced, 5)
-            refused = failure(403, "Forbidden", "pods is forbidden")
-            api.watches.append(stream(line("ERROR", refused)))
-            await s.server.restart()
-            await s.until(lambda: answered(s.status, 403), 10)
-            await s.until(lambda: s.status.state == "watching", 5)
-            assert "waiting" not in seen(s)[1:]
-
-    virtualtime.run(scene())
+        api.watches.append(stream(line("ERROR", refused)))
+        await s.server.restart()
+        await s.until(lambda: answered(s.status, 403), 10)
+        await s.until(lambda: s.status.state == "watching", 5)
+        assert "waiting" not in seen(s)[1:]
 
 
 @pytest.mark.parametrize("how", ["cursor", "list"])
-def test_a_relay_that_goes_on_from_its_log_while_the_api_server_starts_tries_quickly(
+@virtual
+async def test_a_relay_that_goes_on_from_its_log_while_the_api_server_starts_tries_quickly(
     how: str,
 ) -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
+    api = Api(pod("a", 1))
+    api.always = FORBIDDEN
+    async with following(
+        api, cursor="100" if how == "cursor" else "", recovered=how == "list"
+    ) as s:
+        await s.run_for(2)
+        assert s.status.state == "backoff"
+        api.always = None
+        await s.until(lambda: s.status.state == "watching", 5)
+
+
+@virtual
+async def test_an_outage_between_two_403_costs_nothing_of_the_half_minute() -> None:
+    api = Api(pod("a", 1))
+    async with following(api, settled=True) as s:
         api.always = FORBIDDEN
-        async with following(
-            api, cursor="100" if how == "cursor" else "", recovered=how == "list"
-        ) as s:
-            await s.run_for(2)
-            assert s.status.state == "backoff"
-            api.always = None
-            await s.until(lambda: s.status.state == "watching", 5)
-
-    virtualtime.run(scene())
-
-
-def test_an_outage_between_two_403_costs_nothing_of_the_half_minute() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
-        async with following(api, settled=True) as s:
-            api.always = FORBIDDEN
-            await s.server.restart()
-            await s.until(lambda: answered(s.status, 403), 10)
-            api.always = drop
-            await s.run_for(100)
-            api.always = FORBIDDEN
-            await s.until(lambda: answered(s.status, 403), 40)
-            assert s.status.state == "backoff"
-            await s.until(lambda: s.status.state == "waiting", 35)
-
-    virtualtime.run(scene())
+        await s.server.restart()
+        await s.until(lambda: answered(s.status, 403), 10)
+        api.always = drop
+        await s.run_for(100)
+        api.always = FORBIDDEN
+        await s.until(lambda: answered(s.status, 403), 40)
+        assert s.status.state == "backoff"
+        await s.until(lambda: s.status.state == "waiting", 35)
 
 
-def test_a_list_that_compares_and_is_refused_keeps_the_watch_away_for_seconds_only() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
-        async with following(api, settled=True, relist_interval_s=100.0) as s:
-            api.lists.append(FORBIDDEN)
-            count = len(api.watch_requests)
-            await s.until(lambda: len(api.list_requests) == 2, 130)
-            await s.until(lambda: len(api.watch_requests) > count, 3)
-
-    virtualtime.run(scene())
+@virtual
+async def test_a_list_that_compares_and_is_refused_keeps_the_watch_away_for_seconds_only() -> None:
+    api = Api(pod("a", 1))
+    async with following(api, settled=True, relist_interval_s=100.0) as s:
+        api.lists.append(FORBIDDEN)
+        count = len(api.watch_requests)
+        await s.until(lambda: len(api.list_requests) == 2, 130)
+        await s.until(lambda: len(api.watch_requests) > count, 3)
 
 
 def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(
@@ -243,43 +230,37 @@ def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(
         assert [bool(re.search(r"\b401\b", each)) for each in errors] == [False, True, False]
 
 
-def test_a_401_of_a_watch_that_was_open_is_a_matter_of_credentials_not_of_a_restart() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
-        async with following(api, settled=True) as s:
-            api.always = UNAUTHORIZED
-            await s.server.restart()
-            await s.until(lambda: answered(s.status, 401), 10)
-            assert cause_of(judge(s.status, 0)) == "credentials"
-            await s.server.stop()
-            await s.until(lambda: not answered(s.status, 401), 70)
-            assert cause_of(judge(s.status, 0)) == "kubernetes", "now the server is away"
-
-    virtualtime.run(scene())
+@virtual
+async def test_a_401_of_a_watch_that_was_open_is_a_matter_of_credentials_not_of_a_restart() -> None:
+    api = Api(pod("a", 1))
+    async with following(api, settled=True) as s:
+        api.always = UNAUTHORIZED
+        await s.server.restart()
+        await s.until(lambda: answered(s.status, 401), 10)
+        assert cause_of(judge(s.status, 0)) == "credentials"
+        await s.server.stop()
+        await s.until(lambda: not answered(s.status, 401), 70)
+        assert cause_of(judge(s.status, 0)) == "kubernetes", "now the server is away"
 
 
-def test_a_server_that_is_away_clears_the_403_before_it() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
-        api.always = FORBIDDEN
-        async with following(api) as s:
-            await s.until(lambda: s.status.waits_for, 5)
-            await s.server.stop()
-            await s.until(lambda: not answered(s.status, 403), 60)
-            assert (s.status.waits_for, cause_of(judge(s.status, 0))) == ("", "kubernetes")
-
-    virtualtime.run(scene())
+@virtual
+async def test_a_server_that_is_away_clears_the_403_before_it() -> None:
+    api = Api(pod("a", 1))
+    api.always = FORBIDDEN
+    async with following(api) as s:
+        await s.until(lambda: s.status.waits_for, 5)
+        await s.server.stop()
+        await s.until(lambda: not answered(s.status, 403), 60)
+        assert (s.status.waits_for, cause_of(judge(s.status, 0))) == ("", "kubernetes")
 
 
-def test_what_kafka_refuses_stays_beside_what_the_api_server_grants_again() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1))
-        async with following(api, settled=True) as s:
-            s.status.failed("records", trouble("grant WRITE on the topic", operator=True))
-            api.watches.append(drop)
-            await s.server.restart()
-            await s.until(lambda: s.status.last_error, 10)
-            await s.until(lambda: s.status.last_error is None, 30)
-            assert s.status.waits_for == "grant WRITE on the topic"
-
-    virtualtime.run(scene())
+@virtual
+async def test_what_kafka_refuses_stays_beside_what_the_api_server_grants_again() -> None:
+    api = Api(pod("a", 1))
+    async with following(api, settled=True) as s:
+        s.status.failed("records", trouble("grant WRITE on the topic", operator=True))
+        api.watches.append(drop)
+        await s.server.restart()
+        await s.until(lambda: s.status.last_error, 10)
+        await s.until(lambda: s.status.last_error is None, 30)
+        assert s.status.waits_for == "grant WRITE on the topic"

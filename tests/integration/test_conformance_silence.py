@@ -12,6 +12,7 @@ import pytest
 from tests.support import virtualtime
 from tests.support.following import Scene, following
 from tests.support.scripted_apiserver import Api, pod, stream
+from tests.support.virtualtime import virtual
 
 HOUR_S = 3600.0
 OLDEST_S = 71.0
@@ -80,50 +81,42 @@ def test_a_quiet_watch_without_bookmarks_is_no_error_and_is_shown_to_be_whole_on
     assert messages == ["no bookmarks come; a silent watch is checked once a minute"]
 
 
-def test_while_nothing_at_all_is_written_the_watch_stays_open() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1), version=100)
-        api.bookmark_every_s = 0
-        since_s = asyncio.get_running_loop().time()
-        async with following(api) as s:
-            await s.run_for(HOUR_S)
-            assert longest_unseen_s(s, since_s) <= OLDEST_S
-            assert len(api.watch_requests) <= HOUR_S / 300 + 1
-            assert s.count("watch_ends_total", reason="timeout") == len(api.watch_requests) - 1
-
-    virtualtime.run(scene())
+@virtual
+async def test_while_nothing_at_all_is_written_the_watch_stays_open() -> None:
+    api = Api(pod("a", 1), version=100)
+    api.bookmark_every_s = 0
+    since_s = asyncio.get_running_loop().time()
+    async with following(api) as s:
+        await s.run_for(HOUR_S)
+        assert longest_unseen_s(s, since_s) <= OLDEST_S
+        assert len(api.watch_requests) <= HOUR_S / 300 + 1
+        assert s.count("watch_ends_total", reason="timeout") == len(api.watch_requests) - 1
 
 
-def test_a_dead_watch_without_bookmarks_lacks_a_change_for_a_minute_and_is_not_seen_meanwhile() -> (
+@virtual
+async def test_a_dead_watch_without_bookmarks_lacks_a_change_for_a_minute_and_is_not_seen_meanwhile() -> (
     None
 ):
-    async def scene() -> None:
-        api = Api(pod("a", 1), version=100)
-        api.bookmark_every_s = 0
-        api.watches.append(stream(then="hang"))
-        async with following(api, settled=True) as s:
-            listed_s = s.mirror.seen_s[-1]
-            api.put(pod("b", 0))
-            await s.run_for(60)
-            assert s.mirror.seen_s[-1] == listed_s
-            await s.until(lambda: s.mirror.names == ["a", "b"], 10)
-            assert len(api.watch_requests) == 2
-
-    virtualtime.run(scene())
+    api = Api(pod("a", 1), version=100)
+    api.bookmark_every_s = 0
+    api.watches.append(stream(then="hang"))
+    async with following(api, settled=True) as s:
+        listed_s = s.mirror.seen_s[-1]
+        api.put(pod("b", 0))
+        await s.run_for(60)
+        assert s.mirror.seen_s[-1] == listed_s
+        await s.until(lambda: s.mirror.names == ["a", "b"], 10)
+        assert len(api.watch_requests) == 2
 
 
-def test_the_small_lists_of_many_quiet_streams_come_one_after_another() -> None:
-    async def scene() -> None:
-        api = Api(pod("a", 1), version=100)
-        api.bookmark_every_s = 0
-        async with others_written(api), following(api, watchers=120, settled=True) as s:
-            began = len(api.list_requests)
-            await s.run_for(150)
-            looks = [each.at_s for each in api.list_requests[began:]]
-            assert len(looks) >= 120 * 2
-            in_a_second = [
-                sum(1 for other in looks if at_s <= other < at_s + 1.0) for at_s in looks
-            ]
-            assert max(in_a_second) <= 52
-
-    virtualtime.run(scene())
+@virtual
+async def test_the_small_lists_of_many_quiet_streams_come_one_after_another() -> None:
+    api = Api(pod("a", 1), version=100)
+    api.bookmark_every_s = 0
+    async with others_written(api), following(api, watchers=120, settled=True) as s:
+        began = len(api.list_requests)
+        await s.run_for(150)
+        looks = [each.at_s for each in api.list_requests[began:]]
+        assert len(looks) >= 120 * 2
+        in_a_second = [sum(1 for other in looks if at_s <= other < at_s + 1.0) for at_s in looks]
+        assert max(in_a_second) <= 52

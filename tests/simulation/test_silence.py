@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.planted_overload import SeenByLookLife
 from tests.simulation.process import Life, Shape
 from tests.simulation.world import Kinds, World
-from tests.support.relays import run_virtually, until
+from tests.support.relays import run_virtually, until, virtual
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.core.timestamps import parse_timestamp
 
@@ -41,25 +41,23 @@ def age_s(marker: MarkerRecord) -> float:
 
 
 @pytest.mark.parametrize("others_are_written", [True, False])
-def test_the_markers_of_a_quiet_stream_without_bookmarks_are_never_old(
+@virtual
+async def test_the_markers_of_a_quiet_stream_without_bookmarks_are_never_old(
     *, others_are_written: bool
 ) -> None:
-    async def body() -> None:
-        world = quiet(bookmarks=False)
-        async with asyncio.TaskGroup() as tasks:
-            life = world.begin(tasks)
-            await settled(life)
-            for _ in range(60):
-                await asyncio.sleep(10)
-                if others_are_written:
-                    world.server.touch()
-            life.kill()
-        ages = [age_s(each) for each in markers(world)]
-        assert len(ages) > 600
-        assert 60.0 < max(ages) <= OLDEST_S
-        assert world.judge() == []
-
-    run_virtually(body())
+    world = quiet(bookmarks=False)
+    async with asyncio.TaskGroup() as tasks:
+        life = world.begin(tasks)
+        await settled(life)
+        for _ in range(60):
+            await asyncio.sleep(10)
+            if others_are_written:
+                world.server.touch()
+        life.kill()
+    ages = [age_s(each) for each in markers(world)]
+    assert len(ages) > 600
+    assert 60.0 < max(ages) <= OLDEST_S
+    assert world.judge() == []
 
 
 def lacks(life: type[Life]) -> list[str]:

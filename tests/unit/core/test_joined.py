@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.virtualtime import run
+from tests.support.virtualtime import virtual
 from watchrelay.core.errors import TopicRefused
 from watchrelay.core.joined import Joined
 
@@ -27,63 +27,55 @@ class Work:
         return number
 
 
-def test_all_who_ask_while_one_runs_share_the_next_one() -> None:
-    async def main() -> None:
-        work = Work()
-        async with asyncio.TaskGroup() as tasks:
-            asking = [
-                tasks.create_task(work.joined.result("t"), name=f"asks {number}")
-                for number in range(1000)
-            ]
-        # the first began before the others had asked
-        assert [each.result() for each in asking] == [1] + [2] * 999
-        assert await work.joined.result("t") == 3
-        assert work.joined._places == {}
-
-    run(main())
+@virtual
+async def test_all_who_ask_while_one_runs_share_the_next_one() -> None:
+    work = Work()
+    async with asyncio.TaskGroup() as tasks:
+        asking = [
+            tasks.create_task(work.joined.result("t"), name=f"asks {number}")
+            for number in range(1000)
+        ]
+    # the first began before the others had asked
+    assert [each.result() for each in asking] == [1] + [2] * 999
+    assert await work.joined.result("t") == 3
+    assert work.joined._places == {}
 
 
-def test_keys_do_not_wait_for_each_other() -> None:
-    async def main() -> None:
-        work, now_s = Work(), asyncio.get_running_loop().time
-        began_s = now_s()
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(9):
-                tasks.create_task(work.joined.result(f"t{number}"), name=f"asks {number}")
-        assert now_s() - began_s == 1.0
-
-    run(main())
+@virtual
+async def test_keys_do_not_wait_for_each_other() -> None:
+    work, now_s = Work(), asyncio.get_running_loop().time
+    began_s = now_s()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(9):
+            tasks.create_task(work.joined.result(f"t{number}"), name=f"asks {number}")
+    assert now_s() - began_s == 1.0
 
 
-def test_an_error_is_that_of_all_who_asked_before() -> None:
-    async def main() -> None:
-        work = Work(refused=True)
-        found: list[str] = []
+@virtual
+async def test_an_error_is_that_of_all_who_asked_before() -> None:
+    work = Work(refused=True)
+    found: list[str] = []
 
-        async def ask() -> None:
-            try:
-                await work.joined.result("t")
-            except TopicRefused as error:
-                found.append(str(error))
-
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(5):
-                tasks.create_task(ask(), name=f"asks {number}")
-        assert found == ["t 1"] + ["t 2"] * 4
-        with pytest.raises(TopicRefused, match="t 3"):
+    async def ask() -> None:
+        try:
             await work.joined.result("t")
+        except TopicRefused as error:
+            found.append(str(error))
 
-    run(main())
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(5):
+            tasks.create_task(ask(), name=f"asks {number}")
+    assert found == ["t 1"] + ["t 2"] * 4
+    with pytest.raises(TopicRefused, match="t 3"):
+        await work.joined.result("t")
 
 
-def test_where_one_is_cancelled_the_next_one_does_the_work() -> None:
-    async def main() -> None:
-        work = Work()
-        async with asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(work.joined.result("t"), name="first")
-            second = tasks.create_task(work.joined.result("t"), name="second")
-            await asyncio.sleep(0.5)
-            first.cancel()
-        assert second.result() == 2
-
-    run(main())
+@virtual
+async def test_where_one_is_cancelled_the_next_one_does_the_work() -> None:
+    work = Work()
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(work.joined.result("t"), name="first")
+        second = tasks.create_task(work.joined.result("t"), name="second")
+        await asyncio.sleep(0.5)
+        first.cancel()
+    assert second.result() == 2

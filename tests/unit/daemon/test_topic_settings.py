@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.support.virtualtime import run
+from tests.support.virtualtime import virtual
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.daemon.relaying import look_at_topics
@@ -31,23 +31,21 @@ class Topics:
         raise SinkUnavailable("no broker answers")
 
 
-def test_a_setting_altered_while_the_relay_runs_is_shown_within_ten_minutes() -> None:
-    async def main() -> None:
-        statuses, topics = StatusRegistry(), Topics()
-        risks = TopicRisks("b:1", metrics=Metrics(), statuses=statuses)
-        context = SimpleNamespace(
-            settings=settings_of(["pods"]), planned=(), topics=topics, risks=risks
-        )
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(look_at_topics(cast("Any", context)), name="topics")
-            await asyncio.sleep(605.0)
-            assert statuses.problems == {}
-            await asyncio.sleep(600.0)
-            (problem,) = statuses.problems.values()
-            assert "cleanup.policy is delete: forgotten" in problem.message
-            await asyncio.sleep(600.0)
-            assert len(topics.asked) == 3
-            assert list(statuses.problems.values()) == [problem]
-            task.cancel()
-
-    run(main())
+@virtual
+async def test_a_setting_altered_while_the_relay_runs_is_shown_within_ten_minutes() -> None:
+    statuses, topics = StatusRegistry(), Topics()
+    risks = TopicRisks("b:1", metrics=Metrics(), statuses=statuses)
+    context = SimpleNamespace(
+        settings=settings_of(["pods"]), planned=(), topics=topics, risks=risks
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(look_at_topics(cast("Any", context)), name="topics")
+        await asyncio.sleep(605.0)
+        assert statuses.problems == {}
+        await asyncio.sleep(600.0)
+        (problem,) = statuses.problems.values()
+        assert "cleanup.policy is delete: forgotten" in problem.message
+        await asyncio.sleep(600.0)
+        assert len(topics.asked) == 3
+        assert list(statuses.problems.values()) == [problem]
+        task.cancel()

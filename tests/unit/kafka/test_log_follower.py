@@ -14,7 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
 from tests.support.positioned import Positioned
-from tests.support.virtualtime import run
+from tests.support.virtualtime import virtual
 from tests.unit.kafka.test_topic_follower import Asked
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_follower import LogFollower
@@ -229,72 +229,64 @@ class AskedConsumer(Consumer):
         self._client = client
 
 
-def test_a_broker_that_does_not_answer_whether_topics_exist_delays_no_look() -> None:
-    async def main() -> None:
-        consumer = AskedConsumer(Asked())
-        follower = Following(Followed("pods"), consumer=consumer)
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(follower._follow(follower.reading, 0))
-            await asyncio.sleep(20.5)
-            task.cancel()
-        assert consumer.looked_s == pytest.approx(
-            [consumer.looked_s[0] + second for second in range(21)]
-        )
+@virtual
+async def test_a_broker_that_does_not_answer_whether_topics_exist_delays_no_look() -> None:
+    consumer = AskedConsumer(Asked())
+    follower = Following(Followed("pods"), consumer=consumer)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(follower._follow(follower.reading, 0))
+        await asyncio.sleep(20.5)
+        task.cancel()
+    assert consumer.looked_s == pytest.approx(
+        [consumer.looked_s[0] + second for second in range(21)]
+    )
+    assert consumer._client.asked == 2
+
+
+@virtual
+async def test_topics_are_checked_at_once_when_a_log_is_added_but_not_when_one_leaves() -> None:
+    consumer = AskedConsumer(Asked(b"1" * 16, b"2" * 16))
+    pods, jobs = Followed("pods", topic="control"), Followed("jobs", topic="control")
+    follower = Following(pods, jobs, consumer=consumer)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(follower._follow(follower.reading, 0))
+        await asyncio.sleep(2.5)
+        follower.unfollow(jobs)
+        await asyncio.sleep(2.5)
+        assert consumer._client.asked == 1
+        follower.follow(Followed("nodes"))
+        await asyncio.sleep(2.5)
         assert consumer._client.asked == 2
+        assert pods.why == "it was deleted and recreated"
+        task.cancel()
 
-    run(main())
 
-
-def test_topics_are_checked_at_once_when_a_log_is_added_but_not_when_one_leaves() -> None:
-    async def main() -> None:
-        consumer = AskedConsumer(Asked(b"1" * 16, b"2" * 16))
-        pods, jobs = Followed("pods", topic="control"), Followed("jobs", topic="control")
-        follower = Following(pods, jobs, consumer=consumer)
+@virtual
+async def test_each_consumer_soon_asks_whether_the_topics_are_those_that_were_read() -> None:
+    consumer = AskedConsumer(Asked(b"1" * 16, b"2" * 16))
+    pods = Followed("pods", topic="control")
+    follower = Following(pods, consumer=consumer)
+    for why in ("", "it was deleted and recreated"):
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(follower._follow(follower.reading, 0))
             await asyncio.sleep(2.5)
-            follower.unfollow(jobs)
-            await asyncio.sleep(2.5)
-            assert consumer._client.asked == 1
-            follower.follow(Followed("nodes"))
-            await asyncio.sleep(2.5)
-            assert consumer._client.asked == 2
-            assert pods.why == "it was deleted and recreated"
             task.cancel()
-
-    run(main())
-
-
-def test_each_consumer_soon_asks_whether_the_topics_are_those_that_were_read() -> None:
-    async def main() -> None:
-        consumer = AskedConsumer(Asked(b"1" * 16, b"2" * 16))
-        pods = Followed("pods", topic="control")
-        follower = Following(pods, consumer=consumer)
-        for why in ("", "it was deleted and recreated"):
-            async with asyncio.TaskGroup() as tasks:
-                task = tasks.create_task(follower._follow(follower.reading, 0))
-                await asyncio.sleep(2.5)
-                task.cancel()
-            assert pods.why == why
-
-    run(main())
+        assert pods.why == why
 
 
-def test_a_topic_that_brokers_do_not_know_is_followed_on_until_it_is_back_under_another_id(
+@virtual
+async def test_a_topic_that_brokers_do_not_know_is_followed_on_until_it_is_back_under_another_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def main() -> None:
-        monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
-        consumer = AskedConsumer(Asked(*[b"1" * 16, *[None] * 4] * 2, b"2" * 16))
-        pods = Followed("pods", topic="control")
-        follower = Following(pods, consumer=consumer)
-        reasons = []
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(follower._follow(follower.reading, 0))
-            for _ in range(2):
-                await asyncio.sleep(35.0)
-                reasons.append(pods.why)
-            task.cancel()
-        assert reasons == ["", "it was deleted and recreated"]
-
-    run(main())
+    monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
+    consumer = AskedConsumer(Asked(*[b"1" * 16, *[None] * 4] * 2, b"2" * 16))
+    pods = Followed("pods", topic="control")
+    follower = Following(pods, consumer=consumer)
+    reasons = []
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(follower._follow(follower.reading, 0))
+        for _ in range(2):
+            await asyncio.sleep(35.0)
+            reasons.append(pods.why)
+        task.cancel()
+    assert reasons == ["", "it was deleted and recreated"]

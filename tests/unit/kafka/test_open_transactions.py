@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.positioned import Positioned
-from tests.support.virtualtime import run
+from tests.support.virtualtime import run, virtual
 from watchrelay.core.errors import TransactionOpen
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -47,23 +47,21 @@ class Consumer(Positioned):
         return {}
 
 
-def test_one_that_stays_open_is_named_by_partition_and_offset_with_the_command_that_aborts_it() -> (
+@virtual
+async def test_one_that_stays_open_is_named_by_partition_and_offset_with_the_command_that_aborts_it() -> (
     None
 ):
-    async def body() -> None:
-        consumer, transactions = Consumer(p0=(7, 7, 9), p1=(9, 9, 9)), OpenTransactions("b:1")
-        assert transactions.held_back(consumer, consumer.at(PLACE, OTHER)) == {}
-        assert transactions.any_open
-        await asyncio.sleep(HELD_BACK_AFTER_S)
-        held = transactions.held_back(consumer, consumer.at(PLACE, OTHER))
-        assert list(held) == [PLACE]
-        assert "topic t partition 0: an open transaction at offset 7" in str(held[PLACE])
-        assert held[PLACE].cure == CURE
-        consumer.offsets[PLACE] = (9, 9, 9)
-        assert transactions.held_back(consumer, consumer.at(PLACE, OTHER)) == {}
-        assert not transactions.any_open
-
-    run(body())
+    consumer, transactions = Consumer(p0=(7, 7, 9), p1=(9, 9, 9)), OpenTransactions("b:1")
+    assert transactions.held_back(consumer, consumer.at(PLACE, OTHER)) == {}
+    assert transactions.any_open
+    await asyncio.sleep(HELD_BACK_AFTER_S)
+    held = transactions.held_back(consumer, consumer.at(PLACE, OTHER))
+    assert list(held) == [PLACE]
+    assert "topic t partition 0: an open transaction at offset 7" in str(held[PLACE])
+    assert held[PLACE].cure == CURE
+    consumer.offsets[PLACE] = (9, 9, 9)
+    assert transactions.held_back(consumer, consumer.at(PLACE, OTHER)) == {}
+    assert not transactions.any_open
 
 
 @pytest.mark.parametrize(
@@ -71,25 +69,21 @@ def test_one_that_stays_open_is_named_by_partition_and_offset_with_the_command_t
     [(6, 7, 9), (7, 7, 7), (7, -1, 9), (7, None, None)],
     ids=["records to read", "none after it", "an old broker", "no answer yet"],
 )
-def test_nothing_is_named_where(offsets: tuple[int, int | None, int | None]) -> None:
-    async def body() -> None:
-        consumer, transactions = Consumer(p0=offsets), OpenTransactions("b:1")
-        for _ in range(3):
-            assert transactions.held_back(consumer, consumer.at(PLACE)) == {}
-            await asyncio.sleep(HELD_BACK_AFTER_S)
-
-    run(body())
+@virtual
+async def test_nothing_is_named_where(offsets: tuple[int, int | None, int | None]) -> None:
+    consumer, transactions = Consumer(p0=offsets), OpenTransactions("b:1")
+    for _ in range(3):
+        assert transactions.held_back(consumer, consumer.at(PLACE)) == {}
+        await asyncio.sleep(HELD_BACK_AFTER_S)
 
 
-def test_those_that_end_one_after_the_other_are_not_named() -> None:
-    async def body() -> None:
-        consumer, transactions = Consumer(p0=(0, 0, 2)), OpenTransactions("b:1")
-        for offset in range(100):
-            consumer.offsets[PLACE] = (offset, offset, offset + 2)
-            assert transactions.held_back(consumer, consumer.at(PLACE)) == {}
-            await asyncio.sleep(1.0)
-
-    run(body())
+@virtual
+async def test_those_that_end_one_after_the_other_are_not_named() -> None:
+    consumer, transactions = Consumer(p0=(0, 0, 2)), OpenTransactions("b:1")
+    for offset in range(100):
+        consumer.offsets[PLACE] = (offset, offset, offset + 2)
+        assert transactions.held_back(consumer, consumer.at(PLACE)) == {}
+        await asyncio.sleep(1.0)
 
 
 def test_a_reading_that_is_held_back_ends_with_the_transaction_and_not_as_a_silent_broker() -> None:
@@ -102,33 +96,29 @@ def test_a_reading_that_is_held_back_ends_with_the_transaction_and_not_as_a_sile
         run(body())
 
 
-def test_a_followed_topic_shows_the_transaction_until_it_has_ended() -> None:
-    async def body() -> None:
-        connection, problems = KafkaConnection(bootstrap_servers=("b:1",)), Troubles()
-        handler: Any = SimpleNamespace(take=lambda _: None, moved=lambda _: None)
-        follower = TopicFollower(
-            connection,
-            "t",
-            handler,
-            name="signal",
-            committed=True,
-            batch_bytes_max=1000,
-            problems=problems,
-        )
-        consumer = Consumer(p0=(7, 7, 9))
-        async with asyncio.TaskGroup() as tasks:
-            reading = Reading(consumer, "b:1", committed=True, silent_after_s=None)
-            reading.assign({PLACE: follower.parts[0]})
-            task = tasks.create_task(
-                follower._read(reading, connection.rotation.proven), name="read"
-            )
-            await asyncio.sleep(HELD_BACK_AFTER_S + 2.0)
-            shown = problems["signal"]
-            assert shown.cure == CURE
-            assert shown.message.startswith("signal topic t: topic t partition 0: an open")
-            consumer.offsets[PLACE] = (9, 9, 9)
-            await asyncio.sleep(2.0)
-            assert dict(problems) == {}
-            task.cancel()
-
-    run(body())
+@virtual
+async def test_a_followed_topic_shows_the_transaction_until_it_has_ended() -> None:
+    connection, problems = KafkaConnection(bootstrap_servers=("b:1",)), Troubles()
+    handler: Any = SimpleNamespace(take=lambda _: None, moved=lambda _: None)
+    follower = TopicFollower(
+        connection,
+        "t",
+        handler,
+        name="signal",
+        committed=True,
+        batch_bytes_max=1000,
+        problems=problems,
+    )
+    consumer = Consumer(p0=(7, 7, 9))
+    async with asyncio.TaskGroup() as tasks:
+        reading = Reading(consumer, "b:1", committed=True, silent_after_s=None)
+        reading.assign({PLACE: follower.parts[0]})
+        task = tasks.create_task(follower._read(reading, connection.rotation.proven), name="read")
+        await asyncio.sleep(HELD_BACK_AFTER_S + 2.0)
+        shown = problems["signal"]
+        assert shown.cure == CURE
+        assert shown.message.startswith("signal topic t: topic t partition 0: an open")
+        consumer.offsets[PLACE] = (9, 9, 9)
+        await asyncio.sleep(2.0)
+        assert dict(problems) == {}
+        task.cancel()

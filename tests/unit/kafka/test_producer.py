@@ -19,7 +19,6 @@ from tests.support.producestage import (
     staged,
 )
 from tests.support.relays import until, virtual
-from tests.support.virtualtime import run
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.kafka.client.link import IN_FLIGHT_MAX
 
@@ -454,26 +453,24 @@ async def test_nothing_on_its_way_to_a_topic_that_was_lost_is_waited_for() -> No
 
 @pytest.mark.parametrize("looked_at", [True, False])
 @pytest.mark.parametrize(("found", "is_another"), [(b"id", False), (b"other", True)])
-def test_a_topic_that_brokers_did_not_know_is_another_only_under_another_id(
+@virtual
+async def test_a_topic_that_brokers_did_not_know_is_another_only_under_another_id(
     found: bytes, is_another: bool, looked_at: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
-        lost = list[str]()
-        async with staged() as (stage, _):
-            stage.sink.open("t", "pods", lost.append, made=False, topic_id=b"id")
-            await asyncio.sleep(31.0 if looked_at else 1.0)
-            stage.topics_known = False
-            await asyncio.sleep(40.0)
-            assert len(lost) == 1, "its stream makes it, if it is gone"
-            stage.topics_known, stage.topic_id = True, found
-            stage.sink.close("t", "pods")
-            again = stage.sink.open("t", "pods", lost.append, made=False, topic_id=found)
-            assert again is is_another
-            await asyncio.sleep(31.0)
-            assert len(lost) == 1
-
-    run(main())
+    monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
+    lost = list[str]()
+    async with staged() as (stage, _):
+        stage.sink.open("t", "pods", lost.append, made=False, topic_id=b"id")
+        await asyncio.sleep(31.0 if looked_at else 1.0)
+        stage.topics_known = False
+        await asyncio.sleep(40.0)
+        assert len(lost) == 1, "its stream makes it, if it is gone"
+        stage.topics_known, stage.topic_id = True, found
+        stage.sink.close("t", "pods")
+        again = stage.sink.open("t", "pods", lost.append, made=False, topic_id=found)
+        assert again is is_another
+        await asyncio.sleep(31.0)
+        assert len(lost) == 1
 
 
 @virtual

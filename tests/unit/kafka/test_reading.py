@@ -11,7 +11,7 @@ import pytest
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
 from tests.support.positioned import Positioned
-from tests.support.virtualtime import run
+from tests.support.virtualtime import run, virtual
 from tests.unit.kafka.client.test_brokers import FakeBroker, serving
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client import TopicPartition
@@ -106,7 +106,8 @@ class NotAsked(Consumer):
 
 
 @pytest.mark.parametrize("silent_after_s", [None, 60.0])
-def test_what_is_asked_before_the_first_partition_is_read_counts_for_no_silence(
+@virtual
+async def test_what_is_asked_before_the_first_partition_is_read_counts_for_no_silence(
     silent_after_s: float | None,
 ) -> None:
     async def read(reading: Reading) -> None:
@@ -114,17 +115,14 @@ def test_what_is_asked_before_the_first_partition_is_read_counts_for_no_silence(
             reading.assign({PLACE: Cursor(end=9)})  # again and again: that brings nothing
             await reading.fetch()
 
-    async def main() -> None:
-        consumer = NotAsked({PLACE: set(range(9))}, silent_from=0)
-        reading = Reading(consumer, "b:1", silent_after_s=silent_after_s)
-        await asyncio.sleep(70.0)  # a broker is slow to tell where the topic is, and ends
-        began_s = asyncio.get_running_loop().time()
-        with pytest.raises((SinkUnavailable, TimeoutError)):
-            await read(reading)
-        waited_s = asyncio.get_running_loop().time() - began_s
-        assert waited_s == pytest.approx(silent_after_s or 20.0, abs=1.0)
-
-    run(main())
+    consumer = NotAsked({PLACE: set(range(9))}, silent_from=0)
+    reading = Reading(consumer, "b:1", silent_after_s=silent_after_s)
+    await asyncio.sleep(70.0)  # a broker is slow to tell where the topic is, and ends
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises((SinkUnavailable, TimeoutError)):
+        await read(reading)
+    waited_s = asyncio.get_running_loop().time() - began_s
+    assert waited_s == pytest.approx(silent_after_s or 20.0, abs=1.0)
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
@@ -151,16 +149,16 @@ def test_offsets_that_go_back_are_of_another_topic_whose_records_are_taken_if_th
     assert cursor.next == 5
 
 
-def test_a_topic_is_awaited_within_a_deadline_where_an_answer_ends_the_metadata_task() -> None:
+@virtual
+async def test_a_topic_is_awaited_within_a_deadline_where_an_answer_ends_the_metadata_task() -> (
+    None
+):
     broker = FakeBroker()
     broker.metadata = lambda: MetadataResponse_v5(
         0, [(1, "127.0.0.1", broker.port, None)], "cluster", 1, [] if broker.asked == 1 else None
     )
 
-    async def main() -> None:
-        async with serving([broker]) as servers, asyncio.timeout(600.0):
-            with pytest.raises(SinkUnavailable):
-                async with open_reading(KafkaConnection(bootstrap_servers=servers)) as reading:
-                    await wait_for_topic(reading.consumer, "t")
-
-    run(main())
+    async with serving([broker]) as servers, asyncio.timeout(600.0):
+        with pytest.raises(SinkUnavailable):
+            async with open_reading(KafkaConnection(bootstrap_servers=servers)) as reading:
+                await wait_for_topic(reading.consumer, "t")

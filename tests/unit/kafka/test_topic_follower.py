@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from tests.support.positioned import Positioned
-from tests.support.virtualtime import run
+from tests.support.virtualtime import run, virtual
 from watchrelay.core import clock
 from watchrelay.core.errors import TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -202,31 +202,29 @@ class Followed(TopicFollower):
         return False
 
 
-def test_no_record_of_a_former_topic_is_taken_once_reading_starts_over() -> None:
-    async def main() -> None:
-        happened = list[str]()
-        handler: Any = SimpleNamespace(
-            take=lambda record: happened.append(f"record {record.offset}"),
-            moved=lambda _: None,
-            started_over=lambda: happened.append("over"),
-        )
-        connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-        tail = Followed(
-            connection,
-            "control",
-            handler,
-            name="control",
-            committed=False,
-            batch_bytes_max=1000,
-            problems=Troubles(),
-        )
-        tail.consumer = Backlog(Surprised(), connection)
-        with pytest.raises(TopicLost, match="recreated"):
-            await tail.run()
-        assert (happened[-1], happened.count("over")) == ("over", 1)
-        assert not tail.parts
-
-    run(main())
+@virtual
+async def test_no_record_of_a_former_topic_is_taken_once_reading_starts_over() -> None:
+    happened = list[str]()
+    handler: Any = SimpleNamespace(
+        take=lambda record: happened.append(f"record {record.offset}"),
+        moved=lambda _: None,
+        started_over=lambda: happened.append("over"),
+    )
+    connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
+    tail = Followed(
+        connection,
+        "control",
+        handler,
+        name="control",
+        committed=False,
+        batch_bytes_max=1000,
+        problems=Troubles(),
+    )
+    tail.consumer = Backlog(Surprised(), connection)
+    with pytest.raises(TopicLost, match="recreated"):
+        await tail.run()
+    assert (happened[-1], happened.count("over")) == ("over", 1)
+    assert not tail.parts
 
 
 class Looking(TopicFollower):
@@ -244,33 +242,31 @@ class Looking(TopicFollower):
 
 
 @pytest.mark.parametrize(("back", "started_over"), [(b"1" * 16, False), (b"2" * 16, True)])
-def test_a_topic_that_brokers_did_not_know_is_read_on_if_it_is_back_under_its_id(
+@virtual
+async def test_a_topic_that_brokers_did_not_know_is_read_on_if_it_is_back_under_its_id(
     back: bytes, started_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
-        over = list[bool]()
-        handler: Any = SimpleNamespace(started_over=lambda: over.append(True))
-        connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-        tail = Looking(
-            connection,
-            "control",
-            handler,
-            name="control",
-            committed=False,
-            batch_bytes_max=1000,
-            problems=Troubles(),
-        ).ask(Asked(b"1" * 16, *[None] * 4), Asked(back))
-        tail.parts[0].next = 7
-        with pytest.raises(TopicLost, match="do not know it"):
+    monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
+    over = list[bool]()
+    handler: Any = SimpleNamespace(started_over=lambda: over.append(True))
+    connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
+    tail = Looking(
+        connection,
+        "control",
+        handler,
+        name="control",
+        committed=False,
+        batch_bytes_max=1000,
+        problems=Troubles(),
+    ).ask(Asked(b"1" * 16, *[None] * 4), Asked(back))
+    tail.parts[0].next = 7
+    with pytest.raises(TopicLost, match="do not know it"):
+        await tail.run()
+    assert (over, tail.parts[0].next) == ([], 7), "its caller makes the topic, if it is gone"
+    with pytest.raises((TopicLost, TimeoutError)):
+        async with asyncio.timeout(60.0):
             await tail.run()
-        assert (over, tail.parts[0].next) == ([], 7), "its caller makes the topic, if it is gone"
-        with pytest.raises((TopicLost, TimeoutError)):
-            async with asyncio.timeout(60.0):
-                await tail.run()
-        assert (bool(over), tail.parts[0].next) == (started_over, 0 if started_over else 7)
-
-    run(main())
+    assert (bool(over), tail.parts[0].next) == (started_over, 0 if started_over else 7)
 
 
 class Led(Positioned):

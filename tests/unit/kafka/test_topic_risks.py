@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.turns import slowness
-from tests.support.virtualtime import run
+from tests.support.virtualtime import run, virtual
 from watchrelay.kafka.topic_config import Finding
 from watchrelay.kafka.topic_risks import TopicRisks
 from watchrelay.observe.metrics import Metrics
@@ -38,54 +38,50 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.__dict__["warning"] for record in caplog.records]
 
 
-def test_a_cause_is_one_problem_one_metric_and_one_line_over_all_topics(
+@virtual
+async def test_a_cause_is_one_problem_one_metric_and_one_line_over_all_topics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, logger="watchrelay")
 
-    async def main() -> None:
-        shown = Shown()
-        for name in ("a", "b", "c"):
-            shown.risks.put({name: [small(name)]})
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(1.0)
-        (shown_now,) = shown.statuses.problems.values()
-        problem = shown_now.message
-        assert problem.startswith("topics a, b, c: retention.bytes is 1000: objects are removed")
-        assert shown.count("retention.bytes") == 3
-        await asyncio.sleep(5.0)
-        assert logged(caplog) == [problem]
-        # the same again is no news
-        shown.risks.put({name: [small(name)] for name in ("a", "b", "c")})
-        await asyncio.sleep(5.0)
-        assert logged(caplog) == [problem]
-        # one more is
-        shown.risks.put({"d": [small("d")]})
-        await asyncio.sleep(5.0)
-        (more,) = logged(caplog)[1:]
-        assert more == (
-            "topic d: retention.bytes is 1000: objects are removed; mend it with: "
-            "kafka-configs.sh --bootstrap-server b:1 --alter --entity-type topics --entity-name d "
-            "--add-config retention.bytes=-1"
-        )
-
-    run(main())
+    shown = Shown()
+    for name in ("a", "b", "c"):
+        shown.risks.put({name: [small(name)]})
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(1.0)
+    (shown_now,) = shown.statuses.problems.values()
+    problem = shown_now.message
+    assert problem.startswith("topics a, b, c: retention.bytes is 1000: objects are removed")
+    assert shown.count("retention.bytes") == 3
+    await asyncio.sleep(5.0)
+    assert logged(caplog) == [problem]
+    # the same again is no news
+    shown.risks.put({name: [small(name)] for name in ("a", "b", "c")})
+    await asyncio.sleep(5.0)
+    assert logged(caplog) == [problem]
+    # one more is
+    shown.risks.put({"d": [small("d")]})
+    await asyncio.sleep(5.0)
+    (more,) = logged(caplog)[1:]
+    assert more == (
+        "topic d: retention.bytes is 1000: objects are removed; mend it with: "
+        "kafka-configs.sh --bootstrap-server b:1 --alter --entity-type topics --entity-name d "
+        "--add-config retention.bytes=-1"
+    )
 
 
-def test_what_is_cured_and_what_is_not_used_any_longer_is_not_shown() -> None:
-    async def main() -> None:
-        shown = Shown()
-        shown.risks.put({"a": [small("a")], "b": [small("b")]})
-        shown.risks.put({"a": []})
-        await asyncio.sleep(1.0)
-        assert list(shown.statuses.problems) == ["setting retention.bytes"]
-        assert shown.count("retention.bytes") == 1
-        shown.risks.put({}, of={"a"})
-        await asyncio.sleep(1.0)
-        assert shown.statuses.problems == {}
-        assert shown.count("retention.bytes") == 0
-
-    run(main())
+@virtual
+async def test_what_is_cured_and_what_is_not_used_any_longer_is_not_shown() -> None:
+    shown = Shown()
+    shown.risks.put({"a": [small("a")], "b": [small("b")]})
+    shown.risks.put({"a": []})
+    await asyncio.sleep(1.0)
+    assert list(shown.statuses.problems) == ["setting retention.bytes"]
+    assert shown.count("retention.bytes") == 1
+    shown.risks.put({}, of={"a"})
+    await asyncio.sleep(1.0)
+    assert shown.statuses.problems == {}
+    assert shown.count("retention.bytes") == 0
 
 
 def test_what_many_topics_cost_grows_with_their_number() -> None:
@@ -104,12 +100,10 @@ def test_what_many_topics_cost_grows_with_their_number() -> None:
     assert took_s < 5.0 * slowness(), f"{took_s:.1f} s of CPU"
 
 
-def test_what_takes_no_record_away_is_not_shown() -> None:
-    async def main() -> None:
-        shown = Shown()
-        shown.risks.put({"a": [Finding("a", "it has 8 partitions, 4 are used")]})
-        await asyncio.sleep(1.0)
-        assert shown.statuses.problems == {}
-        assert shown.count("") is None
-
-    run(main())
+@virtual
+async def test_what_takes_no_record_away_is_not_shown() -> None:
+    shown = Shown()
+    shown.risks.put({"a": [Finding("a", "it has 8 partitions, 4 are used")]})
+    await asyncio.sleep(1.0)
+    assert shown.statuses.problems == {}
+    assert shown.count("") is None

@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.process import PLAIN, Config, Life, Shape
 from tests.simulation.world import World
-from tests.support.relays import Rig, run_virtually, until
+from tests.support.relays import Rig, run_virtually, until, virtual
 from tests.support.stream_log import PODS
 from tests.support.turns import TurnLoop, held_by
 from tests.unit.store.frames import WIDGETS, frame, widgets
@@ -98,51 +98,45 @@ def shown(rig: Rig, since: int) -> list[tuple[str, str]]:
     ]
 
 
-def test_between_two_pieces_no_snapshot_begins_and_markers_keep_the_frontier() -> None:
-    async def body() -> None:
-        store = Store(Transform.compile(WIDGETS), partitions=1, piece=2)
-        rig = Rig(partitions=1, store=cast("Any", store), heartbeat_interval_s=INTERVAL_S)
-        async with rig.running():
-            outlet = await followed(store, rig)
-            await listed(outlet, [*objects(2, 1), frame("w1", 7), frame("new", 8)])
-            since = len(rig.records(0))
-            rig.relay.request_snapshot("between")
-            assert await outlet.take(ListDone("9"))
-            await until(lambda: bool(rig.control.indexes[rig.spec.id].get("requests")))
-        log = shown(rig, since)
-        begin = next(at for at, (kind, _) in enumerate(log) if kind == "begin")
-        within, objects_within = log[:begin], [each for each in log[:begin] if each[1] != "4"]
-        assert ("heartbeat", "4") in within
-        assert [each for each in objects_within if each[0] != "heartbeat"] == [
-            *[("deleted", "9")] * 4,
-            ("modified", "7"),
-            ("added", "8"),
-        ]
-        assert log[begin] == ("begin", "9")
-        assert all(replica.proven for replica in rig.replicas())
-
-    run_virtually(body())
+@virtual
+async def test_between_two_pieces_no_snapshot_begins_and_markers_keep_the_frontier() -> None:
+    store = Store(Transform.compile(WIDGETS), partitions=1, piece=2)
+    rig = Rig(partitions=1, store=cast("Any", store), heartbeat_interval_s=INTERVAL_S)
+    async with rig.running():
+        outlet = await followed(store, rig)
+        await listed(outlet, [*objects(2, 1), frame("w1", 7), frame("new", 8)])
+        since = len(rig.records(0))
+        rig.relay.request_snapshot("between")
+        assert await outlet.take(ListDone("9"))
+        await until(lambda: bool(rig.control.indexes[rig.spec.id].get("requests")))
+    log = shown(rig, since)
+    begin = next(at for at, (kind, _) in enumerate(log) if kind == "begin")
+    within, objects_within = log[:begin], [each for each in log[:begin] if each[1] != "4"]
+    assert ("heartbeat", "4") in within
+    assert [each for each in objects_within if each[0] != "heartbeat"] == [
+        *[("deleted", "9")] * 4,
+        ("modified", "7"),
+        ("added", "8"),
+    ]
+    assert log[begin] == ("begin", "9")
+    assert all(replica.proven for replica in rig.replicas())
 
 
-def test_a_stop_within_the_removal_of_all_objects_leaves_no_frontier_to_watch_from() -> None:
-    async def body() -> None:
-        store = Store(Transform.compile(WIDGETS), partitions=1, piece=2)
-        rig = Rig(partitions=1, store=cast("Any", store), heartbeat_interval_s=INTERVAL_S)
-        async with rig.running():
-            outlet = await followed(store, rig)
-            since = len(rig.records(0))
-            async with asyncio.TaskGroup() as tasks:
-                removing = tasks.create_task(outlet.take(ResourceRemoved()), name="removing")
-                await until(lambda: len(store) == 4)
-                removing.cancel()
-            assert await rig.relay.drain(60.0)
-        assert [each for each in shown(rig, since) if each[0] != "heartbeat"] == [
-            ("deleted", "4")
-        ] * 2
-        assert shown(rig, since)[-1] == ("heartbeat", "0")
-        assert len(rig.rebuilt()) == len(store) == 4
-
-    run_virtually(body())
+@virtual
+async def test_a_stop_within_the_removal_of_all_objects_leaves_no_frontier_to_watch_from() -> None:
+    store = Store(Transform.compile(WIDGETS), partitions=1, piece=2)
+    rig = Rig(partitions=1, store=cast("Any", store), heartbeat_interval_s=INTERVAL_S)
+    async with rig.running():
+        outlet = await followed(store, rig)
+        since = len(rig.records(0))
+        async with asyncio.TaskGroup() as tasks:
+            removing = tasks.create_task(outlet.take(ResourceRemoved()), name="removing")
+            await until(lambda: len(store) == 4)
+            removing.cancel()
+        assert await rig.relay.drain(60.0)
+    assert [each for each in shown(rig, since) if each[0] != "heartbeat"] == [("deleted", "4")] * 2
+    assert shown(rig, since)[-1] == ("heartbeat", "0")
+    assert len(rig.rebuilt()) == len(store) == 4
 
 
 # ---- whole processes -----------------------------------------------------------------------------

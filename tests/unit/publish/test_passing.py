@@ -7,7 +7,7 @@ import asyncio
 
 from tests.simulation.process import Life
 from tests.simulation.world import World
-from tests.support.relays import run_virtually, until
+from tests.support.relays import until, virtual
 from tests.unit.publish.test_resuming import NAMES, appended, check, ends, filled, running, settled
 from watchrelay.contract.records import ObjectRecord
 
@@ -35,48 +35,44 @@ async def missed(world: World) -> ObjectRecord:
     return deleted[0]
 
 
-def test_snapshots_go_on_after_a_crash_behind_a_relist_of_an_idle_resource_without_bookmarks() -> (
+@virtual
+async def test_snapshots_go_on_after_a_crash_behind_a_relist_of_an_idle_resource_without_bookmarks() -> (
     None
 ):
-    async def body() -> None:
-        world = filled(bookmarks=False)
-        world.shape.relist_interval_s = 7.0
-        async with running(world) as first:
-            await settled(first)
-            deleted = await missed(world)
-            assert deleted.reason == "relist"
-        assert int(first.status.frontier or 0) < int(deleted.version)
+    world = filled(bookmarks=False)
+    world.shape.relist_interval_s = 7.0
+    async with running(world) as first:
+        await settled(first)
+        deleted = await missed(world)
+        assert deleted.reason == "relist"
+    assert int(first.status.frontier or 0) < int(deleted.version)
+    at = ends(world)
+    world.shape.relist_interval_s = 0.0
+    async with running(world) as second:
+        second.relay.request_snapshot("asked")
+        await until(lambda: requested(second))
+        assert second.status.complete
+    assert {each.reason for each in appended(world, at)} == {"snapshot"}
+    assert len(appended(world, at)) == len(NAMES) - 1
+    check(world)
+
+
+@virtual
+async def test_a_crash_behind_changes_that_the_watch_showed_needs_no_list_also_without_bookmarks() -> (
+    None
+):
+    world = filled(bookmarks=False)
+    async with running(world) as first:
+        await settled(first)
+        world.server.put("b", 77)
+        world.server.delete("a")
         at = ends(world)
-        world.shape.relist_interval_s = 0.0
-        async with running(world) as second:
-            second.relay.request_snapshot("asked")
-            await until(lambda: requested(second))
-            assert second.status.complete
-        assert {each.reason for each in appended(world, at)} == {"snapshot"}
-        assert len(appended(world, at)) == len(NAMES) - 1
-        check(world)
-
-    run_virtually(body())
-
-
-def test_a_crash_behind_changes_that_the_watch_showed_needs_no_list_also_without_bookmarks() -> (
-    None
-):
-    async def body() -> None:
-        world = filled(bookmarks=False)
-        async with running(world) as first:
-            await settled(first)
-            world.server.put("b", 77)
-            world.server.delete("a")
-            at = ends(world)
-            await until(lambda: any(each.verb == "deleted" for each in appended(world, at)))
-        async with running(world) as second:
-            second.relay.request_snapshot("asked")
-            await until(lambda: requested(second))
-            assert (second.decision, second.api.lists) == ("WatchFrom", 0)
-        check(world)
-
-    run_virtually(body())
+        await until(lambda: any(each.verb == "deleted" for each in appended(world, at)))
+    async with running(world) as second:
+        second.relay.request_snapshot("asked")
+        await until(lambda: requested(second))
+        assert (second.decision, second.api.lists) == ("WatchFrom", 0)
+    check(world)
 
 
 async def restored(world: World, life: Life, *, writes: int) -> None:
@@ -95,16 +91,14 @@ async def restored(world: World, life: Life, *, writes: int) -> None:
     server.horizon = 0
 
 
-def test_snapshots_go_on_after_a_restart_behind_a_restored_server_that_is_idle() -> None:
-    async def body() -> None:
-        world = filled()
-        async with running(world) as first:
-            await settled(first)
-            await restored(world, first, writes=20)
-            await until(lambda: int(first.status.frontier or 0) == world.server.version)
-        async with running(world) as second:
-            second.relay.request_snapshot("asked")
-            await until(lambda: requested(second))
-        check(world, restored=True)
-
-    run_virtually(body())
+@virtual
+async def test_snapshots_go_on_after_a_restart_behind_a_restored_server_that_is_idle() -> None:
+    world = filled()
+    async with running(world) as first:
+        await settled(first)
+        await restored(world, first, writes=20)
+        await until(lambda: int(first.status.frontier or 0) == world.server.version)
+    async with running(world) as second:
+        second.relay.request_snapshot("asked")
+        await until(lambda: requested(second))
+    check(world, restored=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from tests.support.relays import KEYS, Rig, run_virtually, until
+from tests.support.relays import KEYS, Rig, until, virtual
 from watchrelay.contract.records import LogRecord
 from watchrelay.publish.snapshots import REMOVED_EVERY_S
 
@@ -43,10 +43,12 @@ def begins(rig: Rig) -> int:
     return len(rig.markers("begin")) // 2
 
 
-def test_it_is_published_at_once_with_a_warning_that_names_the_partition(
+@virtual
+async def test_it_is_published_at_once_with_a_warning_that_names_the_partition(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body() -> None:
+
+    with caplog.at_level(logging.WARNING):
         log = Log()
         rig = Rig(partitions=2, gap_reader=log)
         async with rig.running():
@@ -68,22 +70,17 @@ def test_it_is_published_at_once_with_a_warning_that_names_the_partition(
             await asyncio.sleep(1000)
             assert begins(rig) == 2, "the newer one is there"
 
-    with caplog.at_level(logging.WARNING):
-        run_virtually(body())
 
-
-def test_where_each_is_removed_soon_they_are_published_every_few_minutes(
+@virtual
+async def test_where_each_is_removed_soon_they_are_published_every_few_minutes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body() -> None:
-        log = Log()
-        rig = Rig(partitions=2, gap_reader=log)
-        async with rig.running():
-            rig.store.put(KEYS[0], b"{}")
-            rig.sync()
-            await until(lambda: rig.status.complete)
-            log.starts = {0: 1 << 40}
-            await asyncio.sleep(10 * REMOVED_EVERY_S)
-            assert 9 <= begins(rig) <= 12
-
-    run_virtually(body())
+    log = Log()
+    rig = Rig(partitions=2, gap_reader=log)
+    async with rig.running():
+        rig.store.put(KEYS[0], b"{}")
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        log.starts = {0: 1 << 40}
+        await asyncio.sleep(10 * REMOVED_EVERY_S)
+        assert 9 <= begins(rig) <= 12

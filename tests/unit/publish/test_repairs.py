@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.fakesink import FakeSink
-from tests.support.relays import KEYS, Rig, run_virtually, until
+from tests.support.relays import KEYS, Rig, until, virtual
 from tests.support.turns import TurnLoop, held_by
 from watchrelay.contract.records import MarkerRecord
 
@@ -53,39 +53,37 @@ def test_no_turn_of_the_loop_is_long_however_many_records_are_repaired() -> None
     assert not (wrong := held_by(body)), wrong
 
 
-def test_repairs_that_wait_for_room_come_before_heartbeats_and_the_end_of_a_snapshot() -> None:
-    async def body() -> None:
-        sink = FakeSink()
-        rig = Rig(partitions=1, sink=sink, queue_bytes=40_000)
-        rig.store.put(KEYS[0], b'"a"')
-        async with rig.running():
-            rig.sync()
-            await until(lambda: rig.status.complete)
-            sink.up.clear()
-            rig.relay.request_snapshot("before")
-            await asyncio.sleep(11)
-            found_stale(rig, 1000)
-            assert rig.relay._queues.queued_bytes < 40_000
-            await asyncio.sleep(60)
-            sink.up.set()
-            await until(lambda: bool(rig.control.indexes["pods"].get("requests")))
-        names = published(rig)
-        assert names[:1000] == ["healed"] * 1000
-        assert "heartbeat" in names[1000:]
-        assert "end" in names[1000:]
-        assert all(replica.proven for replica in rig.replicas())
+@virtual
+async def test_repairs_that_wait_for_room_come_before_heartbeats_and_the_end_of_a_snapshot() -> (
+    None
+):
+    sink = FakeSink()
+    rig = Rig(partitions=1, sink=sink, queue_bytes=40_000)
+    rig.store.put(KEYS[0], b'"a"')
+    async with rig.running():
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        sink.up.clear()
+        rig.relay.request_snapshot("before")
+        await asyncio.sleep(11)
+        found_stale(rig, 1000)
+        assert rig.relay._queues.queued_bytes < 40_000
+        await asyncio.sleep(60)
+        sink.up.set()
+        await until(lambda: bool(rig.control.indexes["pods"].get("requests")))
+    names = published(rig)
+    assert names[:1000] == ["healed"] * 1000
+    assert "heartbeat" in names[1000:]
+    assert "end" in names[1000:]
+    assert all(replica.proven for replica in rig.replicas())
 
-    run_virtually(body())
 
-
-def test_a_drain_sends_the_repairs_that_wait_and_then_its_heartbeat() -> None:
-    async def body() -> None:
-        rig = Rig(partitions=1, queue_bytes=40_000)
-        async with rig.running():
-            rig.sync()
-            await until(lambda: rig.status.complete)
-            found_stale(rig, 1000)
-            assert await rig.relay.drain(10.0)
-        assert published(rig) == [*["healed"] * 1000, "heartbeat"]
-
-    run_virtually(body())
+@virtual
+async def test_a_drain_sends_the_repairs_that_wait_and_then_its_heartbeat() -> None:
+    rig = Rig(partitions=1, queue_bytes=40_000)
+    async with rig.running():
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        found_stale(rig, 1000)
+        assert await rig.relay.drain(10.0)
+    assert published(rig) == [*["healed"] * 1000, "heartbeat"]

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from tests.support.relays import KEYS, DictStore, Rig, run_virtually, spec_of, until
+from tests.support.relays import KEYS, DictStore, Rig, spec_of, until, virtual
 from watchrelay.contract.records import (
     CloudEvents,
     MarkerRecord,
@@ -269,63 +269,55 @@ def test_a_stale_record_is_repaired_though_nothing_else_is_to_be_published_of_it
     ]
 
 
-def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_within_claims_anything() -> (
+@virtual
+async def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_within_claims_anything() -> (
     None
 ):
-    async def body() -> None:
-        rig = Rig(partitions=1, queue_bytes=BOUND)
-        for key in KEYS:
-            rig.store.put(key, b"held by the log")
-        await rig.relay.claim(rig.highest_epoch)
-        queue = RecoveredPartition(len(KEYS), 12345, "50", ("1-1", 3))
-        rig.relay.resume(
-            RecoveredState(
-                FirstSnapshot("for the test", log_unverified=True), (queue,), ({},), {}, "90", {}
-            )
+    rig = Rig(partitions=1, queue_bytes=BOUND)
+    for key in KEYS:
+        rig.store.put(key, b"held by the log")
+    await rig.relay.claim(rig.highest_epoch)
+    queue = RecoveredPartition(len(KEYS), 12345, "50", ("1-1", 3))
+    rig.relay.resume(
+        RecoveredState(
+            FirstSnapshot("for the test", log_unverified=True), (queue,), ({},), {}, "90", {}
         )
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(rig.relay.run(), name="run")
-            rig.sink.up.clear()
-            rig.say(
-                [change for key in KEYS[:10] for change in rig.store.remove(key)], reason="resume"
-            )
-            await asyncio.sleep(1)
-            rig.say(
-                [
-                    change
-                    for number in range(60)
-                    for change in rig.store.put(b"new/%d" % number, b"n" * 50)
-                ],
-                reason="resume",
-            )
-            rig.sync()
-            await asyncio.sleep(30)
-            assert rig.status.dirty_keys, "the difference was not conflated"
-            rig.sink.up.set()
-            await until(lambda: rig.status.complete)
-            running.cancel()
-        log = rig.records(0)
-        last_gone = max(
-            at
-            for at, each in enumerate(log)
-            if isinstance(each, ObjectRecord) and each.verb == "deleted"
+    )
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(rig.relay.run(), name="run")
+        rig.sink.up.clear()
+        rig.say([change for key in KEYS[:10] for change in rig.store.remove(key)], reason="resume")
+        await asyncio.sleep(1)
+        rig.say(
+            [
+                change
+                for number in range(60)
+                for change in rig.store.put(b"new/%d" % number, b"n" * 50)
+            ],
+            reason="resume",
         )
-        end = next(
-            at
-            for at, each in enumerate(log)
-            if isinstance(each, MarkerRecord) and each.kind == "end"
-        )
-        within = [
-            each for each in log[:end] if isinstance(each, MarkerRecord) and each.kind != "claim"
-        ]
-        assert last_gone < end
-        assert {each.frontier for each in within} == {"0"}
-        (replica,) = rig.replicas()
-        assert replica.proven
-        assert rig.rebuilt() == rig.store.values()
-        assert {each.key for each in rig.objects() if each.verb == "deleted"} == set(KEYS[:10])
-
-    run_virtually(body())
+        rig.sync()
+        await asyncio.sleep(30)
+        assert rig.status.dirty_keys, "the difference was not conflated"
+        rig.sink.up.set()
+        await until(lambda: rig.status.complete)
+        running.cancel()
+    log = rig.records(0)
+    last_gone = max(
+        at
+        for at, each in enumerate(log)
+        if isinstance(each, ObjectRecord) and each.verb == "deleted"
+    )
+    end = next(
+        at for at, each in enumerate(log) if isinstance(each, MarkerRecord) and each.kind == "end"
+    )
+    within = [each for each in log[:end] if isinstance(each, MarkerRecord) and each.kind != "claim"]
+    assert last_gone < end
+    assert {each.frontier for each in within} == {"0"}
+    (replica,) = rig.replicas()
+    assert replica.proven
+    assert rig.rebuilt() == rig.store.values()
+    assert {each.key for each in rig.objects() if each.verb == "deleted"} == set(KEYS[:10])
 
 
 @pytest.mark.parametrize("pending", [False, True])

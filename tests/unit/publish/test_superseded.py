@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.fakesink import FakeSink, Faults
-from tests.support.relays import KEYS, Rig, run_virtually, until
+from tests.support.relays import KEYS, Rig, until, virtual
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import Fenced
@@ -26,90 +26,80 @@ async def superseded(rig: Rig, *, then_say: bool) -> None:
         await asyncio.sleep(1000)
 
 
-def test_a_newer_claim_stops_the_writer_within_a_heartbeat() -> None:
-    async def body() -> None:
-        rig = Rig(heartbeat_interval_s=5.0)
-        began_s = asyncio.get_running_loop().time()
-        with pytest.raises(ExceptionGroup) as caught:
-            await superseded(rig, then_say=False)
-        assert caught.group_contains(Fenced, match="stream pods: a newer writer owns the stream")
-        assert asyncio.get_running_loop().time() - began_s <= 5.2
-
-    run_virtually(body())
+@virtual
+async def test_a_newer_claim_stops_the_writer_within_a_heartbeat() -> None:
+    rig = Rig(heartbeat_interval_s=5.0)
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(ExceptionGroup) as caught:
+        await superseded(rig, then_say=False)
+    assert caught.group_contains(Fenced, match="stream pods: a newer writer owns the stream")
+    assert asyncio.get_running_loop().time() - began_s <= 5.2
 
 
-def test_a_writer_that_may_finish_sends_what_is_queued_behind_a_newer_claim() -> None:
-    async def body() -> None:
-        rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: True)
+@virtual
+async def test_a_writer_that_may_finish_sends_what_is_queued_behind_a_newer_claim() -> None:
+    rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: True)
+    async with rig.running():
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        rig.say(rig.store.put(KEYS[0], b"1"))
+        rig.control.claimed_elsewhere("pods")
+        assert await rig.relay.drain(1.0)
+    assert rig.rebuilt() == rig.store.values()
+    for partition in range(2):
+        last = rig.records(partition)[-1]
+        assert isinstance(last, MarkerRecord)
+        assert (last.kind, last.frontier) == ("heartbeat", str(rig.store.version))
+
+
+@virtual
+async def test_a_writer_that_finishes_does_not_end_its_open_snapshot() -> None:
+    slow = FakeSink(Faults(delay_s=0.1), random.Random(1))
+    rig = Rig(partitions=1, sink=slow, may_finish=lambda: True)
+    for number in range(3000):
+        rig.store.put(b"shop/n%d" % number, b"x" * 4000)
+    async with rig.running():
+        rig.sync()
+        await asyncio.sleep(0.5)
+        assert rig.markers("begin")
+        rig.control.claimed_elsewhere("pods")
+        assert await rig.relay.drain(1.0)
+    assert not rig.markers("end")
+    assert not rig.control.indexes
+
+
+@virtual
+async def test_a_writer_stops_as_soon_as_it_may_not_finish_any_more() -> None:
+    may = [True]
+    rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: may[0])
+
+    async def finish() -> None:
         async with rig.running():
             rig.sync()
             await until(lambda: rig.status.complete)
+            rig.control.claimed_elsewhere("pods")
+            may[0] = False
             rig.say(rig.store.put(KEYS[0], b"1"))
-            rig.control.claimed_elsewhere("pods")
-            assert await rig.relay.drain(1.0)
-        assert rig.rebuilt() == rig.store.values()
-        for partition in range(2):
-            last = rig.records(partition)[-1]
-            assert isinstance(last, MarkerRecord)
-            assert (last.kind, last.frontier) == ("heartbeat", str(rig.store.version))
+            await rig.relay.drain(1.0)
 
-    run_virtually(body())
-
-
-def test_a_writer_that_finishes_does_not_end_its_open_snapshot() -> None:
-    async def body() -> None:
-        slow = FakeSink(Faults(delay_s=0.1), random.Random(1))
-        rig = Rig(partitions=1, sink=slow, may_finish=lambda: True)
-        for number in range(3000):
-            rig.store.put(b"shop/n%d" % number, b"x" * 4000)
-        async with rig.running():
-            rig.sync()
-            await asyncio.sleep(0.5)
-            assert rig.markers("begin")
-            rig.control.claimed_elsewhere("pods")
-            assert await rig.relay.drain(1.0)
-        assert not rig.markers("end")
-        assert not rig.control.indexes
-
-    run_virtually(body())
+    with pytest.raises(ExceptionGroup) as caught:
+        await finish()
+    assert caught.group_contains(Fenced)
+    assert all(
+        not isinstance(record, MarkerRecord) or record.kind != "heartbeat"
+        for record in (rig.records(partition)[-1] for partition in range(2))
+    )
 
 
-def test_a_writer_stops_as_soon_as_it_may_not_finish_any_more() -> None:
-    async def body() -> None:
-        may = [True]
-        rig = Rig(heartbeat_interval_s=1000.0, may_finish=lambda: may[0])
-
-        async def finish() -> None:
-            async with rig.running():
-                rig.sync()
-                await until(lambda: rig.status.complete)
-                rig.control.claimed_elsewhere("pods")
-                may[0] = False
-                rig.say(rig.store.put(KEYS[0], b"1"))
-                await rig.relay.drain(1.0)
-
-        with pytest.raises(ExceptionGroup) as caught:
-            await finish()
-        assert caught.group_contains(Fenced)
-        assert all(
-            not isinstance(record, MarkerRecord) or record.kind != "heartbeat"
-            for record in (rig.records(partition)[-1] for partition in range(2))
-        )
-
-    run_virtually(body())
-
-
-def test_nothing_is_sent_once_a_newer_claim_was_read() -> None:
-    async def body() -> None:
-        rig = Rig(heartbeat_interval_s=1000.0)
-        began_s = asyncio.get_running_loop().time()
-        with pytest.raises(ExceptionGroup) as caught:
-            await superseded(rig, then_say=True)
-        assert caught.group_contains(Fenced)
-        assert asyncio.get_running_loop().time() - began_s <= 0.2
-        assert KEYS[0] not in rig.rebuilt()
-
-    run_virtually(body())
+@virtual
+async def test_nothing_is_sent_once_a_newer_claim_was_read() -> None:
+    rig = Rig(heartbeat_interval_s=1000.0)
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(ExceptionGroup) as caught:
+        await superseded(rig, then_say=True)
+    assert caught.group_contains(Fenced)
+    assert asyncio.get_running_loop().time() - began_s <= 0.2
+    assert KEYS[0] not in rig.rebuilt()
 
 
 class HoldingSink(FakeSink):
@@ -151,18 +141,18 @@ async def superseded_by_many_answers(sink: HoldingSink, superseded: asyncio.Even
         await asyncio.sleep(1)
 
 
-def test_answers_that_come_while_the_stream_is_ending_raise_nothing_where_they_come_from() -> None:
-    async def body() -> None:
-        sink, superseded = HoldingSink(), asyncio.Event()
+@virtual
+async def test_answers_that_come_while_the_stream_is_ending_raise_nothing_where_they_come_from() -> (
+    None
+):
+    sink, superseded = HoldingSink(), asyncio.Event()
 
-        async def answer() -> None:
-            await superseded.wait()
-            await sink.answer()
+    async def answer() -> None:
+        await superseded.wait()
+        await sink.answer()
 
-        answers = asyncio.get_running_loop().create_task(answer())
-        with pytest.raises(ExceptionGroup) as caught:
-            await superseded_by_many_answers(sink, superseded)
-        assert caught.group_contains(Fenced)
-        await answers
-
-    run_virtually(body())
+    answers = asyncio.get_running_loop().create_task(answer())
+    with pytest.raises(ExceptionGroup) as caught:
+        await superseded_by_many_answers(sink, superseded)
+    assert caught.group_contains(Fenced)
+    await answers

@@ -133,30 +133,30 @@ async def test_one_flush_follows_any_number_of_requests_and_none_a_cancelled_one
     assert len(times) == 2
 
 
-def test_streams_of_one_place_wake_together_and_all_of_them_when_the_interval_changes() -> None:
-    async def body() -> None:
-        loop, interval, woken = asyncio.get_running_loop(), HeartbeatInterval(10.0), list[float]()
-        began_s = loop.time()
+@virtual
+async def test_streams_of_one_place_wake_together_and_all_of_them_when_the_interval_changes() -> (
+    None
+):
+    loop, interval, woken = asyncio.get_running_loop(), HeartbeatInterval(10.0), list[float]()
+    began_s = loop.time()
 
-        async def beat(place: float) -> None:
-            while True:
-                now_s = loop.time()
-                await interval.sleep(now_s, interval.next_at_s(now_s, place))
-                woken.append(loop.time() - began_s)
+    async def beat(place: float) -> None:
+        while True:
+            now_s = loop.time()
+            await interval.sleep(now_s, interval.next_at_s(now_s, place))
+            woken.append(loop.time() - began_s)
 
-        async with asyncio.TaskGroup() as tasks:
-            streams = [tasks.create_task(beat(place)) for place in (0.2, 0.2, 0.7)]
-            await asyncio.sleep(20.0)
-            assert len(woken) == 6
-            first, second, third = sorted(set(woken))[:3]
-            assert (woken.count(first), woken.count(second)) in {(2, 1), (1, 2)}
-            assert third - first == pytest.approx(10.0)
-            interval.change(1.0)
-            await asyncio.sleep(0)
-            assert len(woken) == 9
-            await asyncio.sleep(1.0)
-            assert len(woken) == 12
-            for stream in streams:
-                stream.cancel()
-
-    run_virtually(body())
+    async with asyncio.TaskGroup() as tasks:
+        streams = [tasks.create_task(beat(place)) for place in (0.2, 0.2, 0.7)]
+        await asyncio.sleep(20.0)
+        assert len(woken) == 6
+        first, second, third = sorted(set(woken))[:3]
+        assert (woken.count(first), woken.count(second)) in {(2, 1), (1, 2)}
+        assert third - first == pytest.approx(10.0)
+        interval.change(1.0)
+        await asyncio.sleep(0)
+        assert len(woken) == 9
+        await asyncio.sleep(1.0)
+        assert len(woken) == 12
+        for stream in streams:
+            stream.cancel()

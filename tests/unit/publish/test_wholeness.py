@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.support.relays import Rig, run_virtually, until
+from tests.support.relays import Rig, run_virtually, until, virtual
 from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
 from watchrelay.publish.writer import EARLY_HEARTBEAT_S, HEARTBEAT_SLOTS
 
@@ -66,148 +66,132 @@ def list_done(rig: Rig, *names: bytes) -> None:
     rig.progress.list_due = False
 
 
-def test_where_nothing_changed_the_stream_is_whole_soon_after_the_watch_was_accepted() -> None:
-    async def body() -> None:
-        async with restarted() as rig:
-            await before_the_beat(rig, HEARTBEAT_S - 1)
-            rig.relay.watch_accepted()
-            await whole_soon(rig)
+@virtual
+async def test_where_nothing_changed_the_stream_is_whole_soon_after_the_watch_was_accepted() -> (
+    None
+):
+    async with restarted() as rig:
+        await before_the_beat(rig, HEARTBEAT_S - 1)
+        rig.relay.watch_accepted()
+        await whole_soon(rig)
 
-    run_virtually(body())
 
-
-def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
-    async def body() -> None:
-        async with restarted() as rig:
-            await before_the_beat(rig, EARLY_HEARTBEAT_S / 2)
-            rig.relay.watch_accepted()
-            rig.progress.list_due = True  # the history had run out
-            await asyncio.sleep(3 * HEARTBEAT_S)
-            assert rig.markers("heartbeat")
-            assert not rig.status.complete
-            rig.sink.up.clear()
-            list_done(rig, b"shop/a")
-            await asyncio.sleep(3 * HEARTBEAT_S)
-            assert not rig.status.complete
-            rig.sink.up.set()
-            await whole_soon(rig)
-            assert rig.rebuilt() == rig.store.values()
-
-    run_virtually(body())
+@virtual
+async def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
+    async with restarted() as rig:
+        await before_the_beat(rig, EARLY_HEARTBEAT_S / 2)
+        rig.relay.watch_accepted()
+        rig.progress.list_due = True  # the history had run out
+        await asyncio.sleep(3 * HEARTBEAT_S)
+        assert rig.markers("heartbeat")
+        assert not rig.status.complete
+        rig.sink.up.clear()
+        list_done(rig, b"shop/a")
+        await asyncio.sleep(3 * HEARTBEAT_S)
+        assert not rig.status.complete
+        rig.sink.up.set()
+        await whole_soon(rig)
+        assert rig.rebuilt() == rig.store.values()
 
 
 @pytest.mark.parametrize("followed_s", [0.1, 2.0], ids=["in the first half second", "later"])
-def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_list(
+@virtual
+async def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_list(
     followed_s: float,
 ) -> None:
-    async def body() -> None:
-        async with restarted() as rig:
-            rig.sink.up.clear()
-            await before_the_beat(rig, 0.05)
-            rig.relay.watch_accepted()
-            await asyncio.sleep(followed_s)
-            rig.progress.list_due = True
-            rig.sink.up.set()
-            await until(lambda: bool(rig.markers("heartbeat")))
-            await asyncio.sleep(SOON_S)
-            assert not rig.status.complete
-            list_done(rig, b"shop/a")
-            await whole_soon(rig)
-
-    run_virtually(body())
+    async with restarted() as rig:
+        rig.sink.up.clear()
+        await before_the_beat(rig, 0.05)
+        rig.relay.watch_accepted()
+        await asyncio.sleep(followed_s)
+        rig.progress.list_due = True
+        rig.sink.up.set()
+        await until(lambda: bool(rig.markers("heartbeat")))
+        await asyncio.sleep(SOON_S)
+        assert not rig.status.complete
+        list_done(rig, b"shop/a")
+        await whole_soon(rig)
 
 
-def test_a_heartbeat_queued_before_the_difference_does_not_stand_for_it() -> None:
-    async def body() -> None:
-        async with restarted() as rig:
-            await beat_on_its_way(rig)
-            await asyncio.sleep(0.2)
-            assert all(queue.outstanding for queue in rig.relay._queues.partitions), (
-                "heartbeats are on their way"
-            )
-            list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
-            rig.sink.faults.delay_s = 1.0
-            rig.sink.up.set()
-            await until(lambda: rig.status.complete)
-            assert rig.rebuilt() == rig.store.values()
-
-    run_virtually(body())
+@virtual
+async def test_a_heartbeat_queued_before_the_difference_does_not_stand_for_it() -> None:
+    async with restarted() as rig:
+        await beat_on_its_way(rig)
+        await asyncio.sleep(0.2)
+        assert all(queue.outstanding for queue in rig.relay._queues.partitions), (
+            "heartbeats are on their way"
+        )
+        list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
+        rig.sink.faults.delay_s = 1.0
+        rig.sink.up.set()
+        await until(lambda: rig.status.complete)
+        assert rig.rebuilt() == rig.store.values()
 
 
-def test_a_list_that_is_given_up_for_the_watch_leaves_the_stream_whole_soon() -> None:
-    async def body() -> None:
-        async with restarted() as rig:
-            await before_the_beat(rig, HEARTBEAT_S - 1)
-            rig.relay.watch_accepted()
-            rig.progress.list_due = True
-            await asyncio.sleep(SOON_S)
-            rig.progress.list_due = False
-            await asyncio.sleep(2 * HEARTBEAT_S)
-            assert not rig.status.complete, "the watch is not accepted yet"
-            rig.relay.watch_accepted()
-            await whole_soon(rig)
-
-    run_virtually(body())
+@virtual
+async def test_a_list_that_is_given_up_for_the_watch_leaves_the_stream_whole_soon() -> None:
+    async with restarted() as rig:
+        await before_the_beat(rig, HEARTBEAT_S - 1)
+        rig.relay.watch_accepted()
+        rig.progress.list_due = True
+        await asyncio.sleep(SOON_S)
+        rig.progress.list_due = False
+        await asyncio.sleep(2 * HEARTBEAT_S)
+        assert not rig.status.complete, "the watch is not accepted yet"
+        rig.relay.watch_accepted()
+        await whole_soon(rig)
 
 
-def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_do() -> None:
-    async def body() -> None:
-        async with restarted() as rig:
-            await beat_on_its_way(rig)
-            await asyncio.sleep(HEARTBEAT_S + 0.2)
-            assert [len(queue.waiting) for queue in rig.relay._queues.partitions] == [1, 1], (
-                "one is on its way, one waits"
-            )
-            list_done(rig, b"shop/a")
-            rig.sink.up.set()
-            await whole_soon(rig)
-
-    run_virtually(body())
+@virtual
+async def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_do() -> None:
+    async with restarted() as rig:
+        await beat_on_its_way(rig)
+        await asyncio.sleep(HEARTBEAT_S + 0.2)
+        assert [len(queue.waiting) for queue in rig.relay._queues.partitions] == [1, 1], (
+            "one is on its way, one waits"
+        )
+        list_done(rig, b"shop/a")
+        rig.sink.up.set()
+        await whole_soon(rig)
 
 
-def test_a_snapshot_that_is_due_waits_until_the_watch_is_accepted() -> None:
-    async def body() -> None:
-        async with restarted(snapshot_interval_s=60.0) as rig:
-            await asyncio.sleep(180.0)
-            assert not rig.markers("begin")
-            assert not rig.status.complete
-            rig.relay.watch_accepted()
-            await until(lambda: bool(rig.markers("end")))
-            assert rig.status.complete
-
-    run_virtually(body())
+@virtual
+async def test_a_snapshot_that_is_due_waits_until_the_watch_is_accepted() -> None:
+    async with restarted(snapshot_interval_s=60.0) as rig:
+        await asyncio.sleep(180.0)
+        assert not rig.markers("begin")
+        assert not rig.status.complete
+        rig.relay.watch_accepted()
+        await until(lambda: bool(rig.markers("end")))
+        assert rig.status.complete
 
 
-def test_a_snapshot_that_ends_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
-    async def body() -> None:
-        async with restarted(snapshot_interval_s=60.0) as rig:
-            rig.relay.watch_accepted()
-            rig.progress.list_due = True
-            await until(lambda: bool(rig.markers("end")))
-            await asyncio.sleep(HEARTBEAT_S)
-            assert not rig.status.complete
-            list_done(rig, b"shop/a")
-            await whole_soon(rig)
-
-    run_virtually(body())
+@virtual
+async def test_a_snapshot_that_ends_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
+    async with restarted(snapshot_interval_s=60.0) as rig:
+        rig.relay.watch_accepted()
+        rig.progress.list_due = True
+        await until(lambda: bool(rig.markers("end")))
+        await asyncio.sleep(HEARTBEAT_S)
+        assert not rig.status.complete
+        list_done(rig, b"shop/a")
+        await whole_soon(rig)
 
 
-def test_an_end_of_a_snapshot_queued_before_the_difference_does_not_stand_for_it() -> None:
-    async def body() -> None:
-        async with restarted(snapshot_interval_s=60.0) as rig:
-            rig.relay.watch_accepted()
-            rig.progress.list_due = True
-            await asyncio.sleep(59.0)
-            rig.sink.up.clear()
-            await asyncio.sleep(2 * HEARTBEAT_S)
-            list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
-            rig.sink.faults.delay_s = 1.0
-            rig.sink.up.set()
-            await until(lambda: rig.status.complete)
-            assert rig.markers("end")
-            assert rig.rebuilt() == rig.store.values()
-
-    run_virtually(body())
+@virtual
+async def test_an_end_of_a_snapshot_queued_before_the_difference_does_not_stand_for_it() -> None:
+    async with restarted(snapshot_interval_s=60.0) as rig:
+        rig.relay.watch_accepted()
+        rig.progress.list_due = True
+        await asyncio.sleep(59.0)
+        rig.sink.up.clear()
+        await asyncio.sleep(2 * HEARTBEAT_S)
+        list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
+        rig.sink.faults.delay_s = 1.0
+        rig.sink.up.set()
+        await until(lambda: rig.status.complete)
+        assert rig.markers("end")
+        assert rig.rebuilt() == rig.store.values()
 
 
 def test_an_early_heartbeat_that_fails_ends_the_writer() -> None:

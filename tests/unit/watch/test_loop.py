@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from tests.support import virtualtime
+from tests.support.virtualtime import virtual
 from tests.support.watchmachine import PODS, frame
 from watchrelay.core.errors import Expired, Interrupted
 from watchrelay.model.frames import (
@@ -146,42 +147,38 @@ async def running(stream: Watcher) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("awaits", range(1, 20))
-def test_a_cancelled_watcher_leaves_no_slot_no_watch_and_no_cursor_ahead_of_what_was_delivered(
+@virtual
+async def test_a_cancelled_watcher_leaves_no_slot_no_watch_and_no_cursor_ahead_of_what_was_delivered(
     awaits: int,
 ) -> None:
-    async def scene() -> None:
-        countdown, admission = Countdown(awaits), Admission()
-        source, outlet = Source(countdown), Outlet(countdown)
-        stream = watcher(source, outlet, admission)
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(stream.run(), name="pods")
-            try:
-                async with asyncio.timeout(5):
-                    await countdown.hung.wait()
-            except TimeoutError:
-                assert awaits > 16, "everything before was hung at"
-            task.cancel()
-        assert source.open == 0
-        assert admission.starting == set()
-        async with asyncio.timeout(1):
-            for _ in range(3):
-                await admission.slots.acquire()
-        if stream.cursor not in {"", "100", "110"}:
-            assert stream.cursor <= outlet.newest
-
-    virtualtime.run(scene())
+    countdown, admission = Countdown(awaits), Admission()
+    source, outlet = Source(countdown), Outlet(countdown)
+    stream = watcher(source, outlet, admission)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(stream.run(), name="pods")
+        try:
+            async with asyncio.timeout(5):
+                await countdown.hung.wait()
+        except TimeoutError:
+            assert awaits > 16, "everything before was hung at"
+        task.cancel()
+    assert source.open == 0
+    assert admission.starting == set()
+    async with asyncio.timeout(1):
+        for _ in range(3):
+            await admission.slots.acquire()
+    if stream.cursor not in {"", "100", "110"}:
+        assert stream.cursor <= outlet.newest
 
 
-def test_an_outlet_that_raises_ends_the_watcher_and_does_not_move_the_cursor() -> None:
-    async def scene() -> None:
-        countdown = Countdown(-1)
-        source = Source(countdown)
-        stream = watcher(source, Outlet(countdown, broken=True), Admission())
-        with pytest.raises(RuntimeError, match="the store broke"):
-            await stream.run()
-        assert (stream.cursor, source.open) == ("100", 0)
-
-    virtualtime.run(scene())
+@virtual
+async def test_an_outlet_that_raises_ends_the_watcher_and_does_not_move_the_cursor() -> None:
+    countdown = Countdown(-1)
+    source = Source(countdown)
+    stream = watcher(source, Outlet(countdown, broken=True), Admission())
+    with pytest.raises(RuntimeError, match="the store broke"):
+        await stream.run()
+    assert (stream.cursor, source.open) == ("100", 0)
 
 
 class Lasting:
@@ -227,22 +224,20 @@ class Forgetful:
         await asyncio.Event().wait()
 
 
-def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
-    async def scene() -> None:
-        source, status = Forgetful(), StreamStatus("pods")
-        stream = watcher(source, Outlet(Countdown(-1)), Admission(), cursor="100", status=status)
-        async with running(stream):
-            await asyncio.sleep(0.05)
-            assert (status.state, status.progress.list_due) == ("watching", False)
-            await asyncio.sleep(0.1)
-            assert (status.state, status.progress.list_due) == ("backoff", True)
-            await asyncio.sleep(60)
-            assert status.progress.list_due
-            source.lists_fail = False
-            await asyncio.sleep(60)
-            assert (status.state, status.progress.list_due) == ("watching", False)
-
-    virtualtime.run(scene())
+@virtual
+async def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
+    source, status = Forgetful(), StreamStatus("pods")
+    stream = watcher(source, Outlet(Countdown(-1)), Admission(), cursor="100", status=status)
+    async with running(stream):
+        await asyncio.sleep(0.05)
+        assert (status.state, status.progress.list_due) == ("watching", False)
+        await asyncio.sleep(0.1)
+        assert (status.state, status.progress.list_due) == ("backoff", True)
+        await asyncio.sleep(60)
+        assert status.progress.list_due
+        source.lists_fail = False
+        await asyncio.sleep(60)
+        assert (status.state, status.progress.list_due) == ("watching", False)
 
 
 class Direct:
@@ -304,24 +299,24 @@ class Following(Outlet):
         self.followed.append(type(output).__name__)
 
 
-def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is_ready() -> None:
-    async def scene() -> None:
-        source, outlet = Direct(1.0, 4), Following()
-        stream = watcher(source, outlet, Admission(), cursor="100")
-        async with running(stream):
-            await asyncio.sleep(2.5)
-            assert (stream.cursor, outlet.followed) == (
-                "198",
-                ["WatchedObjects", "CursorMoved"] * 2,
-            )
-            outlet.full = True
-            await asyncio.sleep(1)
-            assert (stream.cursor, source.refused, outlet.newest) == ("199", 1, "199")
-            outlet.full = False
-            await asyncio.sleep(1)
-            assert (stream.cursor, source.refused) == ("200", 1)
-
-    virtualtime.run(scene())
+@virtual
+async def test_frames_are_delivered_in_the_step_that_received_them_while_the_outlet_is_ready() -> (
+    None
+):
+    source, outlet = Direct(1.0, 4), Following()
+    stream = watcher(source, outlet, Admission(), cursor="100")
+    async with running(stream):
+        await asyncio.sleep(2.5)
+        assert (stream.cursor, outlet.followed) == (
+            "198",
+            ["WatchedObjects", "CursorMoved"] * 2,
+        )
+        outlet.full = True
+        await asyncio.sleep(1)
+        assert (stream.cursor, source.refused, outlet.newest) == ("199", 1, "199")
+        outlet.full = False
+        await asyncio.sleep(1)
+        assert (stream.cursor, source.refused) == ("200", 1)
 
 
 class Streaming(Direct):
@@ -356,56 +351,48 @@ class SlowAtEnds(Following):
         return True
 
 
-def test_nothing_of_a_watch_is_delivered_before_the_end_of_its_list_is_taken() -> None:
-    async def scene() -> None:
-        outlet = SlowAtEnds()
-        stream = watcher(Streaming(1.0, 0), outlet, Admission(), server_version=(1, 34))
-        async with running(stream):
-            await asyncio.sleep(59)
-            assert outlet.followed[-1] == "ListDone"
-            await asyncio.sleep(2)
-            end = outlet.followed.index("taken")
-            assert outlet.followed[end - 1] == "ListDone"
-            assert outlet.followed[end:].count("WatchedObjects") == 2
-
-    virtualtime.run(scene())
+@virtual
+async def test_nothing_of_a_watch_is_delivered_before_the_end_of_its_list_is_taken() -> None:
+    outlet = SlowAtEnds()
+    stream = watcher(Streaming(1.0, 0), outlet, Admission(), server_version=(1, 34))
+    async with running(stream):
+        await asyncio.sleep(59)
+        assert outlet.followed[-1] == "ListDone"
+        await asyncio.sleep(2)
+        end = outlet.followed.index("taken")
+        assert outlet.followed[end - 1] == "ListDone"
+        assert outlet.followed[end:].count("WatchedObjects") == 2
 
 
-def test_delivered_frames_move_the_deadline_of_a_read_and_another_deadline_is_kept() -> None:
-    async def scene() -> None:
-        source, outlet = Direct(30.0, 6), Following()
-        stream = watcher(source, outlet, Admission(), cursor="100", relist_interval_s=400.0)
-        async with running(stream):
-            await asyncio.sleep(300)  # a watch that brings nothing is checked after 65 s
-            assert (stream.cursor, source.watches, source.lists) == ("200", 1, 1)
-            await asyncio.sleep(200)
-            assert source.lists > 1
-
-    virtualtime.run(scene())
+@virtual
+async def test_delivered_frames_move_the_deadline_of_a_read_and_another_deadline_is_kept() -> None:
+    source, outlet = Direct(30.0, 6), Following()
+    stream = watcher(source, outlet, Admission(), cursor="100", relist_interval_s=400.0)
+    async with running(stream):
+        await asyncio.sleep(300)  # a watch that brings nothing is checked after 65 s
+        assert (stream.cursor, source.watches, source.lists) == ("200", 1, 1)
+        await asyncio.sleep(200)
+        assert source.lists > 1
 
 
-def test_a_watch_whose_frames_go_on_after_its_time_is_ended_and_counted() -> None:
-    async def scene() -> None:
-        source, outlet = Direct(30.0, 80), Following()
-        stream = watcher(source, outlet, Admission(), cursor="100")
-        async with running(stream):
-            await asyncio.sleep(1990)
-            assert source.watches > 2
-            ends = stream._reporter._metrics.watch_ends_total
-            assert ends["timeout"]._value.get() == source.watches - 1
-            assert sum(each._value.get() for each in ends.values()) == source.watches - 1
-
-    virtualtime.run(scene())
+@virtual
+async def test_a_watch_whose_frames_go_on_after_its_time_is_ended_and_counted() -> None:
+    source, outlet = Direct(30.0, 80), Following()
+    stream = watcher(source, outlet, Admission(), cursor="100")
+    async with running(stream):
+        await asyncio.sleep(1990)
+        assert source.watches > 2
+        ends = stream._reporter._metrics.watch_ends_total
+        assert ends["timeout"]._value.get() == source.watches - 1
+        assert sum(each._value.get() for each in ends.values()) == source.watches - 1
 
 
-def test_an_outlet_that_raises_in_that_step_ends_the_watcher_and_moves_no_cursor() -> None:
-    async def scene() -> None:
-        stream = watcher(Direct(1.0, 1), Following(broken=True), Admission(), cursor="100")
-        with pytest.raises(RuntimeError, match="the store broke"):
-            await stream.run()
-        assert stream.cursor == "100"
-
-    virtualtime.run(scene())
+@virtual
+async def test_an_outlet_that_raises_in_that_step_ends_the_watcher_and_moves_no_cursor() -> None:
+    stream = watcher(Direct(1.0, 1), Following(broken=True), Admission(), cursor="100")
+    with pytest.raises(RuntimeError, match="the store broke"):
+        await stream.run()
+    assert stream.cursor == "100"
 
 
 class Breaking:
@@ -485,26 +472,24 @@ def test_a_watch_that_was_silent_for_too_long_failed_where_bookmarks_came_before
     assert len(caplog.records) == bookmarks
 
 
-def test_small_lists_of_many_streams_are_spread_while_their_watches_are_read() -> None:
+@virtual
+async def test_small_lists_of_many_streams_are_spread_while_their_watches_are_read() -> None:
     admission = Admission()
     turns = [admission.small_list_at_s(100.0) for _ in range(50)]
     assert turns == pytest.approx([100.0 + n / 50 for n in range(50)])
 
-    async def scene() -> None:
-        source, outlet = Direct(4.0, 1), Following()
-        source.version = "200"
-        admission = Admission()
-        now_s = asyncio.get_running_loop().time
-        for _ in range(500):
-            admission.small_list_at_s(now_s())
-        stream = watcher(source, outlet, admission, cursor="100")
-        async with running(stream):
-            await asyncio.sleep(9.5)
-            assert (source.lists, len(outlet.followed)) == (0, 2), "its turn comes at 10 s"
-            await asyncio.sleep(1)
-            assert source.lists == 1
-
-    virtualtime.run(scene())
+    source, outlet = Direct(4.0, 1), Following()
+    source.version = "200"
+    admission = Admission()
+    now_s = asyncio.get_running_loop().time
+    for _ in range(500):
+        admission.small_list_at_s(now_s())
+    stream = watcher(source, outlet, admission, cursor="100")
+    async with running(stream):
+        await asyncio.sleep(9.5)
+        assert (source.lists, len(outlet.followed)) == (0, 2), "its turn comes at 10 s"
+        await asyncio.sleep(1)
+        assert source.lists == 1
 
 
 class Listed(Forgetful):
@@ -533,16 +518,14 @@ class Doubting(Following):
     [(Listed("50"), Following()), (Listed("200"), Doubting())],
     ids=["restored", "suspicious"],
 )
-def test_a_list_that_is_made_again_counts_as_failed_and_is_timed_by_itself(
+@virtual
+async def test_a_list_that_is_made_again_counts_as_failed_and_is_timed_by_itself(
     source: Listed, outlet: Following
 ) -> None:
-    async def scene() -> None:
-        stream = watcher(source, outlet, Admission(), cursor="101", relist_interval_s=5.0)
-        async with running(stream):
-            await asyncio.sleep(10)
-            metrics = stream._reporter._metrics
-            counts = {result: each._value.get() for result, each in metrics.list_total.items()}
-            assert counts == {"success": 1, "expired": 0, "error": 1}
-            assert 2.0 <= metrics.list_duration_seconds._sum.get() < 3.0
-
-    virtualtime.run(scene())
+    stream = watcher(source, outlet, Admission(), cursor="101", relist_interval_s=5.0)
+    async with running(stream):
+        await asyncio.sleep(10)
+        metrics = stream._reporter._metrics
+        counts = {result: each._value.get() for result, each in metrics.list_total.items()}
+        assert counts == {"success": 1, "expired": 0, "error": 1}
+        assert 2.0 <= metrics.list_duration_seconds._sum.get() < 3.0

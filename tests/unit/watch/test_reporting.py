@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tests.support.virtualtime import run
+from tests.support.virtualtime import virtual
 from tests.support.watchmachine import PODS, frame, rules
 from watchrelay.core.errors import Expired, Invalid, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, Frame, Page
@@ -28,20 +28,18 @@ def bad(name: str, why: str = "deep") -> Undecodable:
     return Undecodable(f"a watch line cannot be decoded: {why}", about=("shop", name))
 
 
-def test_an_object_skipped_again_and_again_is_one_line_per_cause_with_a_count(
+@virtual
+async def test_an_object_skipped_again_and_again_is_one_line_per_cause_with_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     metrics = Metrics()
 
-    async def scene() -> None:
+    with caplog.at_level(logging.ERROR):
         reporter = reporter_of(StreamStatus("pods"), metrics)
         for _ in range(600):
             reporter.skipped((bad("a"), bad("b")))
             await asyncio.sleep(1)
         reporter.skipped((bad("a", "not UTF-8"),))
-
-    with caplog.at_level(logging.ERROR):
-        run(scene())
     lines = [(record.__dict__["object"], record.__dict__["count"]) for record in caplog.records]
     assert lines == [("shop/a", 1), ("shop/b", 1), ("shop/a", 300), ("shop/b", 300), ("shop/a", 1)]
     assert (
@@ -52,16 +50,15 @@ def test_an_object_skipped_again_and_again_is_one_line_per_cause_with_a_count(
     )
 
 
-def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
+@virtual
+async def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene() -> None:
+
+    with caplog.at_level(logging.ERROR):
         reporter = reporter_of(StreamStatus("pods"))
         for number in range(5000):
             reporter.skipped((bad(f"p{number}" + "x" * 5000),))
-
-    with caplog.at_level(logging.ERROR):
-        run(scene())
     assert 1 < len(caplog.records) <= SUBJECTS_MAX + 1
     assert all(len(record.__dict__["object"]) <= 300 for record in caplog.records)
 
@@ -100,10 +97,12 @@ def test_a_history_that_expires_between_pages_is_not_logged_as_that_of_the_watch
     ("about", "level", "state"),
     [("selector", "ERROR", "waiting"), ("continue", "WARNING", "backoff")],
 )
-def test_a_refused_form_of_a_request_asks_for_no_operator(
+@virtual
+async def test_a_refused_form_of_a_request_asks_for_no_operator(
     about: str, level: str, state: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
+
+    with caplog.at_level(logging.WARNING):
         status, by = StreamStatus("pods"), rules()
         reporter = reporter_of(status)
         listing, _ = machine.start(by, now_s=0.0)
@@ -115,9 +114,6 @@ def test_a_refused_form_of_a_request_asks_for_no_operator(
         reporter.report(retrying)
         assert status.state == state
         assert (status.wait is not None) == (state == "waiting")
-
-    with caplog.at_level(logging.WARNING):
-        run(scene())
     assert [each.levelname for each in caplog.records] == [level]
 
 
@@ -131,22 +127,20 @@ def test_objects_and_bookmarks_of_the_watch_have_their_newest_times() -> None:
     assert status.last_event_ms is not None
 
 
-def test_a_stream_that_waited_for_the_circuit_breaker_shows_no_next_attempt_once_it_goes_on() -> (
+@virtual
+async def test_a_stream_that_waited_for_the_circuit_breaker_shows_no_next_attempt_once_it_goes_on() -> (
     None
 ):
-    async def scene() -> None:
-        status, by = StreamStatus("pods"), rules()
-        reporter = reporter_of(status)
-        before, _ = machine.start(by, cursor="7", now_s=0.0)
-        reporter.stepped(before)
-        reporter.paused(asyncio.get_running_loop().time() + 30.0)
-        shown = [status.next_attempt_ms]
-        reporter.requesting(streaming=False, listing=False)
-        event = messages.WatchOpened()
-        after, _ = machine.step(by, before, event, 31.0)
-        reporter.stepped(after, event)
-        shown.append(status.next_attempt_ms)
-        assert shown[0] is not None
-        assert shown[1] is None
-
-    run(scene())
+    status, by = StreamStatus("pods"), rules()
+    reporter = reporter_of(status)
+    before, _ = machine.start(by, cursor="7", now_s=0.0)
+    reporter.stepped(before)
+    reporter.paused(asyncio.get_running_loop().time() + 30.0)
+    shown = [status.next_attempt_ms]
+    reporter.requesting(streaming=False, listing=False)
+    event = messages.WatchOpened()
+    after, _ = machine.step(by, before, event, 31.0)
+    reporter.stepped(after, event)
+    shown.append(status.next_attempt_ms)
+    assert shown[0] is not None
+    assert shown[1] is None

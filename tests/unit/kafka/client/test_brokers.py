@@ -18,8 +18,8 @@ from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
 from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.transaction import InitProducerIdResponse_v0
 
-from tests.support import virtualtime
 from tests.support.sinkparts import idle_link, until
+from tests.support.virtualtime import virtual
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -235,42 +235,38 @@ async def test_another_broker_is_asked_where_the_leader_that_was_named_is_none()
         assert asked.asked == 1
 
 
-def test_another_broker_is_asked_for_a_producer_id_where_one_has_none() -> None:
-    async def run() -> None:
-        async with one_asked() as (brokers, _, asked):
-            asked.is_isolated = True
-            async with asyncio.timeout(5.0):
-                assert await brokers.producer_id() == (7, 0)
-
-    virtualtime.run(run())
+@virtual
+async def test_another_broker_is_asked_for_a_producer_id_where_one_has_none() -> None:
+    async with one_asked() as (brokers, _, asked):
+        asked.is_isolated = True
+        async with asyncio.timeout(5.0):
+            assert await brokers.producer_id() == (7, 0)
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_a_broker_that_did_not_answer_before_a_question_was_cancelled_is_asked_last(
+@virtual
+async def test_a_broker_that_did_not_answer_before_a_question_was_cancelled_is_asked_last(
     connected: bool,
 ) -> None:
-    async def run() -> None:
-        async with cluster(2) as (brokers, fakes):
-            nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
-            for fake in fakes:
-                fake.metadata = lambda: described(nodes, {"a": 1})
-            if connected:
-                await brokers.refresh({"a"})
-            for fake in fakes:
-                fake.is_open.clear()
-            asking = asyncio.get_running_loop().create_task(brokers.refresh({"a"}), name="asking")
-            await asyncio.sleep(1.0)
-            (frozen,) = (fake for fake in fakes if fake.connections)
-            asking.cancel()
-            await asyncio.wait([asking])
-            for fake in fakes:
-                if fake is not frozen:
-                    fake.is_open.set()
-            async with asyncio.timeout(2.0):
-                await brokers.refresh({"a"})
-            frozen.is_open.set()
-
-    virtualtime.run(run())
+    async with cluster(2) as (brokers, fakes):
+        nodes: Described = [(at, "127.0.0.1", fake.port) for at, fake in enumerate(fakes)]
+        for fake in fakes:
+            fake.metadata = lambda: described(nodes, {"a": 1})
+        if connected:
+            await brokers.refresh({"a"})
+        for fake in fakes:
+            fake.is_open.clear()
+        asking = asyncio.get_running_loop().create_task(brokers.refresh({"a"}), name="asking")
+        await asyncio.sleep(1.0)
+        (frozen,) = (fake for fake in fakes if fake.connections)
+        asking.cancel()
+        await asyncio.wait([asking])
+        for fake in fakes:
+            if fake is not frozen:
+                fake.is_open.set()
+        async with asyncio.timeout(2.0):
+            await brokers.refresh({"a"})
+        frozen.is_open.set()
 
 
 async def test_a_cluster_that_was_let_go_asks_nobody_and_keeps_no_connection() -> None:
@@ -315,23 +311,19 @@ class SlowTokens(KafkaConnection):
         }
 
 
-def test_a_token_may_take_longer_than_the_answer_of_a_broker() -> None:
-    async def run() -> None:
-        async with cluster(connect=SlowTokens) as (brokers, (fake,)):
-            await brokers.refresh({"a"})
-            assert (fake.asked, brokers.leader("a", 0)) == (1, 1)
-
-    virtualtime.run(run())
+@virtual
+async def test_a_token_may_take_longer_than_the_answer_of_a_broker() -> None:
+    async with cluster(connect=SlowTokens) as (brokers, (fake,)):
+        await brokers.refresh({"a"})
+        assert (fake.asked, brokers.leader("a", 0)) == (1, 1)
 
 
-def test_a_check_names_the_transactional_id_that_has_no_coordinator() -> None:
-    async def run() -> None:
-        async with cluster() as (_, (fake,)):
-            connection = KafkaConnection(bootstrap_servers=(f"127.0.0.1:{fake.port}",))
-            with pytest.raises(SinkUnavailable, match=r"id k8s.c.pods .* no coordinator"):
-                await check_transactional_ids(connection, ["k8s.c.pods"])
-
-    virtualtime.run(run())
+@virtual
+async def test_a_check_names_the_transactional_id_that_has_no_coordinator() -> None:
+    async with cluster() as (_, (fake,)):
+        connection = KafkaConnection(bootstrap_servers=(f"127.0.0.1:{fake.port}",))
+        with pytest.raises(SinkUnavailable, match=r"id k8s.c.pods .* no coordinator"):
+            await check_transactional_ids(connection, ["k8s.c.pods"])
 
 
 async def test_one_that_is_let_go_while_it_connects_keeps_no_connection() -> None:
